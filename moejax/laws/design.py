@@ -1,0 +1,115 @@
+"""The common input of every law: one model and one token count, in words that do not depend on the paper.
+
+The papers use the same letters for different things; this is where they meet:
+
+====== ======================== ======================== ====================== ======================== ==============
+letter Zhao                     Abnar                    Krajewski, Ludziejewski Tian                    chapter 002
+====== ======================== ======================== ====================== ======================== ==============
+G      ``active_experts``       ``granularity`` (not in  ``granularity``·2      ``granularity``          ``expansion``
+                                the law)
+S      ``shared_share``         ``sparsity``             –                      ``shared_share``         –
+N      non-embedding total      total                    see each law           non-embedding total      –
+====== ======================== ======================== ====================== ======================== ==============
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+
+Quantity = Any
+"""A number, or an array of numbers with one leading axis shared by every field that is given."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """What a law may know of a run before it is trained. Fields that are not known stay None.
+
+    Laws are written for one point; a Design of arrays is many points, and ``jax.vmap`` of a law reads it.
+    """
+
+    params_total: Quantity = None
+    """Parameters, embeddings included (Abnar's N)."""
+    params_active: Quantity = None
+    """Parameters that serve one token, embeddings included."""
+    params_embedding: Quantity = None
+    """Parameters of embedding and unembedding, part of both counts above; None counts as 0."""
+    tokens: Quantity = None
+    """Training tokens D."""
+    flops: Quantity = None
+    """Training FLOPs C, forward and backward."""
+    num_experts: Quantity = None
+    """Routed experts per mixture layer; 0 if dense."""
+    top_k: Quantity = None
+    """Routed experts that serve one token."""
+    num_shared_experts: Quantity = None
+    """Experts that serve every token."""
+    model_dim: Quantity = None
+    """Width of the residual stream."""
+    num_layers: Quantity = None
+    expert_hidden: Quantity = None
+    """Width of one routed expert (of the feed-forward, if dense)."""
+
+    @property
+    def params_total_nonembedding(self) -> Quantity:
+        """Parameters without embedding and unembedding (N of Zhao and Tian)."""
+        return _without(self.params_total, self.params_embedding)
+
+    @property
+    def params_active_nonembedding(self) -> Quantity:
+        """Active parameters without embedding and unembedding (N_a of Zhao and Tian)."""
+        return _without(self.params_active, self.params_embedding)
+
+    @property
+    def expansion(self) -> Quantity:
+        """Total over active parameters (chapter 002's G); 1 for a dense model."""
+        return self.params_total / self.params_active
+
+    @property
+    def active_experts(self) -> Quantity:
+        """Routed and shared experts that serve one token (Zhao's G)."""
+        return self.top_k + self.num_shared_experts
+
+    @property
+    def shared_share(self) -> Quantity:
+        """Shared experts as a share of those that serve one token (Zhao's and Tian's S)."""
+        return self.num_shared_experts / self.active_experts
+
+    @property
+    def sparsity(self) -> Quantity:
+        """Experts that do not serve a token, as a share of all (Abnar's S); 0 for a dense model."""
+        return (self.num_experts - self.top_k) / self.num_experts
+
+    @property
+    def granularity(self) -> Quantity:
+        """2·``model_dim`` / ``expert_hidden`` (Tian's G)."""
+        return 2 * self.model_dim / self.expert_hidden
+
+
+def _without(params: Quantity, embedding: Quantity) -> Quantity:
+    return params if embedding is None else params - embedding
+
+
+FIELDS = tuple(f.name for f in fields(Design))
+
+KINDS = {
+    "params": ("params_total", "params_active", "params_embedding"),
+    "tokens": ("tokens",),
+    "flops": ("flops",),
+}
+"""Fields that are measured in the same unit, by the name of that unit's kind."""
+
+
+def in_units(design: Design, units: Mapping[str, Any]) -> Design:
+    """The same design with counts measured in other units: ``units`` gives a unit's size by its kind."""
+    changes = {
+        name: getattr(design, name) / size
+        for kind, size in units.items()
+        for name in KINDS[kind]
+        if getattr(design, name) is not None
+    }
+    return replace(design, **changes)

@@ -1,0 +1,54 @@
+"""The law of effective parameters: a mixture counts as a dense model of N_act·G^gamma parameters."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from moejax.laws.design import Design
+from moejax.laws.law import coefficient, law
+
+
+@law
+class EffectiveParams:
+    """L(N_act, G, D) = E + A / (N_act · G^gamma)^alpha + B / D^beta, with G = N_total / N_act.
+
+    Book chapter "MoE Scaling Laws" (chapter 002), "The Mathematical Form of an MoE Scaling Law". N_act is
+    ``params_active``, G is ``expansion``, D is ``tokens``. G = 1 is the dense law of ``chinchilla.py``.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
+
+    irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
+    params_scale: Any = coefficient(
+        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
+    )
+    params_exponent: Any = coefficient("exponent of effective parameters", symbol="alpha")
+    expansion_exponent: Any = coefficient(
+        "what total parameters are worth, 0 nothing, 1 dense", symbol="gamma"
+    )
+    tokens_scale: Any = coefficient(
+        "scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"}
+    )
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+
+    def effective(self, design: Design) -> Any:
+        """Parameters of the dense model that the law takes for the same: N_act · G^gamma."""
+        return design.params_active * design.expansion**self.expansion_exponent
+
+    def __call__(self, design: Design) -> Any:
+        return (
+            self.irreducible
+            + self.params_scale * self.effective(design) ** -self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+        )
+
+
+CHAPTER_002 = EffectiveParams(
+    irreducible=1.69,
+    params_scale=406.4,
+    params_exponent=0.34,
+    expansion_exponent=0.35,
+    tokens_scale=410.7,
+    tokens_exponent=0.28,
+)
+"""The chapter's constants, "illustrative" in its own words: Hoffmann's, rounded, with gamma = 0.35."""

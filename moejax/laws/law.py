@@ -1,0 +1,92 @@
+"""What a law is: a frozen pytree of coefficients that is called on a Design and returns a loss.
+
+The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design),
+bootstrapped (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic; it never
+branches on values and never checks them: checks live at the door (``moejax.laws.door``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+
+import jax
+
+from moejax.laws.design import Design
+
+Sign = str
+"""``"+"`` for a coefficient that is positive, ``"-"`` for one that is negative, ``"any"`` for either."""
+
+
+class Law(Protocol):
+    """A fitted or published scaling law."""
+
+    inputs: ClassVar[tuple[str, ...]]
+    """Names of the Design fields that the law reads."""
+
+    def __call__(self, design: Design) -> Any:
+        """Loss in nats per token at one design point."""
+        ...
+
+
+def coefficient(
+    meaning: str,
+    *,
+    symbol: str,
+    sign: Sign = "+",
+    dimension: Mapping[str, str | tuple[str, ...]] | None = None,
+) -> Any:
+    """A field of a law.
+
+    Args:
+      meaning: what it is, in words, with its unit.
+      symbol: its letter in the paper.
+      sign: the values it may take.
+      dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
+        ``params^alpha``, written ``{"params": "params_exponent"}``; keys are those of ``design.KINDS``, exponents are
+        names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum. From this alone
+        the fitting engine derives how to centre its inputs, and back (``in_units``).
+    """
+    return dataclasses.field(
+        metadata={"meaning": meaning, "symbol": symbol, "sign": sign, "dimension": dict(dimension or {})}
+    )
+
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient,))
+def law(cls: _Class) -> _Class:
+    """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree."""
+    return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True)(cls))
+
+
+def coefficients(law: Any) -> dict[str, Any]:
+    """Coefficients of a law by name, in order."""
+    return {f.name: getattr(law, f.name) for f in dataclasses.fields(law)}
+
+
+def in_units(law: Any, units: Mapping[str, Any]) -> Any:
+    """The same law for designs measured in other units: ``in_units(law, u)(design.in_units(d, u)) == law(d)``.
+
+    Args:
+      law: a law for designs in plain counts.
+      units: size of the new unit by its kind, as in ``design.in_units``; kinds not named keep theirs.
+    """
+    values = coefficients(law)
+
+    def exponent(text: str) -> Any:
+        factor, name = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
+        return factor * (values[name] if name in values else float(name))
+
+    changes = {}
+    for f in dataclasses.fields(law):
+        value = values[f.name]
+        for kind, powers in f.metadata["dimension"].items():
+            if kind in units:
+                total = sum(exponent(p) for p in ((powers,) if isinstance(powers, str) else powers))
+                value = value * units[kind] ** -total
+        changes[f.name] = value
+    return dataclasses.replace(law, **changes)
