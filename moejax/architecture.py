@@ -113,9 +113,7 @@ class Architecture:
         for name in _DIMENSIONS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(
-                    f"{name} is {value!r}; a model is built from whole numbers that are not negative."
-                )
+                raise ValueError(f"{name} is {value!r}; a model is built from whole numbers that are not negative.")
         for name in ("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
@@ -139,9 +137,7 @@ class Architecture:
                 f"a dense model has neither: set num_experts, or set both to 0."
             )
         if (not self.is_moe or self.num_dense_layers) and self.dense_hidden < 1:
-            raise ValueError(
-                "The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden."
-            )
+            raise ValueError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
 
     def _check_experts(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:

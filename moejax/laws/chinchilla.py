@@ -21,13 +21,9 @@ class Chinchilla:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
 
     irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient(
-        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
-    )
+    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
     params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
-    tokens_scale: Any = coefficient(
-        "scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"}
-    )
+    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
 
     def __call__(self, design: Design) -> Any:

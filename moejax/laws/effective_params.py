@@ -19,16 +19,10 @@ class EffectiveParams:
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
 
     irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
-    params_scale: Any = coefficient(
-        "scale of the parameter term", symbol="A", dimension={"params": "params_exponent"}
-    )
+    params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
     params_exponent: Any = coefficient("exponent of effective parameters", symbol="alpha")
-    expansion_exponent: Any = coefficient(
-        "what total parameters are worth, 0 nothing, 1 dense", symbol="gamma"
-    )
-    tokens_scale: Any = coefficient(
-        "scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"}
-    )
+    expansion_exponent: Any = coefficient("what total parameters are worth, 0 nothing, 1 dense", symbol="gamma")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="B", dimension={"tokens": "tokens_exponent"})
     tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
 
     def effective(self, design: Design) -> Any:

@@ -1,0 +1,26 @@
+"""Every test runs on 8 fake CPU devices, which must be asked for before jax is imported."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import warnings
+
+import pytest
+
+with warnings.catch_warnings():
+    # jaxopt announces at import that it is no longer maintained.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jaxopt  # noqa: F401
+
+import jax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(autouse=True)
+def float32_by_default():
+    """No test may leave the process in 64 bits for the next one."""
+    yield
+    assert not jax.config.jax_enable_x64
