@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 Number = Any
 """An int when the model is built; a float or a traced array when the design is optimised."""
+
+
+def if_set(size: Number, then: Number, otherwise: Number) -> Number:
+    """``then`` where ``size`` is not 0, else ``otherwise``: plain numbers stay plain, traced ones are selected."""
+    if isinstance(size, (int, float)):
+        return then if size else otherwise
+    return jnp.where(size == 0, otherwise, then)
 
 
 def _static(default: Any) -> Any:
@@ -92,17 +100,17 @@ class Architecture:
     @property
     def num_moe_layers(self) -> Number:
         """Layers with routed experts."""
-        return self.num_layers - self.num_dense_layers if self.is_moe else 0
+        return if_set(self.num_experts, self.num_layers - self.num_dense_layers, 0)
 
     @property
     def shared_width(self) -> Number:
         """Width of one shared expert, whether given or taken from the routed ones."""
-        return self.shared_hidden if self.shared_hidden else self.expert_hidden
+        return if_set(self.shared_hidden, self.shared_hidden, self.expert_hidden)
 
     @property
     def value_width(self) -> Number:
         """Width of one value head."""
-        return self.value_head_dim if self.value_head_dim else self.head_dim
+        return if_set(self.value_head_dim, self.value_head_dim, self.head_dim)
 
     def replace(self, **changes: Any) -> Architecture:
         """The same architecture with some fields changed."""
