@@ -1,0 +1,235 @@
+"""Parameters and FLOPs of an architecture, exactly and by named part.
+
+Whole numbers in, whole numbers out; floats or traced arrays in, differentiable counts out. Every count is built on
+one list of weight matrices: a matrix is a product of its two sides in parameters, and two FLOPs per entry and token
+when a token passes through it. What a paper leaves out or adds is in ``conventions.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+
+from moejax.architecture import Architecture, Number, if_set
+from moejax.laws.design import Design
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Matrices:
+    """Entries of the weight matrices that a token can meet, summed over layers.
+
+    ``unembedding`` is the product with the vocabulary, whether its matrix is its own or the embedding's.
+    """
+
+    attention: Number
+    router: Number
+    routed_experts_active: Number
+    routed_experts_idle: Number
+    shared_experts: Number
+    dense_feed_forward: Number
+    unembedding: Number
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """Parameters by part; every field is a summand of ``total``."""
+
+    embedding: Number
+    unembedding: Number
+    """0 if tied to the embedding."""
+    attention: Number
+    """Projection matrices of queries, keys, values and output, latent ones included."""
+    attention_biases: Number
+    """Biases of those projections, and sinks."""
+    router: Number
+    """Router matrices, and their biases or score corrections."""
+    routed_experts_active: Number
+    """The ``top_k`` experts of each layer that serve a token, biases included."""
+    routed_experts_idle: Number
+    """The experts that do not."""
+    shared_experts: Number
+    """Experts that serve every token, with their gate if there is one."""
+    dense_feed_forward: Number
+    norms: Number
+
+    @property
+    def total(self) -> Number:
+        """Every parameter (``params_total``)."""
+        return _sum(self)
+
+    @property
+    def active(self) -> Number:
+        """Every parameter but those of idle routed experts (``params_active``): embeddings, norms, router count."""
+        return self.total - self.routed_experts_idle
+
+    @property
+    def vocabulary(self) -> Number:
+        """Embedding and unembedding (``params_embedding``), one matrix if they are tied."""
+        return self.embedding + self.unembedding
+
+    @property
+    def routed_experts(self) -> Number:
+        """All routed experts."""
+        return self.routed_experts_active + self.routed_experts_idle
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Forward FLOPs of one token by part, two for a multiplication with its addition.
+
+    Norms, activation functions, softmax, rotary turns and the embedding look-up are not counted, as usual: none is
+    a matrix product.
+    """
+
+    attention_projections: Number
+    attention_scores: Number
+    """Queries with keys and weights with values, each query against the whole sequence."""
+    router: Number
+    routed_experts: Number
+    """The ``top_k`` experts that serve the token."""
+    shared_experts: Number
+    dense_feed_forward: Number
+    unembedding: Number
+
+    @property
+    def forward(self) -> Number:
+        """FLOPs of the forward pass."""
+        return _sum(self)
+
+    @property
+    def training(self) -> Number:
+        """FLOPs of forward and backward: the backward pass makes two products of each one."""
+        return 3 * self.forward
+
+    @property
+    def attention_scores_causal(self) -> Number:
+        """The half of ``attention_scores`` that a causal mask keeps."""
+        return self.attention_scores / 2
+
+    @property
+    def forward_causal(self) -> Number:
+        """FLOPs of the forward pass if the masked half of the scores is not computed."""
+        return self.forward - self.attention_scores_causal
+
+
+def matrices(architecture: Architecture) -> Matrices:
+    """Entries of the weight matrices of an architecture, by part."""
+    a = architecture
+    moe_layers = a.num_moe_layers
+    expert = _swiglu(a.model_dim, a.expert_hidden)
+    shared = _swiglu(a.model_dim, a.shared_width) * a.num_shared_experts
+    gate = if_set(a.num_shared_experts, a.model_dim, 0) if a.shared_expert_gate else 0
+    return Matrices(
+        attention=a.num_layers * if_set(a.kv_latent_dim, _latent_attention(a), _grouped_attention(a)),
+        router=moe_layers * a.model_dim * a.num_experts,
+        routed_experts_active=moe_layers * a.top_k * expert,
+        routed_experts_idle=moe_layers * (a.num_experts - a.top_k) * expert,
+        shared_experts=moe_layers * (shared + gate),
+        dense_feed_forward=(a.num_layers - moe_layers) * _swiglu(a.model_dim, a.dense_hidden),
+        unembedding=a.vocab_size * a.model_dim,
+    )
+
+
+def params(architecture: Architecture) -> Params:
+    """Parameters of an architecture, by part."""
+    a = architecture
+    m = matrices(a)
+    expert_biases = a.num_moe_layers * (2 * a.expert_hidden + a.model_dim) if a.expert_bias else 0
+    shared_biases = a.num_moe_layers * (2 * a.shared_width + a.model_dim) if a.expert_bias else 0
+    return Params(
+        embedding=a.vocab_size * a.model_dim,
+        unembedding=0 if a.tied_embeddings else m.unembedding,
+        attention=m.attention,
+        attention_biases=a.num_layers * _attention_biases(a),
+        router=m.router + (a.num_moe_layers * a.num_experts if a.router_bias else 0),
+        routed_experts_active=m.routed_experts_active + a.top_k * expert_biases,
+        routed_experts_idle=m.routed_experts_idle + (a.num_experts - a.top_k) * expert_biases,
+        shared_experts=m.shared_experts + a.num_shared_experts * shared_biases,
+        dense_feed_forward=m.dense_feed_forward,
+        norms=a.num_layers * _norms(a) + a.model_dim,
+    )
+
+
+def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flops:
+    """Forward FLOPs of one token of a sequence of ``sequence_length`` tokens, by part."""
+    a = architecture
+    m = matrices(a)
+    pair = a.num_heads * (_query_width(a) + a.value_width)
+    return Flops(
+        attention_projections=2 * m.attention,
+        attention_scores=2 * a.num_layers * sequence_length * pair,
+        router=2 * m.router,
+        routed_experts=2 * m.routed_experts_active,
+        shared_experts=2 * m.shared_experts,
+        dense_feed_forward=2 * m.dense_feed_forward,
+        unembedding=2 * m.unembedding,
+    )
+
+
+def design_of(architecture: Architecture, tokens: Number, sequence_length: Number | None = None) -> Design:
+    """What a law may know of a training run: an architecture and its ``tokens``.
+
+    ``flops`` depend on the length of the sequences and stay unknown (None) without ``sequence_length``.
+    """
+    a = architecture
+    counts = params(a)
+    return Design(
+        params_total=counts.total,
+        params_active=counts.active,
+        params_embedding=counts.vocabulary,
+        tokens=tokens,
+        flops=None if sequence_length is None else flops_per_token(a, sequence_length).training * tokens,
+        num_experts=a.num_experts,
+        top_k=a.top_k,
+        num_shared_experts=a.num_shared_experts,
+        model_dim=a.model_dim,
+        num_layers=a.num_layers,
+        expert_hidden=if_set(a.num_experts, a.expert_hidden, a.dense_hidden),
+    )
+
+
+def _sum(parts: Any) -> Number:
+    return sum(getattr(parts, f.name) for f in fields(parts))
+
+
+def _swiglu(model_dim: Number, hidden: Number) -> Number:
+    return 3 * model_dim * hidden
+
+
+def _query_width(a: Architecture) -> Number:
+    return a.head_dim + if_set(a.kv_latent_dim, a.rope_head_dim, 0)
+
+
+def _grouped_attention(a: Architecture) -> Number:
+    queries = a.num_heads * a.head_dim
+    keys_values = a.num_kv_heads * (a.head_dim + a.value_width)
+    output = a.num_heads * a.value_width
+    return a.model_dim * (queries + keys_values + output)
+
+
+def _latent_attention(a: Architecture) -> Number:
+    """DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
+    queries = a.num_heads * (a.head_dim + a.rope_head_dim)
+    compressed = a.query_latent_dim * (a.model_dim + queries)
+    down = a.model_dim * (a.kv_latent_dim + a.rope_head_dim)
+    up = a.kv_latent_dim * a.num_heads * (a.head_dim + a.value_width)
+    output = a.num_heads * a.value_width * a.model_dim
+    return if_set(a.query_latent_dim, compressed, a.model_dim * queries) + down + up + output
+
+
+def _attention_biases(a: Architecture) -> Number:
+    grouped = a.num_heads * a.head_dim + a.num_kv_heads * (a.head_dim + a.value_width)
+    latent = if_set(a.query_latent_dim, a.query_latent_dim, 0) + a.kv_latent_dim + a.rope_head_dim
+    inputs = if_set(a.kv_latent_dim, latent, grouped) if a.attention_bias else 0
+    output = a.model_dim if a.attention_output_bias else 0
+    return inputs + output + (a.num_heads if a.attention_sinks else 0)
+
+
+def _norms(a: Architecture) -> Number:
+    per_head = a.head_dim * 2 if a.qk_norm else 0
+    return 2 * a.model_dim + per_head + a.query_latent_dim + a.kv_latent_dim
