@@ -1,0 +1,233 @@
+"""The one place that minimises: L-BFGS on autodiff gradients, in float64, from one start or from many.
+
+Only this file knows jaxopt, which is no longer maintained: replacing it is a change here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+with warnings.catch_warnings():
+    # jaxopt announces at import that it is no longer maintained.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jaxopt
+
+STALLED_STEPS = 5
+"""A lane stops after this many steps in a row that lower the value by less than its rounding error."""
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a minimisation ended."""
+
+    point: Any
+    """The argument, shaped like the start, in float64."""
+    value: float
+    gradient_norm: float
+    iterations: int
+    converged: bool
+    """Whether the gradient norm is below the tolerance, relative to a value above 1."""
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where many minimisations of one function ended; every array has one entry per lane."""
+
+    points: np.ndarray
+    values: np.ndarray
+    """Infinite where a lane never met a finite value."""
+    gradient_norms: np.ndarray
+    iterations: np.ndarray
+
+
+def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10, max_iterations: int = 500) -> Minimum:
+    """Minimise ``fun``, a scalar function of a pytree of real numbers, from ``start``.
+
+    L-BFGS finds the valley; Newton steps on the exact Hessian then take the point to the last digits, where a line
+    search can no longer see the value fall. Runs in float64 whatever the process's default is.
+
+    Raises:
+      ValueError: the value at the start is not finite.
+    """
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), start))
+
+        def objective(point: Any, shared: None, lane: None) -> Any:
+            return jnp.asarray(fun(unravel(point)), jnp.float64)
+
+        if not np.isfinite(value := float(objective(flat, None, None))):
+            raise ValueError(f"The function to minimise is {value} at its start; start where it is finite.")
+        points, _, _, steps = _descend(objective, flat[None], None, None, tolerance, max_iterations)
+        point, value, norm, newton_steps = newton(objective, np.asarray(points[0]), None, None)
+        return Minimum(
+            point=unravel(jnp.asarray(point)),
+            value=value,
+            gradient_norm=norm,
+            iterations=int(steps[0]) + newton_steps,
+            converged=norm <= tolerance * max(1.0, abs(value)),
+        )
+
+
+Objective = Callable[[Any, Any, Any], Any]
+"""``(point, shared, lane) -> value``; hashable, so that equal objectives share one compiled program."""
+
+
+def newton(
+    objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, max_steps: int = 20
+) -> tuple[np.ndarray, float, float, int]:
+    """Newton steps from ``point`` while they lower the gradient norm and do not raise the value.
+
+    Returns:
+      point, value, gradient norm, steps taken.
+    """
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        value, gradient, hessian = _second_order(objective, point, shared, lane)
+        steps = 0
+        while steps < max_steps and np.isfinite(hessian).all():
+            candidate = point - np.linalg.lstsq(np.asarray(hessian), np.asarray(gradient), rcond=1e-14)[0]
+            found = _second_order(objective, candidate, shared, lane)
+            falls = np.linalg.norm(found[1]) < np.linalg.norm(gradient)
+            if not (falls and float(found[0]) <= float(value) + 1e-12 * abs(float(value))):
+                break
+            point, (value, gradient, hessian), steps = candidate, found, steps + 1
+        return np.asarray(point), float(value), float(np.linalg.norm(gradient)), steps
+
+
+def values(objective: Objective, points: np.ndarray, shared: Any, lane: Any, *, chunk: int = 1024) -> np.ndarray:
+    """Value at every point, infinite where it is not finite; ``lane`` is the same for all."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        found = [
+            np.asarray(_values(objective, _filled(points[i : i + chunk], chunk), shared, lane))
+            for i in range(0, len(points), chunk)
+        ]
+    flat = np.concatenate(found)[: len(points)]
+    return np.where(np.isfinite(flat), flat, np.inf)
+
+
+def minimise_lanes(
+    objective: Objective,
+    starts: np.ndarray,
+    shared: Any,
+    lanes: Any,
+    *,
+    tolerance: float = 1e-8,
+    max_iterations: int = 500,
+    chunk: int = 32,
+) -> Lanes:
+    """Minimise ``objective(point, shared, lane)`` once for every start; ``lanes`` has their leading axis."""
+    results = list(lane_chunks(objective, starts, shared, lanes, tolerance, max_iterations, chunk))
+    ordered = [found for _, found in sorted(results, key=lambda result: result[0])]
+    return Lanes(*(np.concatenate([getattr(f, name) for f in ordered]) for name in Lanes.__dataclass_fields__))
+
+
+def lane_chunks(
+    objective: Objective,
+    starts: np.ndarray,
+    shared: Any,
+    lanes: Any,
+    tolerance: float,
+    max_iterations: int,
+    chunk: int = 32,
+) -> Iterator[tuple[int, Lanes]]:
+    """The same in chunks as they finish, each with the index of its first lane.
+
+    On a CPU the lanes of a chunk run one after another, each in its own loop, and the chunks run on all cores: lanes
+    in lockstep would all pay for the longest line search among them. On an accelerator the lanes of a chunk run
+    together.
+    """
+    pending: set[Future[tuple[int, Lanes]]] = set()
+    offsets = iter(range(0, len(starts), chunk))
+    with ThreadPoolExecutor(max_workers=_workers()) as pool:
+        for offset in offsets:
+            part = jax.tree.map(lambda x, i=offset: _filled(x[i : i + chunk], chunk), (starts, lanes))
+            count = min(chunk, len(starts) - offset)
+            pending.add(pool.submit(_run_chunk, objective, part, shared, tolerance, max_iterations, offset, count))
+            if len(pending) > _workers():
+                done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+
+
+def _run_chunk(
+    objective: Objective,
+    part: tuple[np.ndarray, Any],
+    shared: Any,
+    tolerance: float,
+    max_iterations: int,
+    offset: int,
+    count: int,
+) -> tuple[int, Lanes]:
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        found = _descend(objective, part[0], shared, part[1], tolerance, max_iterations)
+        return offset, Lanes(*(np.asarray(array)[:count] for array in found))
+
+
+def _workers() -> int:
+    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+
+
+def _filled(rows: Any, length: int) -> np.ndarray:
+    """Rows repeated up to a length, so that every chunk has the shape that was compiled."""
+    rows = np.asarray(rows)
+    return rows if len(rows) == length else rows[np.arange(length) % len(rows)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _descend(
+    objective: Objective, starts: Any, shared: Any, lanes: Any, tolerance: Any, max_iterations: Any
+) -> tuple[Any, Any, Any, Any]:
+    """L-BFGS for every lane: points, values, gradient norms, iterations."""
+    solver = jaxopt.LBFGS(objective, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
+
+    def unfinished(carry: Any) -> Any:
+        _, state, stalled = carry
+        busy = (state.error > tolerance * jnp.maximum(1.0, jnp.abs(state.value))) & (stalled < STALLED_STEPS)
+        return busy & (state.iter_num < max_iterations) & jnp.isfinite(state.value)
+
+    def one(arguments: Any) -> Any:
+        start, lane = arguments
+
+        def step(carry: Any) -> Any:
+            point, state, stalled = carry
+            new_point, new = solver.update(point, state, shared, lane)
+            better = new.value < state.value - 1e-15 * jnp.abs(state.value)
+            keep = new.value <= state.value
+            point = jnp.where(keep, new_point, point)
+            new = new._replace(
+                value=jnp.where(keep, new.value, state.value),
+                grad=jnp.where(keep, new.grad, state.grad),
+                error=jnp.where(keep, new.error, state.error),
+            )
+            return point, new, jnp.where(better, 0, stalled + 1)
+
+        state = solver.init_state(start, shared, lane)
+        point, state, _ = jax.lax.while_loop(unfinished, step, (start, state, 0))
+        value = jnp.where(jnp.isfinite(state.value), state.value, jnp.inf)
+        return point, value, jnp.linalg.norm(state.grad), state.iter_num
+
+    one_by_one = jax.default_backend() == "cpu"
+    return jax.lax.map(one, (starts, lanes)) if one_by_one else jax.vmap(one)((starts, lanes))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _values(objective: Objective, points: Any, shared: Any, lane: Any) -> Any:
+    return jax.vmap(lambda point: objective(point, shared, lane))(points)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _second_order(objective: Objective, point: Any, shared: Any, lane: Any) -> tuple[Any, Any, Any]:
+    value, gradient = jax.value_and_grad(objective)(point, shared, lane)
+    return value, gradient, jax.hessian(objective)(point, shared, lane)

@@ -1,0 +1,68 @@
+"""Minimisation finds the lowest point to the last digits, in float64 inside a float32 process."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moejax.minimise import minimise, minimise_lanes, newton, values
+
+
+def rosenbrock(point, shared, lane):
+    x, y = point
+    return (lane - x) ** 2 + shared * (y - x**2) ** 2
+
+
+def test_minimum_of_a_pytree_is_found_to_float64_precision():
+    found = minimise(lambda p: (p["a"] - 3.0) ** 2 + jnp.exp(p["b"]) - p["b"], {"a": 0.0, "b": jnp.float32(2.0)})
+    assert found.converged
+    assert found.point["a"] == pytest.approx(3.0, abs=1e-12)
+    assert found.point["b"] == pytest.approx(0.0, abs=1e-12)
+    assert found.value == pytest.approx(1.0, abs=1e-14)
+
+
+def test_a_curved_valley_is_followed_to_its_end():
+    found = minimise(lambda p: rosenbrock(p, 100.0, 1.0), np.array([-1.2, 1.0]))
+    assert found.converged
+    np.testing.assert_allclose(found.point, [1.0, 1.0], atol=1e-10)
+
+
+def test_too_few_iterations_are_not_called_convergence():
+    lanes = minimise_lanes(rosenbrock, np.array([[-1.2, 1.0]]), 100.0, np.array([1.0]), max_iterations=2)
+    assert lanes.gradient_norms[0] > 1e-3
+    assert lanes.iterations[0] == 2
+
+
+def test_a_start_without_a_finite_value_is_refused_with_a_sentence():
+    with pytest.raises(ValueError, match="at its start"):
+        minimise(lambda x: jnp.log(x), -1.0)
+
+
+def test_every_lane_solves_its_own_problem_whatever_the_chunk():
+    targets = np.linspace(0.5, 2.0, 7)
+    starts = np.tile([-1.2, 1.0], (7, 1))
+    for chunk in (3, 32):
+        lanes = minimise_lanes(rosenbrock, starts, 100.0, targets, chunk=chunk)
+        np.testing.assert_allclose(lanes.points[:, 0], targets, atol=1e-5)
+        np.testing.assert_allclose(lanes.points[:, 1], targets**2, atol=1e-5)
+
+
+def test_a_lane_that_never_meets_a_finite_value_reports_infinity_and_spares_the_others():
+    def objective(point, shared, lane):
+        return jnp.sum((point - 1.0) ** 2) / lane
+
+    lanes = minimise_lanes(objective, np.zeros((2, 1)), None, np.array([np.nan, 1.0]))
+    assert np.isinf(lanes.values[0])
+    assert lanes.values[1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_newton_takes_a_point_near_the_minimum_to_its_last_digits():
+    point, value, norm, steps = newton(rosenbrock, np.array([1.001, 1.002]), 100.0, 1.0)
+    np.testing.assert_allclose(point, [1.0, 1.0], atol=1e-14)
+    assert norm < 1e-12
+    assert value < 1e-20
+    assert steps > 0
+
+
+def test_values_are_infinite_where_the_objective_is_not_a_number():
+    found = values(lambda p, shared, lane: jnp.sqrt(p[0]), np.array([[4.0], [-1.0]]), None, None, chunk=4)
+    np.testing.assert_array_equal(found, [2.0, np.inf])
