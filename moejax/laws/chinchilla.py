@@ -1,9 +1,12 @@
-"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens."""
+"""The dense law of Hoffmann et al. (2022): loss from parameters and tokens, and how it splits a FLOP budget."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
+
+from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
 from moejax.laws.law import coefficient, law
 
@@ -38,3 +41,39 @@ HOFFMANN_2022 = Chinchilla(
     irreducible=1.6934, params_scale=406.4, params_exponent=0.3392, tokens_scale=410.7, tokens_exponent=0.2849
 )
 """Approach 3, Eq. 10, with the digits of the published source file: nats per token on MassiveText."""
+
+
+FLOPS_PER_PARAM_AND_TOKEN = 6.0
+"""Training FLOPs per active parameter and token: forward and backward, without attention scores."""
+
+
+def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
+    """``params_active`` and ``tokens`` of least loss among those with 6·N·D = ``flops`` (Hoffmann et al., Eq. 4).
+
+    N* = k·(C/6)^(beta/(alpha+beta)) and D* = (C/6)/N*, with k = (alpha·A / (beta·B))^(1/(alpha+beta)).
+    """
+    power = 1 / (law.params_exponent + law.tokens_exponent)
+    ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
+    budget = flops / FLOPS_PER_PARAM_AND_TOKEN
+    params = ratio**power * budget ** (law.tokens_exponent * power)
+    return {"params_active": params, "tokens": budget / params}
+
+
+def compute_optimal(law: Chinchilla, flops: Any) -> Claim:
+    """The claim that ``optimal_split`` is optimal."""
+    return Claim(
+        statement="N* = k (C/6)^(beta/(alpha+beta)), D* = C/(6 N*), k = (alpha A / (beta B))^(1/(alpha+beta))",
+        source="Hoffmann et al. 2022, Eq. 4",
+        value=optimal_split(law, flops),
+        objective=jax.tree_util.Partial(_loss, law),
+        held=jax.tree_util.Partial(training_flops),
+    )
+
+
+def training_flops(variables: Variables) -> dict[str, Any]:
+    """Training FLOPs, 6·N·D."""
+    return {"flops": FLOPS_PER_PARAM_AND_TOKEN * variables["params_active"] * variables["tokens"]}
+
+
+def _loss(law: Chinchilla, variables: Variables) -> Any:
+    return law(Design(params_active=variables["params_active"], tokens=variables["tokens"]))

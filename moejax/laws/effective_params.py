@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import jax
+
+from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
+from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
 from moejax.laws.law import coefficient, law
 
@@ -46,3 +50,35 @@ CHAPTER_002 = EffectiveParams(
     tokens_exponent=0.28,
 )
 """The chapter's constants, "illustrative" in its own words: Hoffmann's, rounded, with gamma = 0.35."""
+
+
+def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:
+    """The law at one G: a dense law in which A has become A·G^(-gamma·alpha)."""
+    return Chinchilla(
+        irreducible=law.irreducible,
+        params_scale=law.params_scale * expansion ** -(law.expansion_exponent * law.params_exponent),
+        params_exponent=law.params_exponent,
+        tokens_scale=law.tokens_scale,
+        tokens_exponent=law.tokens_exponent,
+    )
+
+
+def compute_optimal(law: EffectiveParams, flops: Any, expansion: Any) -> Claim:
+    """``params_active`` and ``tokens`` of least loss for a budget 6·N_act·D, at one G.
+
+    N_act* is Hoffmann's, times G^(-gamma·alpha/(alpha+beta)); D* is divided by it. The chapter ("The compute-optimal
+    point with G held fixed") prints -gamma·beta/(alpha+beta) instead, which is not stationary: G multiplies A by
+    G^(-gamma·alpha), and A enters N* with the power 1/(alpha+beta).
+    """
+    return Claim(
+        statement="N_act* = k (C/6)^(beta/(alpha+beta)) G^(-gamma alpha/(alpha+beta)), D* = C/(6 N_act*)",
+        source="chapter 002, 'The compute-optimal point with G held fixed', with the exponent of G put right",
+        value=optimal_split(dense_slice(law, expansion), flops),
+        objective=jax.tree_util.Partial(_loss, law, expansion),
+        held=jax.tree_util.Partial(training_flops),
+    )
+
+
+def _loss(law: EffectiveParams, expansion: Any, variables: Variables) -> Any:
+    active = variables["params_active"]
+    return law(Design(params_active=active, params_total=active * expansion, tokens=variables["tokens"]))

@@ -1,0 +1,164 @@
+"""A closed form as a claim: what it says is optimal, and the machinery that finds out whether it is.
+
+``check`` trusts nothing but the objective: derivatives come from ``jax.grad`` and ``jax.hessian``, the argmin from a
+numerical search that starts elsewhere. All of it is in float64, whatever the process's flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+Variables = Mapping[str, Any]
+"""Positive numbers by name."""
+
+NEWTON_TOLERANCE = 1e-6
+"""Share of itself by which a variable may miss the stationary point, to first order."""
+ARGMIN_TOLERANCE = 1e-5
+"""Share of itself by which the numerical argmin may differ: float64 losses cannot place a flat minimum better."""
+
+
+def nothing_held(variables: Variables) -> dict[str, Any]:
+    """The constraint of an unconstrained claim."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """``value`` minimises ``objective`` among all positive variables that leave ``held`` as it is.
+
+    ``objective`` and ``held`` are functions of the variables; give what else they depend on through
+    ``jax.tree_util.Partial(function, law, ...)``, so that ``check`` compiles once for all coefficients. Held
+    quantities are products of powers of the variables (a FLOP budget is), so that they are linear in the logarithms.
+    """
+
+    statement: str
+    """The closed form, as a formula."""
+    source: str
+    """Document and equation."""
+    value: Variables
+    """The closed form, evaluated."""
+    objective: Callable[[Variables], Any]
+    objective_name: str = "loss"
+    held: Callable[[Variables], Mapping[str, Any]] = nothing_held
+    notes: tuple[str, ...] = ()
+    """What a reader must know beside the number, in sentences."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What ``check`` found. Slopes and curvatures are per e-fold of a variable (nats, if the objective is a loss)."""
+
+    value: dict[str, float]
+    """The closed form's variables, and the objective there under its name."""
+    residual: float
+    """Length of the gradient along the constraint, in log variables; 0 where the claim is stationary."""
+    curvature: float
+    """Smallest eigenvalue of the Hessian along the constraint, in log variables; positive at a minimum."""
+    numeric: dict[str, float]
+    """The numerical argmin: the worse of two searches, from either side of the claimed value."""
+    agreement: float
+    """Largest difference between closed form and argmin, as a share of the variable."""
+    held: dict[str, float]
+    """The quantities held fixed."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the closed form is stationary, a minimum, and where the search ends."""
+        return (
+            self.curvature > 0
+            and self.residual <= NEWTON_TOLERANCE * self.curvature
+            and self.agreement <= ARGMIN_TOLERANCE
+        )
+
+
+def check(claim: Claim, *, away: float = 0.5) -> Checked:
+    """Hold a claim against its objective.
+
+    Two numerical searches start ``away`` e-folds from the claimed value, on either side of it along the constraint.
+
+    Raises:
+      ValueError: if what the claim holds fixed is not a product of powers, so that the search drifted off it.
+    """
+    with jax.enable_x64(True):
+        value, objective, held = jax.tree.map(
+            _float64, (dict(claim.value), _pytree(claim.objective), _pytree(claim.held))
+        )
+        found = _examine(objective, held, value)
+        numeric = _argmin(objective, value, found, away)
+        drift = jax.tree.map(lambda a, b: float(abs(a / b - 1)), held(numeric), found["held"])
+        if max(drift.values(), default=0.0) > 1e-9:
+            raise ValueError(
+                f"The claim '{claim.statement}' holds {sorted(drift)} fixed, which is not a product of powers of "
+                f"{sorted(value)}; substitute the constraint into the objective instead."
+            )
+        return Checked(
+            value={**jax.tree.map(float, value), claim.objective_name: float(found["objective"])},
+            residual=float(found["residual"]),
+            curvature=float(found["curvature"]),
+            numeric={**jax.tree.map(float, numeric), claim.objective_name: float(objective(numeric))},
+            agreement=_apart(numeric, value),
+            held=jax.tree.map(float, dict(found["held"])),
+        )
+
+
+def _float64(x: Any) -> jax.Array:
+    return jnp.asarray(x, jnp.float64)
+
+
+def _pytree(function: Callable[..., Any]) -> jax.tree_util.Partial:
+    return function if isinstance(function, jax.tree_util.Partial) else jax.tree_util.Partial(function)
+
+
+@jax.jit
+def _examine(objective: Any, held: Any, value: Variables) -> dict[str, Any]:
+    logs, unravel = ravel_pytree(jax.tree.map(jnp.log, value))
+
+    def loss(z: jax.Array) -> jax.Array:
+        return objective(jax.tree.map(jnp.exp, unravel(z)))
+
+    def constraint(z: jax.Array) -> jax.Array:
+        return jnp.log(ravel_pytree(held(jax.tree.map(jnp.exp, unravel(z))))[0])
+
+    normals = jax.jacobian(constraint)(logs).reshape(-1, logs.size)
+    _, _, directions = jnp.linalg.svd(normals, full_matrices=True)
+    tangent = directions[normals.shape[0] :].T
+    return {
+        "objective": loss(logs),
+        "held": held(value),
+        "tangent": tangent,
+        "residual": jnp.linalg.norm(tangent.T @ jax.grad(loss)(logs)),
+        "curvature": jnp.linalg.eigvalsh(tangent.T @ jax.hessian(loss)(logs) @ tangent)[0],
+    }
+
+
+def _argmin(objective: Any, value: Variables, found: Mapping[str, Any], away: float) -> dict[str, jax.Array]:
+    from moejax.minimise import minimise_lanes, newton
+
+    tangent = found["tangent"]
+    starts = away * np.stack([np.ones(tangent.shape[1]), -np.ones(tangent.shape[1])])
+    rise = jnp.abs(objective(_move(value, tangent, jnp.asarray(starts[0]))) - found["objective"])
+    shared = (objective, value, tangent, found["objective"], rise)
+    ends = minimise_lanes(_relative_rise, starts, shared, None, tolerance=1e-12, chunk=2).points
+    points = [_move(value, tangent, jnp.asarray(newton(_relative_rise, end, shared, None)[0])) for end in ends]
+    return max(points, key=lambda point: _apart(point, value))
+
+
+def _relative_rise(steps: jax.Array, shared: Any, lane: None) -> jax.Array:
+    objective, value, tangent, offset, rise = shared
+    return (objective(_move(value, tangent, steps)) - offset) / rise
+
+
+def _move(value: Variables, tangent: jax.Array, steps: jax.Array) -> dict[str, jax.Array]:
+    logs, unravel = ravel_pytree(jax.tree.map(jnp.log, dict(value)))
+    return jax.tree.map(jnp.exp, unravel(logs + tangent @ steps))
+
+
+def _apart(one: Variables, other: Variables) -> float:
+    return max(float(abs(one[name] / other[name] - 1)) for name in other)

@@ -1,0 +1,84 @@
+"""Closed forms hold, wrong ones are caught."""
+
+import dataclasses
+
+import jax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.laws import chinchilla, effective_params
+from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.claim import Claim, check
+from moejax.laws.effective_params import CHAPTER_002
+
+exponents = st.floats(0.1, 0.8)
+scales = st.floats(10.0, 1e5)
+budgets = st.floats(18.0, 26.0).map(lambda power: 10.0**power)
+
+
+@settings(deadline=None, max_examples=10)
+@given(scales, exponents, scales, exponents, budgets)
+def test_hoffmanns_split_is_optimal_for_any_coefficients(a, alpha, b, beta, flops):
+    law = dataclasses.replace(
+        HOFFMANN_2022, params_scale=a, params_exponent=alpha, tokens_scale=b, tokens_exponent=beta
+    )
+    checked = check(chinchilla.compute_optimal(law, flops))
+    assert checked.holds, checked
+    assert checked.held["flops"] == pytest.approx(flops)
+
+
+@settings(deadline=None, max_examples=10)
+@given(scales, exponents, scales, exponents, st.floats(0.0, 1.0), st.floats(1.0, 64.0), budgets)
+def test_effective_parameters_split_is_optimal_for_any_coefficients(a, alpha, b, beta, gamma, expansion, flops):
+    law = dataclasses.replace(
+        CHAPTER_002,
+        params_scale=a,
+        params_exponent=alpha,
+        tokens_scale=b,
+        tokens_exponent=beta,
+        expansion_exponent=gamma,
+    )
+    checked = check(effective_params.compute_optimal(law, flops, expansion))
+    assert checked.holds, checked
+
+
+def test_the_chapters_printed_exponent_of_expansion_is_not_stationary():
+    law, flops, expansion = CHAPTER_002, 3.4e24, 18.1
+    claim = effective_params.compute_optimal(law, flops, expansion)
+    alpha, beta, gamma = law.params_exponent, law.tokens_exponent, law.expansion_exponent
+    printed = expansion ** (gamma * (alpha - beta) / (alpha + beta))
+    wrong = {"params_active": claim.value["params_active"] * printed, "tokens": claim.value["tokens"] / printed}
+    checked = check(dataclasses.replace(claim, value=wrong))
+    assert not checked.holds
+    assert checked.numeric["params_active"] == pytest.approx(check(claim).value["params_active"], rel=1e-5)
+
+
+def test_more_total_parameters_shift_the_optimum_to_fewer_active_ones_and_more_tokens():
+    sparse = effective_params.compute_optimal(CHAPTER_002, 1e24, 18.0).value
+    dense = effective_params.compute_optimal(CHAPTER_002, 1e24, 1.0).value
+    assert sparse["params_active"] < dense["params_active"]
+    assert sparse["tokens"] > dense["tokens"]
+
+
+def test_a_maximum_does_not_pass_for_a_minimum():
+    claim = Claim(statement="x = 1", source="here", value={"x": 1.0}, objective=_upside_down)
+    checked = check(claim)
+    assert checked.curvature < 0
+    assert not checked.holds
+
+
+def _upside_down(variables):
+    return jax.numpy.exp(-(jax.numpy.log(variables["x"]) ** 2))
+
+
+def test_a_constraint_that_is_no_product_of_powers_is_refused():
+    claim = Claim(
+        statement="x = y = 1",
+        source="here",
+        value={"x": 1.0, "y": 1.0},
+        objective=lambda v: v["x"] ** 2 + v["y"] ** 3,
+        held=lambda v: {"sum": v["x"] + v["y"]},
+    )
+    with pytest.raises(ValueError, match="not a product of powers"):
+        check(claim)
