@@ -1,0 +1,233 @@
+"""The run table: one row per trained model and token budget, the only thing that passes from training to fitting.
+
+A table is a pandas DataFrame whose known columns have the types and units of ``COLUMNS``; other columns are kept as
+they are. Nothing heavy is imported until a table is read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DataFrame = Any
+"""A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
+Series = Any
+"""A ``pandas.Series``."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds."""
+
+    kind: str
+    """``text``, ``integer``, ``number`` or ``json``."""
+    unit: str
+    meaning: str
+    least: float | None = None
+    """The smallest value it may have; None if any."""
+    above_zero: bool = False
+
+
+def _text(meaning: str) -> Column:
+    return Column("text", "", meaning)
+
+
+def _json(meaning: str) -> Column:
+    return Column("json", "", meaning)
+
+
+def _count(unit: str, meaning: str) -> Column:
+    return Column("integer", unit, meaning, least=0.0)
+
+
+def _size(unit: str, meaning: str) -> Column:
+    return Column("number", unit, meaning, above_zero=True)
+
+
+def _share(unit: str, meaning: str) -> Column:
+    return Column("number", unit, meaning, least=0.0)
+
+
+COLUMNS: dict[str, Column] = {
+    "study": _text("name of the study that trained the run"),
+    "model": _text("name of the architecture within the study"),
+    "group": _text("runs that share a trunk or an architecture; resampled together"),
+    "seed": _count("", "seed of initialisation and data order"),
+    "architecture": _json("every field of moejax.architecture.Architecture"),
+    "vocab_size": _count("tokens", "size of the vocabulary"),
+    "model_dim": _size("features", "width of the residual stream"),
+    "num_layers": _size("layers", "number of blocks"),
+    "num_experts": _count("experts", "routed experts per mixture layer; 0 if dense"),
+    "top_k": _count("experts", "routed experts that serve one token"),
+    "num_shared_experts": _count("experts", "experts that serve every token"),
+    "expert_hidden": _size("features", "width of one routed expert, of the feed-forward if dense"),
+    "active_experts": _share("experts", "routed and shared experts that serve one token"),
+    "granularity": _size("", "2 · model_dim / expert_hidden"),
+    "sparsity": _share("share", "experts that do not serve a token, as a share of all"),
+    "shared_share": _share("share", "shared experts, as a share of those that serve a token"),
+    "expansion": _size("", "params_total / params_active"),
+    "params_total": _size("parameters", "parameters, embeddings included"),
+    "params_active": _size("parameters", "parameters that serve one token, embeddings included"),
+    "params_embedding": _share("parameters", "parameters of embedding and unembedding, part of both counts"),
+    "tokens": _size("tokens", "training tokens"),
+    "flops": _size("FLOPs", "training FLOPs, forward and backward"),
+    "batch_tokens": _size("tokens", "tokens per optimiser step"),
+    "sequence_length": _size("tokens", "tokens per sequence"),
+    "learning_rate": _size("", "largest learning rate of the schedule"),
+    "weight_decay": _share("", "decoupled weight decay"),
+    "schedule": _text("name of the learning-rate schedule"),
+    "warmup_tokens": _share("tokens", "tokens before the learning rate is at its largest"),
+    "decay_tokens": _share("tokens", "tokens of the final decay, part of tokens"),
+    "loss": _size("nats/token", "cross-entropy on the validation set"),
+    "bits_per_byte": _size("bits/byte", "the same per byte of text"),
+    "train_loss": _size("nats/token", "cross-entropy on the last training batches"),
+    "load_cv": _share("", "standard deviation over mean of the experts' loads"),
+    "max_violation": Column("number", "", "largest load over the balanced one, minus 1"),
+    "load_entropy": _share("", "entropy of the loads over its largest value; 1 is balanced"),
+    "dropped_share": _share("share", "assignments that exceeded their expert's capacity"),
+    "tokens_per_second": _size("tokens/s", "training throughput"),
+    "train_seconds": _share("s", "wall time of training"),
+    "mfu": _share("share", "model FLOPs utilisation; empty where the peak is not known"),
+    "versions": _json("versions of the software that trained the run"),
+    "config": _json("the run's configuration"),
+}
+"""Every column that moejax writes or reads by name."""
+
+
+def read(path: str | Path) -> DataFrame:
+    """The table in a Parquet, CSV (also compressed) or JSON-lines file, its known columns checked and typed.
+
+    Raises:
+      ValueError: there is no such file, it is of no known kind, or a known column holds what it may not.
+    """
+    path = Path(path)
+    reader = _by_suffix(path, _READERS)
+    if not path.is_file():
+        raise ValueError(f"There is no run table at {path}.")
+    try:
+        frame = reader(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    return check(frame, where=str(path))
+
+
+def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:
+    """Write rows so that the file is either the old one or the new one, whenever the process dies."""
+    import pandas as pd
+
+    path = Path(path)
+    writer = _by_suffix(path, _WRITERS)
+    frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame([dict(row) for row in rows])
+    frame = check(frame, where=str(path))
+    partial = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        writer(frame, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
+    """The same table with known columns in their types.
+
+    Numbers may be written as people write them (``48M``, ``1e20``). An empty cell stays empty: which columns must
+    be full depends on what is asked of the table.
+
+    Raises:
+      ValueError: a value of a known column is not a number, not whole, or outside the column's range.
+    """
+    frame = frame.copy()
+    for name in frame.columns:
+        column = COLUMNS.get(name)
+        if column is None:
+            continue
+        if column.kind in _AS_TEXT:
+            frame[name] = frame[name].map(_AS_TEXT[column.kind], na_action="ignore")
+            continue
+        values = numbers(frame[name], where=where)
+        rule = {
+            "a whole number": column.kind == "integer" and (values % 1 != 0),
+            "above 0": column.above_zero and (values <= 0),
+            f"at least {column.least}": column.least is not None and (values < column.least),
+        }
+        for wanted, broken in rule.items():
+            _refuse(where, name, frame[name], broken & values.notna(), f"{column.meaning}; it must be {wanted}")
+        whole = column.kind == "integer" and not values.isna().any()
+        frame[name] = values.astype("int64") if whole else values
+    return frame
+
+
+def numbers(series: Series, *, where: str = "The table") -> Series:
+    """A column as float64, its text read as people write numbers."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series):
+        return series.astype("float64")
+
+    found, wrong = [], []
+    for value in series:
+        try:
+            found.append(_number(value))
+            wrong.append(False)
+        except (TypeError, ValueError):
+            found.append(float("nan"))
+            wrong.append(True)
+    _refuse(where, str(series.name), series, wrong, "it must be a number")
+    return pd.Series(found, index=series.index, name=series.name, dtype="float64")
+
+
+def _number(value: Any) -> float:
+    if value is None or value == "" or value != value:
+        return float("nan")
+    if not isinstance(value, str):
+        return float(value)
+    from moejax.quantities import parse
+
+    return float(parse(value))
+
+
+def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> None:
+    """Raise, naming the first rows, if any value breaks a rule."""
+    rows = [i for i, bad in enumerate(broken) if bad]
+    if rows:
+        shown = ", ".join(f"{series.iloc[i]!r} in row {i + 1}" for i in rows[:3])
+        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+        raise ValueError(f"{where}: column {name} has {shown}{more}; {rule}.")
+
+
+def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    for suffix, choice in choices.items():
+        if path.name.endswith(suffix):
+            return choice
+    raise ValueError(f"{path} is no run table: its name must end in one of {', '.join(choices)}.")
+
+
+def _json_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+_AS_TEXT: dict[str, Callable[[Any], str]] = {"text": str, "json": _json_text}
+
+
+def _pandas(name: str, *arguments: Any, **options: Any) -> Any:
+    import pandas as pd
+
+    return getattr(pd, name)(*arguments, **options)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".parquet": lambda path: _pandas("read_parquet", path),
+    ".csv": lambda path: _pandas("read_csv", path),
+    ".csv.gz": lambda path: _pandas("read_csv", path),
+    ".jsonl": lambda path: _pandas("read_json", path, lines=True),
+}
+_WRITERS: dict[str, Callable[[Any, Path], Any]] = {
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
+    ".csv": lambda frame, path: frame.to_csv(path, index=False),
+    ".jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+}

@@ -1,0 +1,77 @@
+"""A run table keeps its types and units through every file format, and refuses what cannot be true."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from moejax import run_table
+
+ROWS = [
+    {"model": "a", "params_total": 10**12 + 1, "tokens": 10**9, "loss": 2.5, "config": {"x": 1}, "extra": "kept"},
+    {"model": "b", "params_total": 5 * 10**6, "tokens": 10**8, "loss": 3.25, "config": {"x": 2}, "mfu": None},
+]
+
+
+@pytest.mark.parametrize("name", ["runs.parquet", "runs.csv", "runs.jsonl"])
+def test_a_written_table_reads_back_the_same_in_every_format(tmp_path, name):
+    path = run_table.write(ROWS, tmp_path / name)
+    frame = run_table.read(path)
+    assert list(frame["params_total"]) == [10**12 + 1, 5 * 10**6]
+    assert list(frame["loss"]) == [2.5, 3.25]
+    assert list(frame["model"]) == ["a", "b"]
+    assert frame["extra"][0] == "kept"
+    assert json.loads(frame["config"][1]) == {"x": 2}
+    assert frame["mfu"].isna().all()
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = run_table.write(ROWS, tmp_path / "runs.parquet")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="tokens"):
+        run_table.write([{"tokens": -1}], path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["runs.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"tokens": 0}, ["tokens", "above 0", "row 1"]),
+        ({"num_experts": 2.5}, ["num_experts", "whole number", "2.5"]),
+        ({"load_cv": -0.1}, ["load_cv", "at least 0"]),
+        ({"params_total": "many"}, ["params_total", "many", "a number"]),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_row_and_rule(tmp_path, row, words):
+    with pytest.raises(ValueError, match="column") as caught:
+        run_table.write([row], tmp_path / "runs.csv")
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_numbers_are_read_as_people_write_them(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("params_active,tokens,loss\n48M,10B,2.5\n1e9,1.5T,\n")
+    frame = run_table.read(path)
+    assert list(frame["params_active"]) == [48e6, 1e9]
+    assert list(frame["tokens"]) == [10e9, 1.5e12]
+    assert frame["loss"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", ["nowhere.csv", "runs.xlsx"])
+def test_a_file_that_is_not_there_or_of_no_known_kind_is_a_sentence(tmp_path, name):
+    with pytest.raises(ValueError, match=r"run table"):
+        run_table.read(tmp_path / name)
+
+
+def test_every_column_says_what_it_means():
+    for name, column in run_table.COLUMNS.items():
+        assert column.kind in ("text", "integer", "number", "json"), name
+        assert len(column.meaning) > 10, name
+
+
+def test_importing_the_run_table_loads_neither_jax_nor_pandas():
+    code = "import sys, moejax.run_table; print('jax' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
