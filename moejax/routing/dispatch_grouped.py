@@ -1,0 +1,43 @@
+"""Dropless dispatch: assignments sorted by expert, and every expert's rows through its own matrices alone."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from moejax.routing import grouped_blocks
+from moejax.routing.experts import Experts
+from moejax.routing.order import collect, expert_order, in_order, spread
+from moejax.routing.routing import Routing
+
+
+def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
+    """The gated sum over experts, computed for the assignments there are."""
+    sizes = grouped_blocks.block_sizes(routing.expert.shape[0] // experts.num_experts)
+    order = expert_order(routing, experts.num_experts)
+    rows = spread(x, routing, order)
+    weight = in_order(routing.gate, order)
+    room = ((0, sizes[-1]),)
+    y = _experts(sizes, jnp.pad(rows, (*room, (0, 0))), jnp.pad(weight, room), order.offsets, experts)
+    return collect(y[: rows.shape[0]], routing, order)
+
+
+def _outputs(sizes, x, weight, offsets, experts) -> Array:
+    return grouped_blocks.forward(x, weight, offsets, experts, sizes)[0]
+
+
+def _experts_forward(sizes, x, weight, offsets, experts):
+    y, gate, up = grouped_blocks.forward(x, weight, offsets, experts, sizes)
+    return y, (x, weight, offsets, experts, gate, up)
+
+
+def _experts_backward(sizes, saved, dy):
+    x, weight, offsets, experts, gate, up = saved
+    dx, dweight, dexperts = grouped_blocks.backward(x, weight, offsets, experts, gate, up, dy, sizes)
+    return dx, dweight, None, dexperts
+
+
+_experts = jax.custom_vjp(_outputs, nondiff_argnums=(0,))
+_experts.defvjp(_experts_forward, _experts_backward)

@@ -1,0 +1,89 @@
+"""What a layer's losses and statistics are made of: sums that add over microbatches, steps and the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from moejax.routing.routing import Routing
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class RoutingSums:
+    """Sums over the tokens of a batch, for one layer, or with a leading axis for many. ``a + b`` is both batches'."""
+
+    tokens: Any
+    """Int32: tokens, padding left out."""
+    counts: Any
+    """Int32[experts]: assignments the router made to each expert, before any were dropped."""
+    served: Any
+    """Int32: assignments left after dropping."""
+    probability: Any
+    """Float32[experts]: sum of the router's probabilities."""
+    squared_logit: Any
+    """Float32[experts]: sum of squared logits."""
+    squared_logsumexp: Any
+    """Float32: sum of squared logsumexp of the logits."""
+    sequences: Any
+    """Int32: sequences."""
+    sequence_balance: Any
+    """Float32: sum over sequences of each one's balance, 1 when perfect."""
+
+    def __add__(self, other: RoutingSums) -> RoutingSums:
+        return jax.tree.map(jnp.add, self, other)
+
+
+def routing_sums(
+    chosen: Routing,
+    served: Routing | None = None,
+    *,
+    sequences: int = 1,
+    real: Bool[Array, " tokens"] | None = None,
+) -> RoutingSums:
+    """Sums of one batch.
+
+    ``chosen`` is what the router returned, ``served`` what was left of it after capacity (None: nothing was dropped),
+    ``sequences`` the number of equally long sequences the tokens consist of, one after another, and ``real`` the
+    tokens that are not padding (None: all).
+    """
+    if real is None:
+        real = jnp.ones(chosen.num_tokens, bool)
+    kept = real[chosen.token]
+    chosen = chosen.keep(kept)
+    served = chosen if served is None else served.keep(kept)
+    length = chosen.num_tokens // sequences
+    counts = jnp.zeros((sequences, chosen.num_experts), jnp.int32)
+    counts = counts.at[chosen.token // length, chosen.expert].add(1, mode="drop")
+    probability = jnp.where(real[:, None], chosen.probabilities, 0.0).reshape(sequences, length, -1).sum(1)
+    logits = jnp.where(real[:, None], chosen.logits, 0.0)
+    logsumexp = jax.nn.logsumexp(logits, axis=1)
+    return RoutingSums(
+        tokens=real.sum(dtype=jnp.int32),
+        counts=counts.sum(0),
+        served=served.serves.sum(dtype=jnp.int32),
+        probability=probability.sum(0),
+        squared_logit=(logits**2).sum(0),
+        squared_logsumexp=jnp.where(real, logsumexp**2, 0.0).sum(),
+        sequences=jnp.asarray(sequences, jnp.int32),
+        sequence_balance=balance(counts, probability).sum(),
+    )
+
+
+def balance(
+    counts: Int[Array, "*batch experts"], probability: Float[Array, "*batch experts"]
+) -> Float[Array, "*batch"]:
+    """E · sum over experts of (share of assignments) · (share of probability): 1 if either is shared equally.
+
+    Fedus et al. 2022 (Switch), Eq. 4–6, with assignments as shares of all assignments rather than of tokens, so that
+    the scale is the same for every k. The gradient flows through the probabilities alone.
+    """
+    load = jax.lax.stop_gradient(counts.astype(probability.dtype))
+    load = load / jnp.maximum(load.sum(-1, keepdims=True), 1.0)
+    share = probability / jnp.maximum(probability.sum(-1, keepdims=True), 1e-20)
+    return load.shape[-1] * (load * share).sum(-1)
