@@ -1,0 +1,142 @@
+"""How each paper counts parameters and FLOPs: every convention is a sum over the same parts.
+
+Papers leave out parts (norms, router, embeddings, logits) and simplify attention (as many key-value heads as heads,
+heads that together are as wide as the model). The first is a choice of summands, the second the exact count of a
+simplified architecture, so no convention repeats a formula of ``accounting.py``. Where a paper says nothing (dense
+layers among mixtures, latent attention, gates), the part that stands for it is counted exactly.
+
+Forms are given in the letters of the paper. FLOPs are of training, forward and backward, per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moejax.architecture import Architecture, Number
+from moejax.laws.accounting import Flops, Matrices, flops_per_token, matrices, params
+
+
+@dataclass(frozen=True)
+class ParamsConvention:
+    """A paper's N and N_a of an architecture."""
+
+    source: str
+    total: Callable[[Architecture], Number]
+    active: Callable[[Architecture], Number]
+
+
+@dataclass(frozen=True)
+class FlopsConvention:
+    """A paper's training FLOPs per token, of an architecture and a sequence length."""
+
+    source: str
+    per_token: Callable[[Architecture, Number], Number]
+
+
+def multi_head(architecture: Architecture) -> Architecture:
+    """The same with as many key-value heads as heads: attention of 4·d_head·n_h·d parameters a layer."""
+    return architecture.replace(num_kv_heads=architecture.num_heads, value_head_dim=0)
+
+
+def square(architecture: Architecture) -> Architecture:
+    """The same with one head as wide as the model: attention of 4·d² parameters, scores of 4·d·S forward FLOPs."""
+    return architecture.replace(
+        num_heads=1, num_kv_heads=1, head_dim=architecture.model_dim, value_head_dim=0, kv_latent_dim=0
+    )
+
+
+def grouped_square(architecture: Architecture) -> Architecture:
+    """The same with heads of d/n_h: attention of d²·(2 + 2·n_kv/n_h) parameters a layer."""
+    head_dim = architecture.model_dim / architecture.num_heads
+    return architecture.replace(head_dim=head_dim, value_head_dim=0, kv_latent_dim=0)
+
+
+def blocks(m: Matrices) -> Number:
+    """Matrices of attention and feed-forward that serve a token: no router, norms, biases or embeddings."""
+    return m.attention + m.routed_experts_active + m.shared_experts + m.dense_feed_forward
+
+
+def _blocks_total(m: Matrices) -> Number:
+    return blocks(m) + m.routed_experts_idle
+
+
+def _block_flops(f: Flops) -> Number:
+    return f.forward - f.router - f.unembedding
+
+
+def _abnar(architecture: Architecture, sequence_length: Number, router_flops_per_param: int) -> Number:
+    f = flops_per_token(square(architecture), sequence_length)
+    return 3 * (f.forward - f.router) + router_flops_per_param * matrices(architecture).router
+
+
+def _tian_printed(architecture: Architecture, sequence_length: Number) -> Number:
+    f = flops_per_token(grouped_square(architecture), sequence_length)
+    missing = 2 * architecture.model_dim**2 * architecture.num_layers + f.shared_experts / 3
+    return 3 * (f.forward - f.router - missing)
+
+
+PARAMS: dict[str, ParamsConvention] = {
+    "exact": ParamsConvention(
+        "every parameter; those of idle routed experts are not active",
+        lambda a: params(a).total,
+        lambda a: params(a).active,
+    ),
+    "abnar": ParamsConvention(
+        "Abnar et al. 2025, Sec. 2: all parameters, and those that serve a token",
+        lambda a: params(a).total,
+        lambda a: params(a).active,
+    ),
+    "tian": ParamsConvention(
+        "Tian et al. 2025, Tables 1 and 3: all parameters but the vocabulary's",
+        lambda a: params(a).total - params(a).vocabulary,
+        lambda a: params(a).active - params(a).vocabulary,
+    ),
+    "zhao": ParamsConvention(
+        "Zhao et al. 2025, Eq. 2-3: (4·d_head·n_h + 3·d_expert·(SG + n_e))·d·l, and with G for SG + n_e",
+        lambda a: _blocks_total(matrices(multi_head(a))),
+        lambda a: blocks(matrices(multi_head(a))),
+    ),
+    "resources": ParamsConvention(
+        "ICLR 2026 resource equation, Eq. 14-15: (4 + 3μ)·D_m²·L_e + (4 + 3α)·D_m²·L_d, and with β for μ",
+        lambda a: _blocks_total(matrices(square(a))),
+        lambda a: blocks(matrices(square(a))),
+    ),
+}
+"""Conventions for parameters, by the paper's name (``moejax laws`` knows the same names)."""
+
+FLOPS: dict[str, FlopsConvention] = {
+    "exact": FlopsConvention(
+        "three forward passes, scores against the whole sequence",
+        lambda a, s: flops_per_token(a, s).training,
+    ),
+    "exact-causal": FlopsConvention(
+        "three forward passes, without the masked half of the scores",
+        lambda a, s: 3 * flops_per_token(a, s).forward_causal,
+    ),
+    "abnar": FlopsConvention(
+        "Abnar et al. 2025, App. C: l·(4C·d² + 2C·d·n_ctx + 12C/G·E_active·d² + R·d·E_total) + C·n_vocab·d, C=6, R=14",
+        lambda a, s: _abnar(a, s, router_flops_per_param=14),
+    ),
+    "abnar-eq9": FlopsConvention(
+        "Abnar et al. 2025, Eq. 9: the same without the router",
+        lambda a, s: _abnar(a, s, router_flops_per_param=0),
+    ),
+    "6-params-active": FlopsConvention(
+        "6·N_a, every active parameter counted, as Abnar et al. 2025, App. C compares with",
+        lambda a, s: 6 * params(a).active,
+    ),
+    "tian": FlopsConvention(
+        "Tian et al. 2025, App. I as used in Table 12: 3·(2d²·(2 + 2·n_kv/n_h) + 4·s·d + 6·d·d_ffn), no logits",
+        lambda a, s: 3 * _block_flops(flops_per_token(grouped_square(a), s)),
+    ),
+    "tian-printed": FlopsConvention(
+        "Tian et al. 2025, Eq. 10-12 as printed: 1 for 2 in attention, 4 for 6 in the shared expert, logits",
+        _tian_printed,
+    ),
+    "resources": FlopsConvention(
+        "ICLR 2026 resource equation, Eq. 5 and 17: 3·(2·N_a + 4·D_m·S·L)",
+        lambda a, s: 3 * _block_flops(flops_per_token(square(a), s)),
+    ),
+}
+"""Conventions for training FLOPs per token, by the paper's name."""
