@@ -4,25 +4,42 @@ A router turns logits into a ``Routing``; a dispatcher runs the experts it names
 routers and D dispatchers are R + D functions.
 """
 
+from moejax.routing.dispatch_capacity import capacity
 from moejax.routing.dispatch_dense import dense
 from moejax.routing.dispatch_grouped import grouped
+from moejax.routing.expert_choice import expert_choice
 from moejax.routing.experts import Experts
+from moejax.routing.noisy import balanced, jitter, noisy_topk, random, switch
 from moejax.routing.routing import Routing
+from moejax.routing.sigmoid import group_limited, sigmoid_topk
 from moejax.routing.softmax import softmax_topk, topk_softmax
+from moejax.routing.top_p import top_p
 
-__all__ = ["DISPATCHERS", "ROUTERS", "Experts", "Routing"]
+__all__ = ["DISPATCHERS", "INPUT_NOISE", "ROUTERS", "Experts", "Routing"]
 
 ROUTERS = {
     "softmax_topk": softmax_topk,
     "topk_softmax": topk_softmax,
+    "sigmoid_topk": sigmoid_topk,
+    "group_limited": group_limited,
+    "switch": switch,
+    "noisy_topk": noisy_topk,
+    "expert_choice": expert_choice,
+    "top_p": top_p,
+    "balanced": balanced,
+    "random": random,
 }
 """``router(logits, *, top_k, bias=None, key=None, **options) -> Routing``, with logits in float32.
 
-``bias`` moves the choice of experts and not the gates; ``key`` feeds routers with noise, which None switches off.
+``bias`` moves the choice of experts and never the gates; ``key`` is for routers with noise, which None switches off.
 """
+
+INPUT_NOISE = {"switch": jitter}
+"""``noise(x, key) -> x`` for routers whose noise belongs on the input of their linear map, while training."""
 
 DISPATCHERS = {
     "dense": dense,
+    "capacity": capacity,
     "grouped": grouped,
 }
 """``dispatch(x, routing, experts) -> y``: for each token the sum of gate · expert(x) over its assignments."""

@@ -6,23 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from moejax.routing.experts import Experts
+from moejax.routing.experts import Experts, project_down, project_up
 from moejax.routing.routing import Routing
 
 
 def dense(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """Sum over experts of gate · expert(x), with the gates as a matrix tokens x experts."""
-    f32 = jnp.float32
-    gates = jnp.zeros((x.shape[0], experts.num_experts), f32)
-    gates = gates.at[routing.token, routing.expert].add(routing.gate, mode="drop")
-    gate = jnp.einsum("td,edf->etf", x, experts.gate, preferred_element_type=f32)
-    up = jnp.einsum("td,edf->etf", x, experts.up, preferred_element_type=f32)
-    if experts.gate_bias is not None:
-        gate = gate + experts.gate_bias[:, None].astype(f32)
-    if experts.up_bias is not None:
-        up = up + experts.up_bias[:, None].astype(f32)
-    hidden = (gates.T[:, :, None] * experts.activation(gate, up)).astype(x.dtype)
-    y = jnp.einsum("etf,efd->td", hidden, experts.down, preferred_element_type=f32)
-    if experts.down_bias is not None:
-        y = y + gates @ experts.down_bias.astype(f32)
-    return y.astype(x.dtype)
+    gates = jnp.zeros((experts.num_experts, x.shape[0]), jnp.float32)
+    gates = gates.at[routing.expert, routing.token].add(routing.gate, mode="drop")
+    y = project_down(*project_up(x, experts), gates, experts)
+    return y.sum(0).astype(x.dtype)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
 from moejax.routing import grouped_blocks
 from moejax.routing.experts import Experts
-from moejax.routing.order import collect, expert_order, in_order, spread
+from moejax.routing.layout import arrange, by_expert, collect, spread
 from moejax.routing.routing import Routing
 
 
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """The gated sum over experts, computed for the assignments there are."""
     sizes = grouped_blocks.block_sizes(routing.expert.shape[0] // experts.num_experts)
-    order = expert_order(routing, experts.num_experts)
-    rows = spread(x, routing, order)
-    weight = in_order(routing.gate, order)
-    room = ((0, sizes[-1]),)
-    y = _experts(sizes, jnp.pad(rows, (*room, (0, 0))), jnp.pad(weight, room), order.offsets, experts)
-    return collect(y[: rows.shape[0]], routing, order)
+    layout = by_expert(routing, padding=sizes[-1])
+    rows, weight = spread(x, routing, layout), arrange(routing.gate, layout)
+    return collect(_experts(sizes, rows, weight, layout.offsets, experts), routing, layout)
 
 
 def _outputs(sizes, x, weight, offsets, experts) -> Array:

@@ -50,3 +50,31 @@ class Experts:
     @property
     def num_experts(self) -> int:
         return self.gate.shape[0]
+
+
+def project_up(
+    rows: Float[Array, "... rows model"], experts: Experts
+) -> tuple[Float[Array, "... rows hidden"], Float[Array, "... rows hidden"]]:
+    """Gate and up projections in float32. Rows and experts broadcast: all experts' rows, one's, or the same for all."""
+    gate = _product(rows, experts.gate, experts.gate_bias)
+    up = _product(rows, experts.up, experts.up_bias)
+    return gate, up
+
+
+def project_down(
+    gate: Float[Array, "... rows hidden"],
+    up: Float[Array, "... rows hidden"],
+    weight: Float[Array, "... rows"],
+    experts: Experts,
+) -> Float[Array, "... rows model"]:
+    """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
+    hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
+    y = _product(hidden, experts.down, None)
+    if experts.down_bias is None:
+        return y
+    return y + weight[..., None] * experts.down_bias[..., None, :].astype(jnp.float32)
+
+
+def _product(rows, matrix, bias):
+    y = jnp.matmul(rows, matrix, preferred_element_type=jnp.float32)
+    return y if bias is None else y + bias[..., None, :].astype(jnp.float32)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Int
 
-from moejax.routing.experts import Experts
+from moejax.routing.experts import Experts, project_down, project_up
 
 F32 = jnp.float32
 
@@ -58,30 +58,14 @@ def _set_rows(array, rows, start):
     return lax.dynamic_update_slice_in_dim(array, rows.astype(array.dtype), start, 0)
 
 
-def _up(x, one: Experts):
-    """Rows before the activation, gate and up."""
-    gate = lax.dot(x, one.gate, preferred_element_type=F32)
-    up = lax.dot(x, one.up, preferred_element_type=F32)
-    gate = gate if one.gate_bias is None else gate + one.gate_bias.astype(F32)
-    up = up if one.up_bias is None else up + one.up_bias.astype(F32)
-    return gate, up
-
-
-def _down(gate, up, weight, one: Experts):
-    """Weighted rows of the experts' output; ``weight`` scales the hidden rows, which are the narrower ones."""
-    hidden = (weight[:, None] * one.activation(gate, up)).astype(one.down.dtype)
-    y = lax.dot(hidden, one.down, preferred_element_type=F32)
-    return y if one.down_bias is None else y + weight[:, None] * one.down_bias.astype(F32)
-
-
 def forward(x, weight, offsets, experts: Experts, sizes):
     """Outputs [R, D] of the rows, and their gate and up projections [R, F], which the backward pass reads."""
 
     def body(expert, start, rows, size, carry):
         y, gate, up = carry
         one = jax.tree.map(lambda leaf: leaf[expert], experts)
-        block_gate, block_up = _up(_rows(x, start, size), one)
-        block = _down(block_gate, block_up, _rows(weight, start, size), one)
+        block_gate, block_up = project_up(_rows(x, start, size), one)
+        block = project_down(block_gate, block_up, _rows(weight, start, size), one)
         return _set_rows(y, block, start), _set_rows(gate, block_gate, start), _set_rows(up, block_up, start)
 
     hidden = jnp.zeros((x.shape[0], experts.gate.shape[2]), x.dtype)
@@ -97,9 +81,9 @@ def backward(x, weight, offsets, experts: Experts, gate, up, dy, sizes):
         real = jnp.arange(size) < rows
         block_dy = jnp.where(real[:, None], _rows(dy, start, size).astype(F32), 0.0)
         block_gate, block_up = _rows(gate, start, size).astype(F32), _rows(up, start, size).astype(F32)
-        down = jax.vjp(_down, block_gate, block_up, _rows(weight, start, size), one)[1]
+        down = jax.vjp(project_down, block_gate, block_up, _rows(weight, start, size), one)[1]
         block_dgate, block_dup, block_dweight, done_down = down(block_dy)
-        block_dx, done_up = jax.vjp(_up, _rows(x, start, size), one)[1]((block_dgate, block_dup))
+        block_dx, done_up = jax.vjp(project_up, _rows(x, start, size), one)[1]((block_dgate, block_dup))
         dexperts = jax.tree.map(
             lambda total, a, b: total.at[expert].add(a.astype(F32) + b.astype(F32)), dexperts, done_down, done_up
         )

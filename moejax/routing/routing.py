@@ -32,21 +32,15 @@ class Routing:
     gate: Any
     """Float32[assignments]: weight of the expert's output in the token's sum."""
     probabilities: Any
-    """Float32[tokens, experts]: the router's scores, positive and summing to 1 for each token."""
+    """Float32[tokens, experts]: the router's scores, which sum to 1 for each token; None inside a dispatch."""
     logits: Any
-    """Float32[tokens, experts]: what the router's linear map gave."""
+    """Float32[tokens, experts]: what the router's linear map gave; None inside a dispatch."""
+    num_tokens: int = field(metadata={"static": True})
+    num_experts: int = field(metadata={"static": True})
     per_token: int | None = field(default=None, metadata={"static": True})
     """Entries each token has, if all have as many and they lie token after token; None if they lie otherwise."""
     capacity: int | None = field(default=None, metadata={"static": True})
     """A number of assignments that no expert exceeds; None if nothing better than the number of tokens is known."""
-
-    @property
-    def num_tokens(self) -> int:
-        return self.probabilities.shape[0]
-
-    @property
-    def num_experts(self) -> int:
-        return self.probabilities.shape[1]
 
     @property
     def serves(self) -> Bool[Array, " assignments"]:
@@ -97,5 +91,7 @@ def token_choice(
         gate=gate.reshape(-1),
         probabilities=probabilities,
         logits=logits,
+        num_tokens=tokens,
+        num_experts=logits.shape[1],
         per_token=top_k,
     )
