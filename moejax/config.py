@@ -1,0 +1,80 @@
+"""From plain nested mappings to frozen dataclasses and back: how configs enter, and travel in files."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str = "config") -> T:
+    """A frozen dataclass from a mapping of its fields, nested dataclasses from nested mappings.
+
+    Raises:
+      ValueError: an unknown or missing key, or a value of another type, named by its path below ``where``.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where} is {values!r}; it must be a group of settings.")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            raise ValueError(unknown(f"{where}.{key}", key, list(fields)))
+    required = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [name for name in required if name not in values]
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
+    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def dump(value: Any) -> Any:
+    """Plain dicts, lists and scalars, ready for JSON; ``build`` reads them back."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: dump(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [dump(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: dump(v) for k, v in value.items()}
+    return value
+
+
+def unknown(path: str, name: str, known: Sequence[str]) -> str:
+    """The sentence for a name that does not exist: the nearest known ones, or all of them."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return (
+        f"{path} is not known; did you mean {' or '.join(near)}?"
+        if near
+        else f"{path} is not known; known are {', '.join(known)}."
+    )
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _convert(next(o for o in options if o is not type(None)), value, where)
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, where)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{where} is {value!r}; it must be a list.")
+        return tuple(_convert(typing.get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is dict:
+        return dict(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value == int(value):
+        return int(value)
+    if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    names = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
+    raise ValueError(f"{where} is {value!r}; it must be {names[hint]}.")

@@ -1,0 +1,80 @@
+"""Output folders: one owner, one writer at a time, every file whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that it is either the old one or the new one, whenever the process dies."""
+    partial = path.with_name(f".{os.getpid()}.{path.name}")
+    partial.write_text(json.dumps(value, indent=2) + "\n")
+    partial.replace(path)
+
+
+def claim(folder: Path, name: str, value: Any) -> None:
+    """Make ``folder`` the output of ``value``, kept in ``folder/name``; continue if it is already.
+
+    Raises:
+      ValueError: the folder cannot be written, or holds something else.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{os.getpid()}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"The output folder {folder} cannot be written ({error.strerror}); choose another --out."
+        ) from error
+    path = folder / name
+    if path.exists():
+        different = differences(json.loads(path.read_text()), json.loads(json.dumps(value)))
+        if different:
+            shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
+            raise ValueError(f"{folder} belongs to another run: {shown}. Choose another --out, or the same settings.")
+    elif any(child for child in folder.iterdir() if not child.name.startswith(".")):
+        raise ValueError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
+    else:
+        write_json(path, value)
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """What differs between two nested values, as ``a.b was 1, is 2``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = list(old) + [key for key in new if key not in old]
+        return [
+            line
+            for key in keys
+            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+        ]
+    return [] if old == new else [f"{path} was {old!r}, is {new!r}"]
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
+    """Hold the folder's lock, which dies with the process.
+
+    Raises:
+      ValueError: another process still holds it after ``patience_seconds``.
+    """
+    with (folder / ".lock").open("a+") as lock:
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise ValueError(
+                        f"Another process is writing to {folder}; wait for it, stop it, or choose another --out."
+                    ) from None
+                time.sleep(0.2)
+        yield

@@ -1,0 +1,1 @@
+"""The Flax NNX transformer: thin modules that hold parameters, and the functions that use them."""

@@ -1,0 +1,14 @@
+"""RMSNorm (Zhang and Sennrich, 2019), computed in float32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def rms_norm(x: Float[Array, "*batch dim"], weight: Float[Array, " dim"], epsilon: float) -> Float[Array, "*batch dim"]:
+    """x divided by its root mean square over the last axis, times a weight per channel."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    return (wide * scale * weight).astype(x.dtype)

@@ -1,0 +1,47 @@
+"""How the function is computed. Nothing here may change the loss, beyond rounding of the compute type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+
+REMAT_POLICIES = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+"""What the backward pass may keep instead of computing again, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Types, memory and kernels of a training or inference program."""
+
+    compute_dtype: str = "float32"
+    """Type of activations and of the weights they meet; master weights and the router are float32."""
+    dispatcher: str = "grouped"
+    """A key of ``moejax.routing.DISPATCHERS``."""
+    scan_layers: bool = False
+    """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
+    remat: str = "none"
+    """A key of ``REMAT_POLICIES``."""
+    attention: str = "xla"
+    """Backend of ``jax.nn.dot_product_attention``: ``xla`` anywhere, ``cudnn`` on NVIDIA GPUs."""
+
+    def check(self) -> None:
+        """Raise ``ValueError``, naming the known choices, if a name is unknown."""
+        from moejax.routing import DISPATCHERS
+
+        known = {
+            "compute_dtype": tuple(COMPUTE_DTYPES),
+            "dispatcher": tuple(DISPATCHERS),
+            "remat": tuple(REMAT_POLICIES),
+            "attention": ("xla", "cudnn"),
+        }
+        for name, choices in known.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")

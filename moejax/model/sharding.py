@@ -1,0 +1,54 @@
+"""Where arrays live: logical axis names on parameters and activations, and the one table that maps them to the mesh.
+
+The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``; ``fsdp`` also splits parameters along
+the residual width, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+MESH_AXES = ("data", "fsdp", "expert", "tensor")
+
+TOKEN_AXES = ("data", "fsdp", "expert")
+"""Mesh axes over which tokens are split."""
+
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": TOKEN_AXES,
+    "embed": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "hidden": ("tensor",),
+    "vocab": ("tensor",),
+    "expert": ("expert",),
+}
+"""Logical axis to mesh axes; names that are not here are not split."""
+
+
+def partition_spec(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> PartitionSpec:
+    """The mesh axes of each dimension. A dimension that its mesh axes do not divide stays whole."""
+    used: list[tuple[str, ...] | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+        mesh_axes = tuple(a for a in RULES.get(axis or "", ()) if mesh.shape[a] > 1)
+        used.append(mesh_axes if mesh_axes and size % math.prod(mesh.shape[a] for a in mesh_axes) == 0 else None)
+    return PartitionSpec(*used)
+
+
+def on_many_devices() -> bool:
+    """Whether this is traced for a mesh (``jax.set_mesh``) of more than one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.size > 1
+
+
+def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+    """Tell the compiler where an activation lives; nothing on one device or without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not on_many_devices():
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition_spec(axes, x.shape, mesh)))

@@ -1,0 +1,1 @@
+"""Training: data, state, step, loop, optimiser, schedule, checkpoint, metrics, mesh."""

@@ -1,0 +1,225 @@
+"""Training from beginning to end: a trunk, a branch per budget, a row per branch. Interrupted anywhere, it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.folder import claim, only_writer, write_json
+from moejax.train import corpus, data
+from moejax.train.checkpoint import Checkpoints
+from moejax.train.mesh import batch_sharding, check_divides, make_mesh
+from moejax.train.metrics import TRUNK, MetricsLog, branch_name
+from moejax.train.row import Measured, make_row
+from moejax.train.schedule import WarmupStableDecay
+from moejax.train.step import Program, TrainState, make_program
+from moejax.train.training import Training
+
+Progress = Callable[[int, dict[str, Any]], None]
+"""Called at every log with the steps taken so far, over trunk and branches, and the metrics logged."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A trunk or a branch: one stretch of steps under one schedule, with its own checkpoints."""
+
+    name: str
+    start: int
+    end: int
+    schedule: WarmupStableDecay
+    steps_before: int
+    """Steps of the legs before this one."""
+
+
+def train(
+    training: Training,
+    folder: Path,
+    *,
+    data_folder: Path | None = None,
+    progress: Progress = lambda steps, values: None,
+) -> list[dict[str, Any]]:
+    """Train all budgets in ``folder`` and return their run rows, in order.
+
+    What ``folder`` already holds of this training is kept: finished rows are not trained again, an unfinished trunk or
+    branch goes on from its newest checkpoint, and the numbers are those of an uninterrupted run. ``data_folder``
+    shares one tokenised corpus between trainings.
+
+    Raises:
+      ValueError: the training or the mesh makes no sense, or the folder belongs to another training.
+    """
+    training.check()
+    claim(folder, "training.json", training.as_json())
+    with only_writer(folder):
+        text = corpus.prepare(
+            training.data.source, data_folder or folder / "data", validation_share=training.data.validation_share
+        )
+        _check_corpus(training, text)
+        rows = [_read_row(folder, budget) for budget in training.budgets_tokens]
+        if None not in rows:
+            progress(training.total_steps, {})
+            return rows  # type: ignore[return-value]
+        mesh = make_mesh(training.mesh)
+        check_divides(training.batch_sequences, mesh)
+        with jax.set_mesh(mesh):
+            return _train(
+                training, folder, data_folder or folder / "data", text, make_program(training, mesh), progress
+            )
+
+
+def legs(training: Training) -> tuple[Leg, list[Leg]]:
+    """The trunk, and a branch per budget."""
+    optimizer = training.optimizer
+
+    def schedule(decay_start: float, decay_steps: float) -> WarmupStableDecay:
+        return WarmupStableDecay(
+            peak=optimizer.learning_rate,
+            warmup_steps=float(training.warmup_steps),
+            decay_start=decay_start,
+            decay_steps=decay_steps,
+            final_share=optimizer.final_share,
+        )
+
+    trunk = Leg(TRUNK, 0, training.trunk_steps, schedule(math.inf, 1.0), 0)
+    branches, before = [], trunk.end
+    for budget in training.budgets_tokens:
+        start, end = training.decay_start(budget), training.steps(budget)
+        branches.append(Leg(branch_name(budget), start, end, schedule(float(start), float(end - start)), before))
+        before += end - start
+    return trunk, branches
+
+
+def _train(
+    training: Training, folder: Path, data_folder: Path, text: corpus.Corpus, program: Program, progress: Progress
+) -> list[dict[str, Any]]:
+    trunk, branches = legs(training)
+    log = MetricsLog(folder / "metrics.jsonl")
+    run = _Runner(training, folder, data_folder, program, log, progress)
+    trunk_saves = Checkpoints(folder / "checkpoints" / TRUNK, keep=[branch.start for branch in branches])
+    if (trunk_saves.latest() or 0) < trunk.end:
+        run.leg(trunk, trunk_saves, first=lambda batches: program.init(training.seed))
+    rows = []
+    for budget, branch in zip(training.budgets_tokens, branches, strict=True):
+        row = _read_row(folder, budget)
+        if row is None:
+            saves = Checkpoints(folder / "checkpoints" / branch.name)
+            state = run.leg(
+                branch, saves, first=lambda batches, b=branch: trunk_saves.restore(b.start, program, batches)
+            )
+            saves.close()
+            row = make_row(training, budget, text, run.measure(state, branch))
+            write_json(_row_path(folder, budget), row)
+        progress(branch.steps_before + branch.end - branch.start, {})
+        rows.append(row)
+    trunk_saves.close()
+    return rows
+
+
+class _Runner:
+    """What the legs of one training share: the compiled step, the data and the log."""
+
+    def __init__(
+        self,
+        training: Training,
+        folder: Path,
+        data_folder: Path,
+        program: Program,
+        log: MetricsLog,
+        progress: Progress,
+    ):
+        self.training, self.folder, self.data_folder = training, folder, data_folder
+        self.program, self.log, self.progress = program, log, progress
+        self.sharding = batch_sharding(program.mesh)
+        shape = (training.batch_sequences, training.data.sequence_length + 1)
+        schedule = legs(training)[0].schedule
+        batch = jax.ShapeDtypeStruct(shape, jnp.int32)
+        # Compiled ahead of time, so that the seconds that are logged are seconds of training.
+        self.step = program.step.lower(program.abstract, batch, schedule).compile()
+        self.seconds = 0.0
+
+    def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
+        """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
+        training = self.training
+        batches = data.training_batches(
+            self.data_folder,
+            batch=training.batch_sequences,
+            length=training.data.sequence_length,
+            seed=training.seed,
+            process=jax.process_index(),
+            processes=jax.process_count(),
+        )
+        latest = saves.latest()
+        state = first(batches) if latest is None else saves.restore(latest, self.program, batches)
+        done = int(state.step)
+        self.seconds = self.log.rewind(leg.name, done)
+        every = max(1, training.checkpoint_tokens // training.batch_tokens) if training.checkpoint_tokens else leg.end
+        # Branches start from here, so the trunk must have been saved there.
+        stops = {training.decay_start(budget) for budget in training.budgets_tokens} if leg.name == TRUNK else set()
+        started = time.perf_counter()
+        for position in range(done + 1, leg.end + 1):
+            batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))
+            state, metrics = self.step(state, batch, leg.schedule)
+            if position % training.log_every_steps == 0 or position == leg.end:
+                values = {name: float(value) for name, value in metrics.items()}
+                self._check_finite(values, leg, position)
+                now = time.perf_counter()
+                self.seconds, started = self.seconds + now - started, now
+                values |= {"tokens": position * training.batch_tokens, "seconds": self.seconds}
+                self.log.write(leg.name, position, values)
+                self.log.flush()
+                self.progress(leg.steps_before + position - leg.start, values)
+            if position % every == 0 or position == leg.end or position in stops:
+                self.log.flush()
+                saves.save(state, batches)
+        return state
+
+    def measure(self, state: TrainState, branch: Leg) -> Measured:
+        """Loss and routing on the fixed validation windows, and what the log tells of the training."""
+        training = self.training
+        count = training.data.validation_tokens // training.data.sequence_length
+        windows = data.validation_windows(self.data_folder, length=training.data.sequence_length, windows=count)
+        size = training.batch_sequences
+        if len(windows) < size:
+            raise ValueError(
+                f"The validation corpus has {len(windows)} windows, fewer than one batch of {size}; lower batch_tokens."
+            )
+        nats, targets, sums = 0.0, [], None
+        for start in range(0, len(windows) - size + 1, size):
+            batch = windows[start : start + size].astype(np.int32)
+            costs, routing = self.program.evaluate(state.params, jax.device_put(batch, self.sharding))
+            nats += float(np.asarray(costs, np.float64).sum())
+            targets.append(batch[:, 1:])
+            sums = routing if sums is None else sums + routing
+        return Measured(nats, np.concatenate(targets), sums, self.log.lines(), branch.name)
+
+    def _check_finite(self, values: dict[str, float], leg: Leg, step: int) -> None:
+        if not math.isfinite(values["loss"]):
+            raise ValueError(
+                f"{self.training.name}: the loss is {values['loss']} at step {step} of its {leg.name}; lower "
+                f"optimizer.learning_rate or lengthen the warm-up. Checkpoints before it are kept in {self.folder}."
+            )
+
+
+def _check_corpus(training: Training, text: corpus.Corpus) -> None:
+    if training.architecture.vocab_size < text.vocab_size:
+        raise ValueError(
+            f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
+            f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
+        )
+
+
+def _row_path(folder: Path, budget_tokens: int) -> Path:
+    return folder / f"{branch_name(budget_tokens)}.json"
+
+
+def _read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
+    path = _row_path(folder, budget_tokens)
+    return json.loads(path.read_text()) if path.exists() else None

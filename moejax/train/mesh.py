@@ -1,0 +1,69 @@
+"""The mesh of devices, and where a training state lies on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from moejax.model.sharding import MESH_AXES, TOKEN_AXES, partition_spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshShape:
+    """Devices along each axis of the mesh; -1 on one axis takes what the others leave."""
+
+    data: int = -1
+    fsdp: int = 1
+    expert: int = 1
+    tensor: int = 1
+
+    def sizes(self, devices: int) -> tuple[int, ...]:
+        """Sizes in the order of ``MESH_AXES``.
+
+        Raises:
+          ValueError: the axes do not multiply to the number of devices.
+        """
+        given = tuple(getattr(self, axis) for axis in MESH_AXES)
+        fixed = math.prod(size for size in given if size != -1)
+        text = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, given, strict=True))
+        if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given):
+            raise ValueError(f"mesh is {text}; axes are positive, and at most one may be -1.")
+        if (-1 in given and devices % fixed) or (-1 not in given and fixed != devices):
+            raise ValueError(
+                f"mesh is {text}, which does not fit {devices} devices; the axes must multiply to {devices}"
+                f" (use -1 on one axis to fill it)."
+            )
+        return tuple(devices // fixed if size == -1 else size for size in given)
+
+
+def make_mesh(shape: MeshShape) -> Mesh:
+    """The mesh over all devices of all processes; the compiler places what is not said (Auto axes)."""
+    return jax.make_mesh(shape.sizes(jax.device_count()), MESH_AXES, (AxisType.Auto,) * len(MESH_AXES))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Sequences of a batch, split over every token axis."""
+    return NamedSharding(mesh, PartitionSpec(TOKEN_AXES))
+
+
+def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
+    """Sharding of every parameter from its logical axis names."""
+    return jax.tree.map(
+        lambda leaf, names: NamedSharding(mesh, partition_spec(names, leaf.shape, mesh)),
+        abstract,
+        axes,
+    )
+
+
+def check_divides(batch_sequences: int, mesh: Mesh) -> None:
+    """Raise ``ValueError`` if a batch cannot be split over the mesh's token axes."""
+    shards = math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
+    if batch_sequences % shards:
+        raise ValueError(
+            f"A batch has {batch_sequences} sequences, which {shards} token shards (data x fsdp x expert) do not "
+            f"divide; change batch_tokens or the mesh."
+        )

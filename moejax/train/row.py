@@ -1,0 +1,119 @@
+"""The run row: everything a law, a reader or a rerun needs of one trained branch, in the columns of a run table."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+import moejax
+from moejax.laws.accounting import design_of, flops_per_token
+from moejax.model import transformer
+from moejax.routing.statistics import statistics
+from moejax.routing.sums import RoutingSums
+from moejax.train.corpus import END_OF_DOCUMENT, Corpus
+from moejax.train.metrics import TRUNK
+from moejax.train.training import Training
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one branch."""
+
+    validation_nats: float
+    """Summed over the validation targets."""
+    validation_targets: np.ndarray
+    """Int32: every target token of the validation set."""
+    routing: RoutingSums | None
+    """Over the validation set, per mixture layer."""
+    log: list[dict[str, Any]]
+    """Lines of the metrics file."""
+    branch: str
+
+
+def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Measured) -> dict[str, Any]:
+    """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``."""
+    architecture, optimizer = training.architecture, training.optimizer
+    steps, start = training.steps(budget_tokens), training.decay_start(budget_tokens)
+    tokens = steps * training.batch_tokens
+    counts = transformer.count(architecture)
+    design = design_of(architecture, tokens)
+    trunk = [line for line in measured.log if line["run"] == TRUNK and line["step"] <= start]
+    branch = [line for line in measured.log if line["run"] == measured.branch]
+    seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
+    bytes_of_text = int((measured.validation_targets != END_OF_DOCUMENT).sum())
+    return {
+        "model": training.name,
+        "group": training.name,
+        "seed": training.seed,
+        "architecture": json.dumps(training.as_json()["architecture"]),
+        "vocab_size": architecture.vocab_size,
+        "model_dim": architecture.model_dim,
+        "num_layers": architecture.num_layers,
+        "num_experts": architecture.num_experts,
+        "top_k": architecture.top_k,
+        "num_shared_experts": architecture.num_shared_experts,
+        "expert_hidden": architecture.expert_hidden or architecture.dense_hidden,
+        **_conventions(design, architecture.is_moe),
+        "params_total": counts.total,
+        "params_active": counts.active,
+        "params_embedding": counts.embedding,
+        "tokens": tokens,
+        "flops": tokens * flops_per_token(architecture, training.data.sequence_length).training,
+        "batch_tokens": training.batch_tokens,
+        "sequence_length": training.data.sequence_length,
+        "learning_rate": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay,
+        "schedule": "warmup_stable_decay",
+        "warmup_tokens": training.warmup_steps * training.batch_tokens,
+        "decay_tokens": (steps - start) * training.batch_tokens,
+        "loss": measured.validation_nats / measured.validation_targets.size,
+        "bits_per_byte": measured.validation_nats / bytes_of_text / math.log(2),
+        "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
+        **_routing(measured.routing),
+        "tokens_per_second": tokens / seconds,
+        "train_seconds": seconds,
+        "mfu": None,
+        "unigram_entropy": text.unigram_entropy,
+        "corpus": text.sha256,
+        "fingerprint": training.fingerprint(),
+        "versions": json.dumps(versions()),
+        "config": json.dumps(training.as_json()),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides a training's numbers."""
+    named = {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")}
+    return {"moejax": moejax.__version__, "python": platform.python_version(), "machine": platform.machine(), **named}
+
+
+def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
+    """The papers' shape variables; those that speak of experts are empty for a dense model."""
+    return {
+        "expansion": design.params_total / design.params_active,
+        "granularity": design.granularity,
+        "sparsity": design.sparsity if is_moe else 0.0,
+        "active_experts": design.active_experts if is_moe else None,
+        "shared_share": design.shared_share if is_moe else None,
+    }
+
+
+def _routing(sums: RoutingSums | None) -> dict[str, Any]:
+    """Routing health on the validation set: means over layers, the worst of the largest violations, and all loads."""
+    names = ("load_cv", "load_entropy", "dropped_share", "dead_experts", "logit_rms")
+    if sums is None:
+        return dict.fromkeys((*names, "max_violation", "expert_loads"))
+    layers = {name: np.asarray(value) for name, value in statistics(sums).items()}
+    counts = np.asarray(sums.counts, np.float64)
+    loads = counts * counts.shape[1] / counts.sum(axis=1, keepdims=True)
+    return {
+        **{name: float(layers[name].mean()) for name in names},
+        "max_violation": float(layers["max_violation"].max()),
+        "expert_loads": json.dumps(np.round(loads, 5).tolist()),
+    }

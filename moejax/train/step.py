@@ -1,0 +1,116 @@
+"""The training step: a pure function of an explicit state, jitted with shardings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from moejax.model import transformer
+from moejax.model.loss import auxiliary, cross_entropy
+from moejax.routing.statistics import statistics
+from moejax.routing.sums import RoutingSums
+from moejax.train.mesh import batch_sharding, param_shardings
+from moejax.train.optimizer import adamw
+from moejax.train.schedule import WarmupStableDecay
+from moejax.train.training import Training
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class TrainState:
+    """All that a step changes. The position in the data is ``step`` itself: batch t is read by step t."""
+
+    step: Any
+    """Int32: optimiser steps taken."""
+    params: Any
+    """Nested dict of float32 arrays."""
+    optimizer: Any
+    """State of the Optax chain."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The compiled functions of one training."""
+
+    mesh: Mesh
+    init: Callable[[int], TrainState]
+    """A fresh state from a seed."""
+    step: Callable[[TrainState, Array, WarmupStableDecay], tuple[TrainState, dict[str, Array]]]
+    """State and metrics after one batch; the state given is used up."""
+    evaluate: Callable[[Any, Array], tuple[Array, RoutingSums | None]]
+    """Summed nats of each position of a batch, and what the routers did, from parameters."""
+    shardings: TrainState
+    """Where each array of the state lies."""
+    abstract: TrainState
+    """Shapes and types of the state."""
+
+
+def make_program(training: Training, mesh: Mesh) -> Program:
+    """Build the functions of a training on a mesh. Compilation happens at their first call."""
+    architecture, runtime = training.architecture, training.runtime
+    optimizer = adamw(training.optimizer, transformer.matrices(architecture))
+
+    def init(seed: int) -> TrainState:
+        params = transformer.init(architecture, jax.random.key(seed))
+        return TrainState(step=jnp.zeros((), jnp.int32), params=params, optimizer=optimizer.init(params))
+
+    def loss(params: Any, batch: Int[Array, "sequences length_plus_1"]) -> tuple[Array, dict[str, Array]]:
+        output = transformer.forward(architecture, runtime, params, batch[:, :-1])
+        nats = cross_entropy(output.logits, batch[:, 1:]).mean()
+        weighted, raw = auxiliary(output.routing, training.loss)
+        return nats + weighted, {"loss": nats, **raw, **health(output.routing)}
+
+    def step(state: TrainState, batch: Array, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
+        gradients, metrics = jax.grad(loss, has_aux=True)(state.params, batch)
+        learning_rate = schedule(state.step)
+        directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
+        metrics |= {"learning_rate": learning_rate, "gradient_norm": optax.global_norm(gradients)}
+        return TrainState(step=state.step + 1, params=params, optimizer=optimizer_state), metrics
+
+    def evaluate(params: Any, batch: Array) -> tuple[Float[Array, "sequences length"], RoutingSums | None]:
+        output = transformer.forward(architecture, runtime, params, batch[:, :-1])
+        return cross_entropy(output.logits, batch[:, 1:]), output.routing
+
+    abstract = jax.eval_shape(lambda: init(0))
+    shardings = _state_shardings(training, abstract, mesh)
+    batch = batch_sharding(mesh)
+    return Program(
+        mesh=mesh,
+        init=jax.jit(init, static_argnums=0, out_shardings=shardings),
+        step=jax.jit(step, in_shardings=(shardings, batch, None), out_shardings=(shardings, None), donate_argnums=0),
+        evaluate=jax.jit(evaluate, in_shardings=(shardings.params, batch)),
+        shardings=shardings,
+        abstract=abstract,
+    )
+
+
+def health(sums: RoutingSums | None) -> dict[str, Array]:
+    """Routing statistics over all mixture layers: the mean, and the worst of the largest violations."""
+    if sums is None:
+        return {}
+    layers = statistics(sums)
+    worst = {"max_violation": layers.pop("max_violation").max()}
+    return {name: value.mean() for name, value in layers.items()} | worst
+
+
+def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:
+    """Optimiser moments lie where their parameters do, everything else everywhere."""
+    axes = transformer.param_axes(training.architecture)
+    params = param_shardings(axes, abstract.params, mesh)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    optimizer = optax.tree.map_params(
+        adamw(training.optimizer, transformer.matrices(training.architecture)),
+        lambda _, sharding: sharding,
+        abstract.optimizer,
+        params,
+        transform_non_params=lambda _: replicated,
+    )
+    return TrainState(step=replicated, params=params, optimizer=optimizer)

@@ -1,0 +1,133 @@
+"""One training: everything that decides its numbers, as one frozen value that travels with its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.config import dump, unknown
+from moejax.model.loss import LossWeights
+from moejax.model.runtime import Runtime
+from moejax.routing import ROUTERS
+from moejax.train.mesh import MeshShape
+from moejax.train.optimizer import OptimizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is read, and how it is cut."""
+
+    source: str = "python_stdlib"
+    """A key of ``moejax.train.corpus.SOURCES``."""
+    sequence_length: int = 256
+    validation_share: float = 0.05
+    """Share of files held out."""
+    validation_tokens: int = 65_536
+    """Size of the fixed validation set, rounded to whole batches."""
+
+    def check(self) -> None:
+        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        if self.sequence_length < 2:
+            raise ValueError(f"data.sequence_length is {self.sequence_length}; give at least 2 tokens.")
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 1.")
+        if self.validation_tokens < self.sequence_length:
+            raise ValueError(
+                f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
+                f"{self.sequence_length}; raise it."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One architecture trained to one or more token budgets.
+
+    All budgets share one trunk at stable learning rate; from it a branch per budget decays (Zhao et al. §3). The
+    longest budget decides the trunk's length, so further budgets cost only their decay.
+    """
+
+    name: str
+    architecture: Architecture
+    budgets_tokens: tuple[int, ...]
+    """Training tokens of each branch, in ascending order; made whole batches."""
+    batch_tokens: int
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    loss: LossWeights = field(default_factory=LossWeights)
+    runtime: Runtime = field(default_factory=Runtime)
+    mesh: MeshShape = field(default_factory=MeshShape)
+    seed: int = 0
+    log_every_steps: int = 10
+    checkpoint_tokens: int = 0
+    """Tokens between two checkpoints; 0 saves only at the ends of trunk and branches."""
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences per optimiser step."""
+        return self.batch_tokens // self.data.sequence_length
+
+    @property
+    def warmup_steps(self) -> int:
+        """Optimiser steps of warm-up."""
+        return -(-self.optimizer.warmup_tokens // self.batch_tokens)
+
+    def steps(self, budget_tokens: int) -> int:
+        """Optimiser steps of a budget: the one place where tokens become steps."""
+        return budget_tokens // self.batch_tokens
+
+    def decay_start(self, budget_tokens: int) -> int:
+        """Step at which a budget's branch leaves the trunk."""
+        steps = self.steps(budget_tokens)
+        return steps - max(1, round(self.optimizer.decay_share * steps))
+
+    @property
+    def trunk_steps(self) -> int:
+        """Steps of the trunk: up to the last branch."""
+        return self.decay_start(max(self.budgets_tokens))
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the trunk and all branches."""
+        return self.trunk_steps + sum(self.steps(b) - self.decay_start(b) for b in self.budgets_tokens)
+
+    def fingerprint(self) -> str:
+        """Hash of everything above: equal fingerprints give equal numbers on equal software."""
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data that ``moejax.config.build`` reads back."""
+        return dump(self)
+
+    def check(self) -> None:
+        """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
+        self.architecture.check()
+        if self.architecture.router not in ROUTERS:
+            raise ValueError(unknown(f"router {self.architecture.router!r}", self.architecture.router, list(ROUTERS)))
+        for part in (self.data, self.optimizer, self.loss, self.runtime):
+            part.check()
+        if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
+            raise ValueError(
+                f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
+                f"{self.data.sequence_length}."
+            )
+        if not self.budgets_tokens:
+            raise ValueError("budgets_tokens is empty; name at least one token budget.")
+        if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
+            raise ValueError(
+                f"budgets_tokens is {list(self.budgets_tokens)}; list each budget once, in ascending order."
+            )
+        if self.steps(self.budgets_tokens[0]) < 2:
+            raise ValueError(
+                f"The budget of {self.budgets_tokens[0]:,} tokens is fewer than two steps of {self.batch_tokens:,}; "
+                f"raise it, or lower batch_tokens."
+            )
+        if self.decay_start(self.budgets_tokens[0]) < self.warmup_steps:
+            raise ValueError(
+                f"The budget of {self.budgets_tokens[0]:,} tokens starts its decay before the warm-up of "
+                f"{self.optimizer.warmup_tokens:,} tokens ends; raise the budget or lower optimizer.warmup_tokens."
+            )
+        if self.log_every_steps < 1 or self.checkpoint_tokens < 0:
+            raise ValueError("log_every_steps must be at least 1 and checkpoint_tokens at least 0.")
