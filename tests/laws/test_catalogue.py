@@ -3,7 +3,7 @@
 import pytest
 
 from moejax.laws.accounting import flops_per_token, params
-from moejax.laws.catalogue import CATALOGUE, published
+from moejax.laws.catalogue import CATALOGUE, find
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -66,8 +66,8 @@ def test_deepseek_v3_trains_at_about_a_quarter_of_a_teraflop_per_token():
 
 
 def test_names_are_found_in_any_case_and_near_misses_are_offered():
-    assert published("DeepSeek-V3.1") is CATALOGUE["deepseek-v3.1"]
+    assert find("DeepSeek-V3.1") is CATALOGUE["deepseek-v3.1"]
     with pytest.raises(ValueError, match=r"deepseek-v3\.1"):
-        published("deepseek-v3")
+        find("deepseek-v3")
     with pytest.raises(ValueError, match="did you mean"):
-        published("something else")
+        find("something else")

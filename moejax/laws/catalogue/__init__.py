@@ -17,7 +17,7 @@ from moejax.laws.catalogue.published_model import PublishedModel
 from moejax.laws.catalogue.qwen3 import QWEN3_30B_A3B, QWEN3_235B_A22B
 from moejax.laws.catalogue.tian import DENSE_6B, MOE_MINI
 
-__all__ = ["CATALOGUE", "PublishedModel", "published"]
+__all__ = ["CATALOGUE", "PublishedModel", "find"]
 
 CATALOGUE: dict[str, PublishedModel] = {
     "gpt-oss-20b": GPT_OSS_20B,
@@ -39,7 +39,7 @@ CATALOGUE: dict[str, PublishedModel] = {
 """Published models by name."""
 
 
-def published(name: str) -> PublishedModel:
+def find(name: str) -> PublishedModel:
     """The published model of that name, in any case.
 
     Raises:

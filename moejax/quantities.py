@@ -1,0 +1,60 @@
+"""Numbers as people write them: 30B parameters, 1.5T tokens, 1e22 FLOPs."""
+
+from __future__ import annotations
+
+import math
+import re
+
+SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+"""What a letter after a number multiplies it with; case does not matter."""
+
+_WRITTEN = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)", re.IGNORECASE)
+_LETTERS = "KMBT"
+
+
+def parse(text: str) -> float:
+    """The number that ``text`` means: ``"30B"``, ``"1.5T"``, ``"1e22"``, ``"4,096"``, ``"14.8 t"``.
+
+    Whole numbers stay exact as long as a float can hold them.
+
+    Raises:
+      ValueError: the text is not a number, with or without a known letter.
+    """
+    match = _WRITTEN.fullmatch(text.strip())
+    if match is None or match[2].upper() not in SUFFIXES:
+        raise ValueError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
+    value = float(match[1].replace(",", "").replace("_", "")) * SUFFIXES[match[2].upper()]
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is too large a number.")
+    return value
+
+
+def whole(text: str) -> int:
+    """As ``parse``, for what can only be counted in ones.
+
+    Raises:
+      ValueError: not a number, or not a whole one.
+    """
+    value = parse(text)
+    if value != int(value):
+        raise ValueError(f"{text!r} is not a whole number.")
+    return int(value)
+
+
+def format(value: float | int, digits: int = 4) -> str:
+    """``value`` as a person writes it, in at most ``digits`` digits: ``30.53B``, ``14.8T``, ``2.29e+24``, ``0.35``."""
+    if not math.isfinite(value) or (value != 0 and not 1e-3 <= abs(value) < 1e15):
+        return f"{value:.{digits - 1}e}" if math.isfinite(value) else str(value)
+    power = 0
+    while power < len(_LETTERS) and float(f"{abs(value) / 1000**power:.{digits}g}") >= 1000:
+        power += 1
+    return _plain(value / 1000**power, digits) + ("" if power == 0 else _LETTERS[power - 1])
+
+
+def _plain(value: float | int, digits: int) -> str:
+    """In ``digits`` digits, without an exponent and without zeros at the end of a fraction."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

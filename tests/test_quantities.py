@@ -1,0 +1,66 @@
+"""Numbers as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moejax import quantities
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30B", 30e9),
+        ("1.5T", 1.5e12),
+        ("14.8 t", 14.8e12),
+        ("1e22", 1e22),
+        ("2.5e3M", 2.5e9),
+        ("4096", 4096),
+        ("4,096", 4096),
+        ("1_000", 1000),
+        (" 7b ", 7e9),
+        (".5", 0.5),
+        ("-1", -1),
+    ],
+)
+def test_people_write_numbers_with_letters_exponents_and_separators(text, value):
+    assert quantities.parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "B", "many", "1.5X", "1e", "1 2", "nan", "inf", "1e999"])
+def test_what_is_not_a_number_is_said_in_a_sentence(text):
+    with pytest.raises(ValueError, match=r"number.*\."):
+        quantities.parse(text)
+
+
+def test_counts_are_whole():
+    assert quantities.whole("1.5K") == 1500
+    with pytest.raises(ValueError, match="whole"):
+        quantities.whole("1.5")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (30_532_122_624, "30.53B"),
+        (14.8e12, "14.8T"),
+        (671e9, "671B"),
+        (999_999, "1M"),
+        (1000, "1K"),
+        (4096, "4.096K"),
+        (8, "8"),
+        (0, "0"),
+        (0.35, "0.35"),
+        (2.291e24, "2.291e+24"),
+        (-1500, "-1.5K"),
+        (1e-5, "1.000e-05"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_numbers_are_written_as_people_read_them(value, text):
+    assert quantities.format(value) == text
+
+
+@given(st.floats(min_value=1e-6, max_value=1e30))
+def test_what_is_written_is_read_back(value):
+    assert quantities.parse(quantities.format(value, digits=6)) == pytest.approx(value, rel=1e-5)
