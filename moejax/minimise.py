@@ -104,13 +104,26 @@ def newton(
         return np.asarray(point), float(value), float(np.linalg.norm(gradient)), steps
 
 
-def values(objective: Objective, points: np.ndarray, shared: Any, lane: Any, *, chunk: int = 1024) -> np.ndarray:
+Progress = Callable[[int, int], None]
+"""``progress(done, total)``, in lanes."""
+
+
+def values(
+    objective: Objective,
+    points: np.ndarray,
+    shared: Any,
+    lane: Any,
+    *,
+    chunk: int = 1024,
+    progress: Progress | None = None,
+) -> np.ndarray:
     """Value at every point, infinite where it is not finite; ``lane`` is the same for all."""
+    found = []
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        found = [
-            np.asarray(_values(objective, _filled(points[i : i + chunk], chunk), shared, lane))
-            for i in range(0, len(points), chunk)
-        ]
+        for i in range(0, len(points), chunk):
+            found.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk), shared, lane)))
+            if progress:
+                progress(min(i + chunk, len(points)), len(points))
     flat = np.concatenate(found)[: len(points)]
     return np.where(np.isfinite(flat), flat, np.inf)
 
@@ -124,9 +137,15 @@ def minimise_lanes(
     tolerance: float = 1e-8,
     max_iterations: int = 500,
     chunk: int = 32,
+    progress: Progress | None = None,
 ) -> Lanes:
     """Minimise ``objective(point, shared, lane)`` once for every start; ``lanes`` has their leading axis."""
-    results = list(lane_chunks(objective, starts, shared, lanes, tolerance, max_iterations, chunk))
+    results, done = [], 0
+    for result in lane_chunks(objective, starts, shared, lanes, tolerance, max_iterations, chunk):
+        results.append(result)
+        done += len(result[1].values)
+        if progress:
+            progress(done, len(starts))
     ordered = [found for _, found in sorted(results, key=lambda result: result[0])]
     return Lanes(*(np.concatenate([getattr(f, name) for f in ordered]) for name in Lanes.__dataclass_fields__))
 

@@ -1,0 +1,197 @@
+"""Fit a law to runs: many starts, screened and halved, the survivors followed to the bottom."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from moejax import __version__, minimise
+from moejax.fit.fit_result import FitResult
+from moejax.fit.identify import identify
+from moejax.fit.metrics import metrics
+from moejax.fit.objective import Huber, Penalty
+from moejax.fit.problem import Form, data_of
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Sobol, Starts
+
+AGREES = 1e-4
+"""An end within this share of the lowest objective counts as the same optimum."""
+
+Progress = Callable[[str, int, int], None]
+"""``progress(stage, done, total)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How starts are thinned out before the survivors are polished. None keeps all of them."""
+
+    screened: int | None = 256
+    """Kept after the objective was computed at every start."""
+    halved: int | None = 48
+    """Kept after ``first_iterations`` steps of each."""
+    first_iterations: int = 25
+    max_iterations: int = 2000
+    tolerance: float = 1e-9
+
+
+EVERY_START = Search(screened=None, halved=None)
+"""Follow every start to its end, as the published grids do."""
+
+
+def fit_law(
+    law: Any,
+    runs: Runs,
+    *,
+    penalty: Penalty | None = None,
+    starts: Starts | None = None,
+    search: Search | None = None,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FitResult:
+    """The coefficients of a law that minimise the sum of penalties over runs.
+
+    Args:
+      law: a law class, or any law of it (its coefficients are then one more start).
+      penalty: Huber with delta 1e-3 on log loss, if not given.
+      starts: 2,048 points scaled by the data, if not given.
+      fixed: coefficients that are given, in the law's own parameterisation.
+
+    Raises:
+      ValueError: the runs lack a field that the law reads, a fixed coefficient is unknown, or no start has a finite
+        objective.
+    """
+    fixed = dict(fixed or {})
+    form = Form(law if isinstance(law, type) else type(law), penalty or Huber(), tuple(sorted(fixed)))
+    _check(form, runs, fixed)
+    data = data_of(form, runs, fixed)
+    points = (starts or Sobol(seed=seed))(form, data)
+    if not isinstance(law, type):
+        from moejax.fit.starts import Given
+
+        points = np.concatenate([Given((law,))(form, data), points])
+    lanes, began = _search(form, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
+    best = int(np.argmin(lanes.values))
+    point, value, norm, _ = minimise.newton(form, lanes.points[best], data, runs.weight)
+    return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
+
+
+def _search(
+    form: Form, data: Any, weights: Any, points: np.ndarray, search: Search, progress: Progress
+) -> tuple[minimise.Lanes, np.ndarray]:
+    """The polished lanes, and where each of them started."""
+    began = points
+    if search.screened is not None and len(points) > search.screened:
+        values = minimise.values(form, points, data, weights, progress=lambda *n: progress("screening", *n))
+        order = np.argsort(values)[: search.screened]
+        if not np.isfinite(values[order[0]]):
+            raise ValueError(_no_start(form, data, points[0]))
+        points = began = points[order[np.isfinite(values[order])]]
+    if search.halved is not None and len(points) > search.halved:
+        found = _descend(form, data, weights, points, search.first_iterations, search, progress, "first steps")
+        order = np.argsort(found.values)[: search.halved]
+        points, began = found.points[order], began[order]
+    lanes = _descend(form, data, weights, points, search.max_iterations, search, progress, "polishing")
+    if not np.isfinite(lanes.values).any():
+        raise ValueError(_no_start(form, data, points[0]))
+    return lanes, began
+
+
+def _descend(
+    form: Form,
+    data: Any,
+    weights: Any,
+    points: np.ndarray,
+    iterations: int,
+    search: Search,
+    progress: Progress,
+    stage: str,
+) -> minimise.Lanes:
+    return minimise.minimise_lanes(
+        form,
+        points,
+        data,
+        np.broadcast_to(weights, (len(points), len(weights))),
+        tolerance=search.tolerance,
+        max_iterations=iterations,
+        progress=lambda done, total: progress(stage, done, total),
+    )
+
+
+def _result(
+    form: Form,
+    data: Any,
+    runs: Runs,
+    fixed: dict[str, float],
+    seed: int,
+    lanes: minimise.Lanes,
+    start: Any,
+    point: np.ndarray,
+    value: float,
+    norm: float,
+    count: int,
+) -> FitResult:
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        law = jax.tree.map(float, jax.jit(form.law_at)(point, data))
+    known = identify(form, data, runs.weight, point, start)
+    errors = metrics(law, runs)
+    n, k = errors.runs, len(form.free) + 1
+    deviance = n * np.log(max(errors.rmse_log**2, 1e-300))
+    return FitResult(
+        law=law,
+        penalty=form.penalty,
+        value=float(value * data["scale"]),
+        gradient_norm=norm,
+        converged=norm <= 1e-6 * max(1.0, value),
+        starts=count,
+        polished=len(lanes.values),
+        agreeing=float(np.mean(lanes.values <= min(value, lanes.values.min()) * (1 + AGREES) + 1e-12)),
+        fixed={name: float(v) for name, v in fixed.items()},
+        stuck=known.stuck,
+        condition_number=known.condition_number,
+        cannot_tell=known.sentences,
+        aicc=float(deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1)) if n > k + 1 else float("inf"),
+        bic=float(deviance + k * np.log(n)),
+        metrics=errors,
+        data_hash=runs.data_hash,
+        seed=seed,
+        versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
+    )
+
+
+def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
+    names = [f.name for f in dataclasses.fields(form.law)]
+    if unknown := [name for name in fixed if name not in names]:
+        raise ValueError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+    if not form.free:
+        raise ValueError(f"Every coefficient of {form.law.__name__} is fixed; leave at least one to fit.")
+    if missing := [name for name in form.law.inputs if getattr(runs.design, name) is None]:
+        raise ValueError(
+            f"{form.law.__name__} reads {', '.join(form.law.inputs)}, and the runs have no {', '.join(missing)}."
+        )
+    for name in form.law.inputs:
+        values = getattr(runs.design, name)
+        if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
+            raise ValueError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
+    kept = int((runs.weight > 0).sum())
+    if kept < len(form.free):
+        raise ValueError(
+            f"{kept} runs cannot set the {len(form.free)} free coefficients of {form.law.__name__}; "
+            f"train more, choose a smaller law, or fix coefficients."
+        )
+
+
+def _no_start(form: Form, data: Any, point: np.ndarray) -> str:
+    """Why no start has a finite objective."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        wrong = int(np.sum(~np.isfinite(np.asarray(form.penalties(point, data)))))
+    return (
+        f"No start has a finite objective: {form.law.__name__} gives no number for {wrong} of {len(data['loss'])} "
+        f"runs; check their sizes, or give starts nearer to the answer."
+    )

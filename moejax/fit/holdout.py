@@ -1,0 +1,88 @@
+"""Errors on runs that were not fitted: the only errors that say whether a law extrapolates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import Metrics, metrics
+from moejax.fit.runs import Runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Which runs are held out, and in what words."""
+
+    name: str
+    held_out: Bool[np.ndarray, " runs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """A law fitted to the rest, and its errors on what was held out."""
+
+    name: str
+    fit: FitResult
+    """Its ``metrics`` are the errors on the runs that were fitted."""
+    metrics: Metrics
+    """Errors on the runs that were held out."""
+
+
+def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
+    """The runs that are largest in a Design field: those at or above a value, or a share of the distinct values.
+
+    Raises:
+      ValueError: the runs do not have the field, or nothing would be left to fit or to hold out.
+    """
+    values = getattr(runs.design, field, None)
+    if values is None:
+        raise ValueError(f"The runs have no {field}; hold out by a field that they have.")
+    levels = np.unique(values[runs.weight > 0])
+    if above is None:
+        above = float(levels[-max(1, round(share * len(levels)))])
+    held_out = values >= above
+    if held_out[runs.weight > 0].all() or not held_out[runs.weight > 0].any():
+        raise ValueError(f"Holding out {field} of at least {above:.4g} leaves no runs on one side; choose another.")
+    return Split(name=f"{field} ≥ {above:.4g}", held_out=held_out)
+
+
+def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
+    """``count`` disjoint parts of the groups, each held out once."""
+    present = np.unique(runs.group[runs.weight > 0])
+    if not 2 <= count <= len(present):
+        raise ValueError(f"{count} folds of {len(present)} groups; give at least 2 and at most as many as groups.")
+    shuffled = np.random.default_rng(seed).permutation(present)
+    for i in range(count):
+        yield Split(name=f"fold {i + 1} of {count}", held_out=np.isin(runs.group, shuffled[i::count]))
+
+
+def each_group(runs: Runs) -> Iterator[Split]:
+    """Every group (architecture) held out once."""
+    for group in np.unique(runs.group[runs.weight > 0]):
+        yield Split(name=f"group {group}", held_out=runs.group == group)
+
+
+def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> list[HeldOut]:
+    """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest."""
+    found = []
+    for split in splits:
+        fit = fit_law(law, runs.only(~split.held_out), **options)
+        found.append(HeldOut(name=split.name, fit=fit, metrics=metrics(fit.law, runs.only(split.held_out))))
+    return found
+
+
+def pooled(found: Iterable[HeldOut]) -> Mapping[str, float]:
+    """Errors over all held-out runs together: MAE and RMSE in nats per token, and the largest relative error."""
+    found = list(found)
+    counts = [h.metrics.runs for h in found]
+    return {
+        "mae": float(np.average([h.metrics.mae for h in found], weights=counts)),
+        "rmse": float(np.sqrt(np.average([h.metrics.rmse**2 for h in found], weights=counts))),
+        "max_relative_error": max(h.metrics.max_relative_error for h in found),
+    }

@@ -1,0 +1,79 @@
+"""What a table of runs can tell of a law's coefficients, and what it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from moejax.fit.problem import Form
+
+NO_EFFECT = 1e-7
+"""A coefficient is lost when an e-fold of it (a unit, if it may have either sign) moves no log loss by more."""
+NOT_MOVED = 1e-9
+"""A coordinate is stuck when the search leaves it this close to where it started."""
+PARTICIPATES = 0.3
+"""Share of a unit direction above which a coefficient is named as part of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identified:
+    """Conditioning of a fit at its optimum."""
+
+    condition_number: float
+    """Of J'WJ, with J the slope of log loss in the coordinates that were searched."""
+    stuck: dict[str, str]
+    """Coefficients that the data did not set, and why."""
+    sentences: tuple[str, ...]
+    """The directions that the table does not determine, in words."""
+
+
+def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
+    """Which coefficients the runs determine at a point that was searched from ``start``."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        predicted, slopes = (np.asarray(part) for part in _slopes(form, point, data))
+    kept = np.asarray(weights) > 0
+    jacobian = np.sqrt(np.asarray(weights)[kept])[:, None] * slopes[kept]
+    residual = np.sqrt(np.asarray(weights)[kept]) * (predicted - np.log(data["loss"]))[kept]
+    stuck = {}
+    for i, name in enumerate(form.free):
+        if np.abs(slopes[kept, i]).max() < NO_EFFECT:
+            stuck[name] = "no prediction depends on it where the search ended"
+        elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
+            stuck[name] = "it is where the search started"
+    sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
+    freedom = max(len(jacobian) - len(form.free), 1)
+    noise = float(np.sqrt(residual @ residual / freedom))
+    sentences = [
+        f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
+        for name in form.law.inputs
+        if np.ptp(np.asarray(getattr(data["design"], name))[kept]) == 0
+    ]
+    for size, direction in zip(sizes, directions, strict=True):
+        # One e-fold along this direction changes the predictions by less than the scatter that is left.
+        if size < noise:
+            sentences.append(_in_words(form, direction, noise / max(size, 1e-300)))
+    condition = float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(form.free) else float("inf")
+    if len(jacobian) < len(form.free):
+        sentences.append(f"{len(jacobian)} runs cannot set {len(form.free)} coefficients.")
+    return Identified(condition_number=condition, stuck=stuck, sentences=tuple(sentences))
+
+
+def _in_words(form: Form, direction: Any, spread: float) -> str:
+    parts = [name for name, share in zip(form.free, direction, strict=True) if abs(share) > PARTICIPATES]
+    width = f"to about a factor e^{spread:.3g}" if spread < 1e6 else "at all"
+    if len(parts) == 1:
+        return f"{parts[0]} is not determined {width} by this table."
+    return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
+
+
+def _slopes_of(form: Form, point: Any, data: Any) -> tuple[Any, Any]:
+    def log_loss(p: Any) -> Any:
+        return jax.numpy.log(form.predicted(p, data))
+
+    return log_loss(point), jax.jacfwd(log_loss)(point)
+
+
+_slopes = jax.jit(_slopes_of, static_argnums=0)

@@ -1,0 +1,52 @@
+"""How far a law's predictions are from the losses that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from moejax.fit.runs import Runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Errors over some runs, each weighed as in the fit. Losses are in nats per token."""
+
+    runs: int
+    mae: float
+    """Mean absolute error, nats per token."""
+    rmse: float
+    """Root of the mean squared error, nats per token."""
+    rmse_log: float
+    """Root of the mean squared error of log loss: about the relative error."""
+    r_squared: float
+    """Share of the losses' variance that is predicted; NaN if the losses do not vary."""
+    max_relative_error: float
+    """Largest |predicted - measured| / measured."""
+
+
+def predict(law: Any, runs: Runs) -> Float[np.ndarray, " runs"]:
+    """Loss that a law gives to every run, in float64."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        return np.asarray(jax.jit(lambda one, design: jax.vmap(one)(design))(law, runs.design), np.float64)
+
+
+def metrics(law: Any, runs: Runs) -> Metrics:
+    """Errors of a law on the runs whose weight is not 0."""
+    kept = runs.weight > 0
+    predicted, measured, weight = predict(law, runs)[kept], runs.loss[kept], runs.weight[kept]
+    error = predicted - measured
+    square = np.average(error**2, weights=weight)
+    variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
+    return Metrics(
+        runs=int(kept.sum()),
+        mae=float(np.average(np.abs(error), weights=weight)),
+        rmse=float(np.sqrt(square)),
+        rmse_log=float(np.sqrt(np.average(np.log(predicted / measured) ** 2, weights=weight))),
+        r_squared=float(1 - square / variance) if variance > 0 else float("nan"),
+        max_relative_error=float(np.max(np.abs(error) / measured)),
+    )

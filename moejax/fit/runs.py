@@ -1,0 +1,89 @@
+"""The runs a law is fitted to: designs, losses, and which runs belong together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from moejax.laws.design import FIELDS, Design
+
+VARY_WITHIN_A_GROUP = ("tokens", "flops")
+"""Runs that differ only in these are one architecture, and are resampled together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Trained runs, one entry each in every array."""
+
+    design: Design
+    """Every field that is known, as float64 arrays."""
+    loss: Float[np.ndarray, " runs"]
+    """Nats per token."""
+    weight: Float[np.ndarray, " runs"]
+    """How often a run counts; 0 keeps it out of the fit."""
+    group: Int[np.ndarray, " runs"]
+    """Number of the group that a run belongs to."""
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    @property
+    def data_hash(self) -> str:
+        """What identifies these numbers, whatever file they came in."""
+        digest = hashlib.sha256()
+        for name in FIELDS:
+            if (values := getattr(self.design, name)) is not None:
+                digest.update(name.encode() + np.asarray(values, "<f8").tobytes())
+        digest.update(self.loss.astype("<f8").tobytes() + self.weight.astype("<f8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def where(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
+        """Only the runs that are marked."""
+        known = {f: getattr(self.design, f) for f in FIELDS if getattr(self.design, f) is not None}
+        design = replace(self.design, **{name: values[kept] for name, values in known.items()})
+        return Runs(design=design, loss=self.loss[kept], weight=self.weight[kept], group=self.group[kept])
+
+    def only(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
+        """All runs, the others with weight 0: what is compiled for these runs serves every part of them."""
+        return replace(self, weight=np.where(kept, self.weight, 0.0))
+
+
+def runs_from(design: Design, loss: Any, *, weight: Any = None, group: Iterable[Any] | None = None) -> Runs:
+    """Runs from arrays (or numbers, which all runs then share).
+
+    Args:
+      design: its fields have one entry per run, or are numbers.
+      loss: nats per token.
+      weight: 1 for every run if not given.
+      group: labels; if not given, runs that differ only in tokens and FLOPs are one group.
+
+    Raises:
+      ValueError: there is no run, or a field has another length than ``loss``.
+    """
+    loss = np.atleast_1d(np.asarray(loss, np.float64))
+    if not len(loss):
+        raise ValueError("There are no runs; a law is fitted to at least one run more than it has coefficients.")
+    known = {}
+    for f in fields(Design):
+        if (values := getattr(design, f.name)) is not None:
+            values = np.asarray(values, np.float64)
+            if values.ndim and len(values) != len(loss):
+                raise ValueError(f"{f.name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
+            known[f.name] = np.broadcast_to(values, loss.shape).copy()
+    if group is None:
+        shape = [known[name] for name in known if name not in VARY_WITHIN_A_GROUP]
+        labels = list(zip(*shape, strict=True)) if shape else list(range(len(loss)))
+    else:
+        labels = list(group)
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return Runs(
+        design=Design(**known),
+        loss=loss,
+        weight=np.ones_like(loss) if weight is None else np.asarray(weight, np.float64),
+        group=np.asarray([numbers[label] for label in labels], np.int64),
+    )

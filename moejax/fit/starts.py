@@ -1,0 +1,78 @@
+"""Where a fit starts from: designs of starting points, spread by the data's scale or taken from the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import qmc
+
+from moejax.fit.problem import Form
+
+Points = Float[np.ndarray, "starts free"]
+
+
+@dataclass(frozen=True)
+class Sobol:
+    """Points that fill a box around what the coefficients can be, once sizes are measured in their means.
+
+    A coefficient with a dimension is the size of a loss term at the centre of the table, so it lies between a
+    hundredth of the loss and the loss; any other is of order 1.
+    """
+
+    count: int = 2048
+    seed: int = 0
+    smallest: float = 0.02
+    largest: float = 2.0
+
+    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+        fields = [f for f in dataclasses.fields(form.law) if f.name in form.free]
+        cube = qmc.Sobol(len(fields), rng=np.random.default_rng(self.seed)).random(self.count)
+        low, high = np.log(self.smallest), np.log(self.largest)
+        logs = low + (high - low) * cube
+        either = np.array([f.metadata["sign"] == "any" for f in fields])
+        return np.where(either, self.largest * (2 * cube - 1), logs)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every combination of some values of each coefficient, in the law's own parameterisation.
+
+    A 0 of a coefficient that must be positive becomes ``problem.SMALLEST`` of the unit it is searched in.
+    """
+
+    values: Mapping[str, Sequence[float]]
+
+    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+        if missing := [name for name in form.free if name not in self.values]:
+            raise ValueError(f"The grid of starts has no values for {', '.join(missing)}; add them or fix them.")
+        combinations = np.array(list(itertools.product(*(self.values[name] for name in form.free))))
+        fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}
+        law = form.law(**{name: combinations[:, i] for i, name in enumerate(form.free)}, **fixed)
+        return points_of(form, data, law)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Laws to start from, in their own parameterisation."""
+
+    laws: tuple[Any, ...]
+
+    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+        stacked = jax.tree.map(lambda *leaves: np.array(leaves, np.float64), *self.laws)
+        return points_of(form, data, stacked)
+
+
+Starts = Sobol | Grid | Given
+
+
+def points_of(form: Form, data: Mapping[str, Any], stacked: Any) -> Points:
+    """The points at which a stack of laws sits."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        return np.asarray(jax.jit(jax.vmap(lambda law: form.point_of(law, data)))(stacked))

@@ -1,0 +1,81 @@
+"""Resamples tell how far an answer hangs on the runs that were trained."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_fit_law import RESULT, RUNS, sweep
+
+from moejax.fit.bootstrap import bootstrap, interval, resample, table
+from moejax.fit.fit_law import fit_law
+from moejax.fit.runs import runs_from
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+
+RESAMPLED = bootstrap(RESULT, RUNS, 64)
+
+
+def test_intervals_hold_the_coefficients_they_are_about():
+    for name, found in RESAMPLED.coefficients(0.98).items():
+        assert found.low < RESULT.coefficients[name] < found.high, name
+        assert found.deviation > 0
+
+
+def test_more_noise_makes_wider_intervals():
+    noisy = sweep(HOFFMANN_2022, noise=0.02)
+    quiet = sweep(HOFFMANN_2022, noise=0.002)
+    wide, narrow = (bootstrap(fit_law(Chinchilla, runs), runs, 64).coefficients() for runs in (noisy, quiet))
+    assert wide["tokens_exponent"].deviation > 3 * narrow["tokens_exponent"].deviation
+
+
+def test_a_decision_is_resampled_as_any_function_of_the_law():
+    def decision(law):
+        return {"share": law.tokens_exponent / (law.tokens_exponent + law.params_exponent)}
+
+    found = RESAMPLED.interval(decision)["share"]
+    exponents = RESULT.coefficients
+    share = exponents["tokens_exponent"] / (exponents["tokens_exponent"] + exponents["params_exponent"])
+    assert found.low < share < found.high
+
+
+def test_groups_are_drawn_whole():
+    design = Design(params_active=np.repeat([1e8, 2e8, 3e8], 4), tokens=np.tile([1e9, 2e9, 3e9, 4e9], 3))
+    runs = runs_from(design, np.full(12, 3.0))
+    weights = resample(runs, 50, by="group").reshape(50, 3, 4)
+    assert (weights == weights[:, :, :1]).all()
+    assert (weights[:, :, 0].sum(axis=1) == 3).all()
+    alone = resample(runs, 50, by="run")
+    assert (alone.sum(axis=1) == 12).all()
+    assert not (alone.reshape(50, 3, 4) == alone.reshape(50, 3, 4)[:, :, :1]).all()
+
+
+def test_runs_that_were_held_out_of_the_fit_are_not_drawn():
+    kept = np.arange(len(RUNS)) < 60
+    assert (resample(RUNS.only(kept), 20)[:, ~kept] == 0).all()
+
+
+def test_an_interval_that_spans_everything_says_so():
+    assert interval([0.01, 5.0, 300.0]).says_nothing
+    assert interval([-1.0, 0.5, 1.0]).says_nothing
+    assert interval([np.nan, 1.0, 1.1]).says_nothing
+    assert not interval([1.0, 1.1, 1.2]).says_nothing
+    assert "not determined" in str(interval([0.01, 5.0, 300.0]))
+
+
+def test_a_decision_without_an_answer_is_counted_not_hidden():
+    found = RESAMPLED.interval(lambda law: jnp.sqrt(-law.irreducible))
+    assert found.undefined == 1.0
+    assert found.says_nothing
+
+
+def test_fixed_coefficients_do_not_move():
+    fit = fit_law(Chinchilla, RUNS, fixed={"irreducible": 1.7})
+    assert (bootstrap(fit, RUNS, 8).laws.irreducible == 1.7).all()
+
+
+def test_other_runs_than_those_of_the_fit_are_refused():
+    with pytest.raises(ValueError, match="fit again"):
+        bootstrap(RESULT, sweep(HOFFMANN_2022), 8)
+
+
+def test_the_table_has_a_line_per_coefficient():
+    assert all(name in table(RESULT, RESAMPLED) for name in RESULT.coefficients)

@@ -1,0 +1,201 @@
+"""A fit finds the law that made the runs, and says when it cannot."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from moejax.fit.fit_law import EVERY_START, fit_law
+from moejax.fit.fit_result import from_json, load
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Huber, Squared
+from moejax.fit.problem import Form, data_of
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Given, Grid
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.law import coefficients
+
+
+def sweep(law, noise=0.0, count=120, seed=0):
+    rng = np.random.default_rng(seed)
+    active, tokens = np.exp(rng.uniform(np.log([1e7, 1e9]), np.log([1e10, 1e12]), (count, 2))).T
+    design = Design(params_active=active, params_total=active * 2.0 ** rng.integers(0, 6, count), tokens=tokens)
+    exact = runs_from(design, np.ones(count))
+    return runs_from(design, predict(law, exact) * np.exp(noise * rng.normal(size=count)))
+
+
+RUNS = sweep(CHAPTER_002, noise=0.002)
+RESULT = fit_law(EffectiveParams, RUNS)
+
+
+@pytest.mark.parametrize("truth", [HOFFMANN_2022, CHAPTER_002])
+def test_a_law_is_recovered_from_the_losses_it_predicts(truth):
+    found = fit_law(type(truth), sweep(truth)).coefficients
+    for name, value in coefficients(truth).items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_the_optimum_is_stationary_in_every_coefficient():
+    assert RESULT.converged
+    assert RESULT.gradient_norm < 1e-8
+
+
+def test_no_nearby_law_fits_better():
+    form = Form(EffectiveParams, Huber())
+    data = data_of(form, RUNS, {})
+    for name, value in RESULT.coefficients.items():
+        for factor in (0.999, 1.001):
+            law = dataclasses.replace(RESULT.law, **{name: value * factor})
+            penalty = np.sum(np.asarray(form.penalty(predict(law, RUNS), RUNS.loss)))
+            assert penalty > RESULT.value
+    assert data["scale"] > 0
+
+
+def test_the_fit_does_not_depend_on_the_units_of_the_runs():
+    thousands = dataclasses.replace(
+        RUNS, design=dataclasses.replace(RUNS.design, tokens=RUNS.design.tokens / 1e3), weight=RUNS.weight
+    )
+    found = fit_law(EffectiveParams, thousands)
+    assert found.value == pytest.approx(RESULT.value, rel=1e-6)
+    exponent = RESULT.coefficients["tokens_exponent"]
+    assert found.coefficients["tokens_scale"] == pytest.approx(
+        RESULT.coefficients["tokens_scale"] * 1e3**-exponent, rel=1e-4
+    )
+
+
+def test_a_weight_of_two_is_a_run_given_twice():
+    runs = sweep(HOFFMANN_2022, noise=0.01, count=30)
+    weighted = dataclasses.replace(runs, weight=np.where(np.arange(30) < 5, 2.0, 1.0))
+    twice = runs.where(np.ones(30, bool))
+    doubled = runs_from(
+        Design(**{f: np.concatenate([getattr(twice.design, f), getattr(twice.design, f)[:5]]) for f in FIELDS_GIVEN}),
+        np.concatenate([twice.loss, twice.loss[:5]]),
+    )
+    one, other = fit_law(Chinchilla, weighted), fit_law(Chinchilla, doubled)
+    assert one.value == pytest.approx(other.value, rel=1e-9)
+    assert one.coefficients == pytest.approx(other.coefficients, rel=1e-5)
+
+
+FIELDS_GIVEN = ("params_active", "params_total", "tokens")
+
+
+def test_a_given_coefficient_stays_as_it_was_given():
+    found = fit_law(EffectiveParams, RUNS, fixed={"irreducible": 1.6, "params_scale": 400.0})
+    assert found.coefficients["irreducible"] == 1.6
+    assert found.coefficients["params_scale"] == pytest.approx(400.0, rel=1e-12)
+    assert found.value > RESULT.value
+    assert found.fixed == {"irreducible": 1.6, "params_scale": 400.0}
+
+
+def test_squared_errors_are_minimised_when_asked():
+    found = fit_law(EffectiveParams, RUNS, penalty=Squared())
+    assert found.metrics.rmse_log <= RESULT.metrics.rmse_log
+    assert found.value == pytest.approx(len(RUNS) * found.metrics.rmse_log**2, rel=1e-9)
+
+
+def test_a_result_comes_back_from_its_file_as_a_law_that_can_be_called(tmp_path):
+    back = load(RESULT.save(tmp_path / "fit.json"))
+    assert back == RESULT
+    np.testing.assert_array_equal(predict(back.law, RUNS), predict(RESULT.law, RUNS))
+
+
+def test_a_result_that_names_a_law_from_elsewhere_is_not_loaded():
+    plain = json.loads(json.dumps(RESULT.to_json()))
+    plain["law"]["module"] = "os"
+    with pytest.raises(ValueError, match=r"only laws of moejax\.laws"):
+        from_json(plain)
+
+
+def test_a_file_that_is_no_fit_is_a_sentence(tmp_path):
+    path = tmp_path / "fit.json"
+    path.write_text("[1]")
+    with pytest.raises(ValueError, match="holds no fit"):
+        load(path)
+
+
+def test_a_column_that_never_varies_is_named_as_undetermined():
+    runs = sweep(HOFFMANN_2022, noise=0.003)
+    flat = dataclasses.replace(runs.design, tokens=np.full(len(runs), 1e11))
+    found = fit_law(Chinchilla, runs_from(flat, predict(HOFFMANN_2022, dataclasses.replace(runs, design=flat))))
+    assert "tokens_exponent" in found.stuck
+    assert any("tokens is the same in all runs" in sentence for sentence in found.cannot_tell)
+
+
+def test_a_dense_table_cannot_set_what_experts_are_worth():
+    runs = sweep(HOFFMANN_2022, noise=0.003)
+    dense = dataclasses.replace(runs, design=dataclasses.replace(runs.design, params_total=runs.design.params_active))
+    assert "expansion_exponent" in fit_law(EffectiveParams, dense).stuck
+
+
+def test_the_summary_names_every_coefficient_and_the_data():
+    text = RESULT.summary()
+    assert all(name in text for name in RESULT.coefficients)
+    assert RESULT.data_hash in text
+
+
+def test_every_start_of_a_grid_can_be_followed():
+    runs = sweep(HOFFMANN_2022, noise=0.003)
+    grid = Grid(
+        {
+            "irreducible": [1.0, 2.0],
+            "params_scale": [1e2, 1e3],
+            "params_exponent": [0.0, 0.3],
+            "tokens_scale": [1e2, 1e3],
+            "tokens_exponent": [0.3],
+        }
+    )
+    found = fit_law(Chinchilla, runs, starts=grid, search=EVERY_START)
+    assert found.starts == found.polished == 16
+    assert found.value == pytest.approx(fit_law(Chinchilla, runs).value, rel=1e-9)
+
+
+def test_starting_at_given_laws_is_enough_when_they_are_near():
+    found = fit_law(EffectiveParams, RUNS, starts=Given((CHAPTER_002,)))
+    assert found.starts == 1
+    assert found.value == pytest.approx(RESULT.value, rel=1e-9)
+
+
+def test_progress_reaches_its_total_in_every_stage():
+    seen = {}
+    fit_law(EffectiveParams, RUNS, progress=lambda stage, done, total: seen.update({stage: (done, total)}))
+    assert set(seen) == {"screening", "first steps", "polishing"}
+    assert all(done == total for done, total in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fixed": {"alpha": 1.0}}, "has no coefficient alpha"),
+        ({"fixed": dict.fromkeys(RESULT.coefficients, 1.0)}, "leave at least one"),
+        ({"starts": Grid({"irreducible": [1.0]})}, "no values for params_scale"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_a_sentence(change, words):
+    with pytest.raises(ValueError, match=words):
+        fit_law(EffectiveParams, RUNS, **change)
+
+
+def test_fewer_runs_than_coefficients_are_refused():
+    few = RUNS.where(np.arange(len(RUNS)) < 5)
+    with pytest.raises(ValueError, match="5 runs cannot set the 6 free coefficients"):
+        fit_law(EffectiveParams, few)
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(ValueError, match="the runs have no params_total"):
+        fit_law(EffectiveParams, runs_from(Design(params_active=RUNS.design.params_active, tokens=1e9), RUNS.loss))
+
+
+def test_when_all_starts_fail_the_reason_is_given():
+    absurd = Given((dataclasses.replace(CHAPTER_002, params_exponent=1e5),))
+    with pytest.raises(ValueError, match=r"gives no number for \d+ of 120 runs"):
+        fit_law(EffectiveParams, RUNS, starts=absurd)
+
+
+def test_a_size_that_is_no_number_is_named_with_its_run():
+    design = dataclasses.replace(RUNS.design, params_total=np.where(np.arange(len(RUNS)) == 3, np.nan, 1e10))
+    with pytest.raises(ValueError, match="params_total is nan in run 4"):
+        fit_law(EffectiveParams, dataclasses.replace(RUNS, design=design))

@@ -1,0 +1,66 @@
+"""Held-out runs take no part in a fit, and test it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_fit_law import RUNS, sweep
+
+from moejax.fit.fit_law import Search, fit_law
+from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled
+from moejax.fit.starts import Sobol
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+
+QUICK = {"starts": Sobol(256), "search": Search(screened=16, halved=4)}
+
+
+def test_the_largest_runs_are_predicted_by_the_law_that_made_them():
+    runs = sweep(HOFFMANN_2022)
+    (found,) = hold_out(Chinchilla, runs, [largest(runs, "tokens")], **QUICK)
+    assert found.metrics.runs == 24
+    assert found.fit.metrics.runs == 96
+    assert found.metrics.max_relative_error < 1e-6
+
+
+def test_a_held_out_loss_has_no_influence_on_the_fit():
+    split = largest(RUNS, "params_active")
+    spoiled = dataclasses.replace(RUNS, loss=np.where(split.held_out, 99.0, RUNS.loss))
+    (one,), (other,) = (hold_out(Chinchilla, runs, [split], **QUICK) for runs in (RUNS, spoiled))
+    assert one.fit.law == other.fit.law
+    assert other.metrics.mae > 50
+
+
+def test_a_fit_with_weights_of_zero_is_the_fit_without_those_runs():
+    kept = np.arange(len(RUNS)) % 3 > 0
+    one, other = fit_law(Chinchilla, RUNS.only(kept), **QUICK), fit_law(Chinchilla, RUNS.where(kept), **QUICK)
+    assert one.value == pytest.approx(other.value, rel=1e-9)
+    assert one.coefficients == pytest.approx(other.coefficients, rel=1e-6)
+
+
+def test_folds_hold_every_run_out_once_and_never_split_a_group():
+    splits = list(folds(RUNS, 4))
+    assert (np.sum([s.held_out for s in splits], axis=0) == 1).all()
+    for split in splits:
+        assert not set(RUNS.group[split.held_out]) & set(RUNS.group[~split.held_out])
+
+
+def test_every_group_is_held_out_once():
+    assert len(list(each_group(RUNS))) == len(set(RUNS.group))
+
+
+def test_errors_are_pooled_by_the_number_of_runs():
+    found = hold_out(Chinchilla, RUNS, folds(RUNS, 3), **QUICK)
+    total = pooled(found)
+    assert total["max_relative_error"] == max(h.metrics.max_relative_error for h in found)
+    assert min(h.metrics.mae for h in found) <= total["mae"] <= max(h.metrics.mae for h in found)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "no runs on one side"), ({"above": 1e20}, "no runs")])
+def test_a_split_with_an_empty_side_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        largest(RUNS, "tokens", **options)
+
+
+def test_a_split_by_a_field_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="have no num_layers"):
+        largest(RUNS, "num_layers")
