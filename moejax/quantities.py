@@ -10,6 +10,7 @@ SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 _WRITTEN = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)", re.IGNORECASE)
 _LETTERS = "KMBT"
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def parse(text: str) -> float:
@@ -49,6 +50,14 @@ def format(value: float | int, digits: int = 4) -> str:
     while power < len(_LETTERS) and float(f"{abs(value) / 1000**power:.{digits}g}") >= 1000:
         power += 1
     return _plain(value / 1000**power, digits) + ("" if power == 0 else _LETTERS[power - 1])
+
+
+def format_bytes(value: float | int, digits: int = 4) -> str:
+    """Bytes in decimal units: ``10.74 TB``, ``70.27 kB``."""
+    power = 0
+    while power < len(_BYTES) - 1 and float(f"{abs(value) / 1000**power:.{digits}g}") >= 1000:
+        power += 1
+    return f"{_plain(value / 1000**power, digits)} {_BYTES[power]}"
 
 
 def _plain(value: float | int, digits: int) -> str:

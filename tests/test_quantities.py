@@ -61,6 +61,13 @@ def test_numbers_are_written_as_people_read_them(value, text):
     assert quantities.format(value) == text
 
 
+def test_bytes_have_their_own_letters():
+    assert quantities.format_bytes(10.74e12) == "10.74 TB"
+    assert quantities.format_bytes(70_272) == "70.27 kB"
+    assert quantities.format_bytes(999_999) == "1 MB"
+    assert quantities.format_bytes(0) == "0 B"
+
+
 @given(st.floats(min_value=1e-6, max_value=1e30))
 def test_what_is_written_is_read_back(value):
     assert quantities.parse(quantities.format(value, digits=6)) == pytest.approx(value, rel=1e-5)

@@ -1,0 +1,137 @@
+"""``moejax count``: parameters, FLOPs and bytes of an architecture, by part and as every paper counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from moejax.cli import given_architecture
+from moejax.cli.number import whole_number
+
+NAME = "count"
+HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
+EXAMPLE = "moejax count --arch deepseek-v3.1 --sequence-length 4096"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    given_architecture.add_arguments(parser, required=True)
+    parser.add_argument(
+        "--sequence-length",
+        type=whole_number,
+        default=4096,
+        metavar="TOKENS",
+        help="for attention scores (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print machine-readable, exact numbers")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Count and print."""
+    found = given_architecture.given(arguments)
+    assert found is not None, "the parser requires one"
+    if arguments.sequence_length < 1:
+        raise ValueError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")
+    name, architecture = found
+    counts = count(name, architecture, arguments.sequence_length)
+    if arguments.json:
+        print(json.dumps(counts, indent=2))
+    else:
+        _print(counts)
+    return 0
+
+
+def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
+    """Everything the command says, as plain numbers."""
+    from dataclasses import asdict
+
+    from moejax.laws.accounting import flops_per_token, params
+    from moejax.laws.catalogue import CATALOGUE
+    from moejax.laws.conventions import FLOPS, PARAMS
+    from moejax.laws.memory import kv_cache_bytes, training_memory
+
+    counts, flops = params(architecture), flops_per_token(architecture, sequence_length)
+    stated = CATALOGUE.get(name.lower())
+    return {
+        "name": name,
+        "sequence_length": sequence_length,
+        "params": asdict(counts),
+        "params_total": counts.total,
+        "params_active": counts.active,
+        "params_embedding": counts.vocabulary,
+        "flops_per_token_forward": asdict(flops),
+        "flops_per_token_training": flops.training,
+        "params_by_convention": {
+            key: {"total": c.total(architecture), "active": c.active(architecture), "source": c.source}
+            for key, c in PARAMS.items()
+        },
+        "flops_per_token_by_convention": {
+            key: {"training": c.per_token(architecture, sequence_length), "source": c.source}
+            for key, c in FLOPS.items()
+        },
+        "bytes": {
+            "adamw_float32": training_memory(architecture, 0).total,
+            "activations_per_token_bfloat16": training_memory(architecture, 1).activations,
+            "activations_per_token_recomputed": training_memory(architecture, 1, recompute=True).activations,
+            "kv_cache_per_token_bfloat16": kv_cache_bytes(architecture, 1),
+        },
+        "published": None
+        if stated is None
+        else {
+            "params_total": stated.params_total,
+            "params_active": stated.params_active,
+            "computed": stated.computed(),
+            "source": stated.source,
+            "note": stated.note,
+        },
+    }
+
+
+_BYTES = {
+    "adamw_float32": "parameters, gradients and AdamW's moments in float32",
+    "activations_per_token_bfloat16": "activations per token in bfloat16",
+    "activations_per_token_recomputed": "the same, layers computed again",
+    "kv_cache_per_token_bfloat16": "key-value cache per token in bfloat16",
+}
+
+
+def _print(counts: dict[str, Any]) -> None:
+    from moejax.cli.table import show
+    from moejax.quantities import format, format_bytes
+
+    def shares(parts: dict[str, Any], total: Any) -> list[list[str]]:
+        return [[part.replace("_", " "), format(n), f"{n / total:.2%}"] for part, n in parts.items() if n]
+
+    total, active = counts["params_total"], counts["params_active"]
+    rows = shares(counts["params"], total)
+    rows += [["total", format(total), ""], ["active", format(active), f"{active / total:.2%}"]]
+    show(f"Parameters of {counts['name']}", ["part", "parameters", "share"], rows)
+
+    forward = counts["flops_per_token_forward"]
+    rows = shares(forward, sum(forward.values()))
+    rows += [["forward", format(sum(forward.values())), ""]]
+    rows += [["training", format(counts["flops_per_token_training"]), ""]]
+    show(
+        f"FLOPs per token, sequences of {counts['sequence_length']}, not halved for causality",
+        ["part", "FLOPs", "share"],
+        rows,
+    )
+
+    rows = [
+        [k, format(c["total"]), format(c["active"]), c["source"]] for k, c in counts["params_by_convention"].items()
+    ]
+    show("Parameters by convention", ["convention", "total", "active", "source"], rows, words=["source"])
+    rows = [[k, format(c["training"]), c["source"]] for k, c in counts["flops_per_token_by_convention"].items()]
+    show("Training FLOPs per token by convention", ["convention", "FLOPs", "source"], rows, words=["source"])
+    show("Memory", ["what", "bytes"], [[_BYTES[k], format_bytes(n)] for k, n in counts["bytes"].items()])
+
+    if (stated := counts["published"]) is not None:
+        computed = stated["computed"]
+        rows = [
+            ["total", format(stated["params_total"]), format(computed[0])],
+            ["active", format(stated["params_active"]), format(computed[1])],
+        ]
+        show(f"Published: {stated['source']}", ["parameters", "stated", "counted so"], rows)
+        if stated["note"]:
+            print(stated["note"])

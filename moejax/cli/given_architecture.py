@@ -1,0 +1,44 @@
+"""An architecture given at the command line: a published model's name, or a config file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moejax.architecture import Architecture
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """``--arch`` and ``--config``, of which at most one may be given."""
+    group = parser.add_mutually_exclusive_group(required=required)
+    group.add_argument("--arch", metavar="NAME", help="a published model, as deepseek-v3.1")
+    group.add_argument("--config", metavar="FILE.py[:arg]", help="a config file with an `architecture`")
+
+
+def given(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
+    """The name and the architecture that were given, checked; None if none was.
+
+    Raises:
+      ValueError: an unknown model, or a config file that cannot be read or describes no model.
+    """
+    if arguments.arch:
+        from moejax.laws.catalogue import find
+
+        return arguments.arch, find(arguments.arch).architecture
+    if arguments.config:
+        return arguments.config, _from_config(arguments.config)
+    return None
+
+
+def _from_config(config: str) -> Architecture:
+    from moejax.architecture import Architecture
+    from moejax.cli.config_file import read
+    from moejax.config import build
+
+    settings = read(config).to_dict()
+    if "architecture" not in settings:
+        raise ValueError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
+    architecture = build(Architecture, settings["architecture"], "config.architecture")
+    architecture.check()
+    return architecture

@@ -1,0 +1,102 @@
+"""``moejax count``."""
+
+import argparse
+import json
+
+import pytest
+
+from moejax.architecture import Architecture
+from moejax.cli import count
+from moejax.laws.accounting import params
+from moejax.laws.catalogue import CATALOGUE
+
+CONFIG = """
+from ml_collections import ConfigDict
+
+def get_config(width="64"):
+    return ConfigDict({"architecture": {
+        "vocab_size": 1000, "model_dim": int(width), "num_layers": 2, "num_heads": 4, "num_kv_heads": 2,
+        "head_dim": 16, "num_experts": 8, "top_k": 2, "expert_hidden": 32,
+    }, "seed": 0})
+"""
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    count.add_arguments(parser)
+    return count.run(parser.parse_args(arguments))
+
+
+def test_the_example_in_the_help_runs(capsys):
+    assert run(*count.EXAMPLE.split()[2:]) == 0
+    printed = capsys.readouterr().out
+    assert "routed experts idle" in printed
+    assert "671B" in printed
+
+
+def test_json_is_exact_and_its_parts_add_up(capsys):
+    assert run("--arch", "qwen3-30b-a3b", "--json") == 0
+    counts = json.loads(capsys.readouterr().out)
+    expected = params(CATALOGUE["qwen3-30b-a3b"].architecture)
+    assert counts["params_total"] == sum(counts["params"].values()) == expected.total
+    assert counts["params_active"] == expected.active
+    assert counts["flops_per_token_training"] == 3 * sum(counts["flops_per_token_forward"].values())
+
+
+def test_sequence_lengths_are_written_as_people_write_them(capsys):
+    run("--arch", "mixtral-8x7b", "--sequence-length", "4.096K", "--json")
+    assert json.loads(capsys.readouterr().out)["sequence_length"] == 4096
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_published_model_can_be_printed(name, capsys):
+    assert run("--arch", name) == 0
+    assert "Published" in capsys.readouterr().out
+
+
+def test_a_config_file_is_counted_and_takes_an_argument(tmp_path, capsys):
+    file = tmp_path / "small.py"
+    file.write_text(CONFIG)
+    for given, width in ((str(file), 64), (f"{file}:128", 128)):
+        assert run("--config", given, "--json") == 0
+        architecture = Architecture(
+            vocab_size=1000,
+            model_dim=width,
+            num_layers=2,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=16,
+            num_experts=8,
+            top_k=2,
+            expert_hidden=32,
+        )
+        assert json.loads(capsys.readouterr().out)["params_total"] == params(architecture).total
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--arch", "gpt-oss"], "did you mean"),
+        (["--config", "nowhere.py"], "There is no config file"),
+        (["--arch", "glm-4.5", "--sequence-length", "0"], "at least one token"),
+    ],
+)
+def test_mistakes_are_answered_in_sentences(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        run(*arguments)
+
+
+def test_a_file_that_is_no_config_is_named(tmp_path):
+    file = tmp_path / "other.py"
+    file.write_text("x = 1\n")
+    with pytest.raises(ValueError, match="get_config"):
+        run("--config", str(file))
+    file.write_text("from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({'seed': 0})\n")
+    with pytest.raises(ValueError, match="no `architecture`"):
+        run("--config", str(file))
+
+
+def test_a_length_that_is_no_number_is_answered_with_an_example(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("--arch", "glm-4.5", "--sequence-length", "long")
+    assert "write it as 30B" in capsys.readouterr().err
