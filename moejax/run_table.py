@@ -104,6 +104,11 @@ def read(path: str | Path) -> DataFrame:
     Raises:
       ValueError: there is no such file, it is of no known kind, or a known column holds what it may not.
     """
+    return check(read_as_it_is(path), where=str(path))
+
+
+def read_as_it_is(path: str | Path) -> DataFrame:
+    """The table in a file, unchecked: for columns that must be renamed or computed first."""
     path = Path(path)
     reader = _by_suffix(path, _READERS)
     if not path.is_file():
@@ -112,7 +117,9 @@ def read(path: str | Path) -> DataFrame:
         frame = reader(path)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a table: {error}") from error
-    return check(frame, where=str(path))
+    if not len(frame):
+        raise ValueError(f"{path} has no rows.")
+    return frame
 
 
 def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:

@@ -166,6 +166,23 @@ def bootstrap(
     )
 
 
+def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
+    """Intervals as plain data; what is not finite is null."""
+    intervals = {
+        name: {k: v if np.isfinite(v) else None for k, v in dataclasses.asdict(found).items()}
+        | {"says_nothing": found.says_nothing}
+        for name, found in resampled.coefficients(level).items()
+        if name not in result.fixed
+    }
+    return {
+        "resamples": len(resampled.values),
+        "by": resampled.by,
+        "level": level,
+        "unfinished": resampled.unfinished,
+        "coefficients": intervals,
+    }
+
+
 def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
     """Coefficients with their intervals, as text."""
     lines = [f"{'coefficient':<26}{'fit':>14}{'SD':>12}   {level:.0%} interval, {len(resampled.values)} resamples"]

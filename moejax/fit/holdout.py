@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -86,3 +86,26 @@ def pooled(found: Iterable[HeldOut]) -> Mapping[str, float]:
         "rmse": float(np.sqrt(np.average([h.metrics.rmse**2 for h in found], weights=counts))),
         "max_relative_error": max(h.metrics.max_relative_error for h in found),
     }
+
+
+def table(found: Iterable[HeldOut]) -> str:
+    """Errors of each split, and over all of them, as text."""
+    found = list(found)
+    lines = [f"{'held out':<28}{'runs':>6}{'MAE':>10}{'RMSE':>10}{'largest, %':>12}{'RMSE fitted':>14}"]
+    for h in found:
+        m = h.metrics
+        errors = f"{m.mae:>10.5f}{m.rmse:>10.5f}{100 * m.max_relative_error:>12.3f}{h.fit.metrics.rmse:>14.5f}"
+        lines.append(f"{h.name:<28}{m.runs:>6}{errors}")
+    if len(found) > 1:
+        total = pooled(found)
+        largest_error = 100 * total["max_relative_error"]
+        lines.append(f"{'all of these':<34}{total['mae']:>10.5f}{total['rmse']:>10.5f}{largest_error:>12.3f}")
+    return "\n".join(lines)
+
+
+def to_json(found: Iterable[HeldOut]) -> list[dict[str, Any]]:
+    """Errors of each split as plain data."""
+    return [
+        {"name": h.name, "errors": asdict(h.metrics), "law": h.fit.coefficients, "converged": h.fit.converged}
+        for h in found
+    ]
