@@ -1,0 +1,45 @@
+"""Counted twice: by arithmetic on the architecture, and on the arrays of the built model."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.architecture import Architecture
+from moejax.laws.accounting import params
+from moejax.model.transformer import count
+
+
+@st.composite
+def architectures(draw) -> Architecture:
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    layers = draw(st.integers(1, 4))
+    num_experts = draw(st.sampled_from([0, 2, 5, 8]))
+    mixture = {
+        "num_experts": num_experts,
+        "top_k": draw(st.integers(1, max(1, num_experts))),
+        "expert_hidden": draw(st.integers(1, 40)),
+        "num_shared_experts": draw(st.integers(0, 2)),
+        "shared_hidden": draw(st.sampled_from([0, 7])),
+        "num_dense_layers": draw(st.integers(0, layers - 1)),
+    }
+    return Architecture(
+        vocab_size=draw(st.integers(2, 99)),
+        model_dim=draw(st.integers(1, 50)),
+        num_layers=layers,
+        num_heads=kv_heads * group,
+        num_kv_heads=kv_heads,
+        head_dim=2 * draw(st.integers(1, 8)),
+        dense_hidden=draw(st.integers(1, 60)),
+        qk_norm=draw(st.booleans()),
+        attention_bias=draw(st.booleans()),
+        tied_embeddings=draw(st.booleans()),
+        **(mixture if num_experts else {}),
+    )
+
+
+@settings(deadline=None, max_examples=25)
+@given(architectures())
+def test_the_built_model_has_the_parameters_that_were_counted(architecture):
+    counted, built = params(architecture), count(architecture)
+    assert counted.total == built.total
+    assert counted.active == built.active
+    assert counted.vocabulary == built.embedding
