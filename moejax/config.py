@@ -69,7 +69,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where} is {value!r}; it must be a list.")
         return tuple(_convert(typing.get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is dict:
-        return dict(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where} is {value!r}; it must be a group of named items.")
+        return {key: _convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value == int(value):

@@ -1,25 +1,89 @@
-"""A progress bar on stderr, so that stdout carries results alone."""
+"""Progress of long work on stderr: a bar on a terminal, a line now and then elsewhere; stdout carries results alone."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Any
+
+SECONDS_BETWEEN_LINES = 15.0
+
+Update = Callable[[float, str], None]
+"""``update(share, text)``: how much is done, and what is happening."""
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields ``show(stage, done, total)``; shows nothing where stderr is not a terminal."""
+@contextlib.contextmanager
+def progress_display() -> Iterator[Update]:
+    """Yields ``update(share, text)`` for one piece of work."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        tasks = {}
+    columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(
+        *columns,
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        speed_estimate_period=120,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda share, text: bar.update(task, completed=share, description=text)
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(tasks[stage], completed=done, total=total)
 
-        yield show
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yields ``show(stage, done, total)`` for work in stages, such as a fit."""
+    with progress_display() as update:
+        yield lambda stage, done, total: update(done / max(total, 1), stage)
+
+
+@contextlib.contextmanager
+def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, dict[str, Any]], None]]:
+    """Yields the ``progress`` of ``moejax.train.loop.train``."""
+    if quiet:
+        yield lambda steps, values: None
+        return
+    with progress_display() as update:
+
+        def report(steps: int, values: dict[str, Any]) -> None:
+            loss = f"loss {values['loss']:.3f}" if "loss" in values else ""
+            total = training.recipe.total_steps
+            update(steps / total, f"{training.name}: step {steps:,} of {total:,} {loss}")
+
+        yield report
+
+
+def _lines() -> Update:
+    began = printed = time.monotonic()
+    first: float | None = None
+
+    def update(share: float, text: str) -> None:
+        nonlocal printed, first
+        now = time.monotonic()
+        first = share if first is None else first
+        if now - printed < SECONDS_BETWEEN_LINES:
+            return
+        printed = now
+        pace = (share - first) / (now - began)
+        rest = f", about {clock((1 - share) / pace)} left" if pace > 0 and share < 1 else ""
+        print(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})", file=sys.stderr, flush=True)
+
+    return update
+
+
+def clock(seconds: float) -> str:
+    """Seconds as minutes and seconds, ``12:07``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d}"

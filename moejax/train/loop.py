@@ -59,16 +59,16 @@ def train(
     training.check()
     claim(folder, "training.json", training.as_json())
     with only_writer(folder):
-        text = corpus.prepare(
-            training.data.source, data_folder or folder / "data", validation_share=training.data.validation_share
-        )
+        data_folder = data_folder or folder / "data"
+        choices = training.recipe.data
+        text = corpus.prepare(choices.source, data_folder, validation_share=choices.validation_share)
         _check_corpus(training, text)
-        rows = [_read_row(folder, budget) for budget in training.budgets_tokens]
+        rows = [_read_row(folder, budget) for budget in training.recipe.budgets_tokens]
         if None not in rows:
-            progress(training.total_steps, {})
+            progress(training.recipe.total_steps, {})
             return rows  # type: ignore[return-value]
-        mesh = make_mesh(training.mesh)
-        check_divides(training.batch_sequences, mesh)
+        mesh = make_mesh(training.recipe.mesh)
+        check_divides(training.recipe.batch_sequences, mesh)
         with jax.set_mesh(mesh):
             return _train(
                 training, folder, data_folder or folder / "data", text, make_program(training, mesh), progress
@@ -77,21 +77,21 @@ def train(
 
 def legs(training: Training) -> tuple[Leg, list[Leg]]:
     """The trunk, and a branch per budget."""
-    optimizer = training.optimizer
+    optimizer = training.recipe.optimizer
 
     def schedule(decay_start: float, decay_steps: float) -> WarmupStableDecay:
         return WarmupStableDecay(
             peak=optimizer.learning_rate,
-            warmup_steps=float(training.warmup_steps),
+            warmup_steps=float(training.recipe.warmup_steps),
             decay_start=decay_start,
             decay_steps=decay_steps,
             final_share=optimizer.final_share,
         )
 
-    trunk = Leg(TRUNK, 0, training.trunk_steps, schedule(math.inf, 1.0), 0)
+    trunk = Leg(TRUNK, 0, training.recipe.trunk_steps, schedule(math.inf, 1.0), 0)
     branches, before = [], trunk.end
-    for budget in training.budgets_tokens:
-        start, end = training.decay_start(budget), training.steps(budget)
+    for budget in training.recipe.budgets_tokens:
+        start, end = training.recipe.decay_start(budget), training.recipe.steps(budget)
         branches.append(Leg(branch_name(budget), start, end, schedule(float(start), float(end - start)), before))
         before += end - start
     return trunk, branches
@@ -107,7 +107,7 @@ def _train(
     if (trunk_saves.latest() or 0) < trunk.end:
         run.leg(trunk, trunk_saves, first=lambda batches: program.init(training.seed))
     rows = []
-    for budget, branch in zip(training.budgets_tokens, branches, strict=True):
+    for budget, branch in zip(training.recipe.budgets_tokens, branches, strict=True):
         row = _read_row(folder, budget)
         if row is None:
             saves = Checkpoints(folder / "checkpoints" / branch.name)
@@ -138,7 +138,7 @@ class _Runner:
         self.training, self.folder, self.data_folder = training, folder, data_folder
         self.program, self.log, self.progress = program, log, progress
         self.sharding = batch_sharding(program.mesh)
-        shape = (training.batch_sequences, training.data.sequence_length + 1)
+        shape = (training.recipe.batch_sequences, training.recipe.data.sequence_length + 1)
         schedule = legs(training)[0].schedule
         batch = jax.ShapeDtypeStruct(shape, jnp.int32)
         # Compiled ahead of time, so that the seconds that are logged are seconds of training.
@@ -150,32 +150,36 @@ class _Runner:
         training = self.training
         batches = data.training_batches(
             self.data_folder,
-            batch=training.batch_sequences,
-            length=training.data.sequence_length,
+            batch=training.recipe.batch_sequences,
+            length=training.recipe.data.sequence_length,
             seed=training.seed,
             process=jax.process_index(),
             processes=jax.process_count(),
         )
         latest = saves.latest()
         state = first(batches) if latest is None else saves.restore(latest, self.program, batches)
-        done = int(state.step)
-        self.seconds = self.log.rewind(leg.name, done)
-        every = max(1, training.checkpoint_tokens // training.batch_tokens) if training.checkpoint_tokens else leg.end
-        # Branches start from here, so the trunk must have been saved there.
-        stops = {training.decay_start(budget) for budget in training.budgets_tokens} if leg.name == TRUNK else set()
+        first_step = int(state.step)
+        self.seconds = self.log.rewind(leg.name, first_step)
+        recipe = training.recipe
+        every = max(1, recipe.checkpoint_tokens // recipe.batch_tokens) if recipe.checkpoint_tokens else leg.end
+        # Branches start from the trunk's checkpoints.
+        stops = {recipe.decay_start(budget) for budget in recipe.budgets_tokens} if leg.name == TRUNK else set()
         started = time.perf_counter()
-        for position in range(done + 1, leg.end + 1):
+        for position in range(first_step + 1, leg.end + 1):
             batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))
             state, metrics = self.step(state, batch, leg.schedule)
-            if position % training.log_every_steps == 0 or position == leg.end:
+            if position % training.recipe.log_every_steps == 0 or position == leg.end:
                 values = {name: float(value) for name, value in metrics.items()}
                 self._check_finite(values, leg, position)
                 now = time.perf_counter()
                 self.seconds, started = self.seconds + now - started, now
-                values |= {"tokens": position * training.batch_tokens, "seconds": self.seconds}
-                self.log.write(leg.name, position, values)
+                done = leg.steps_before + position - leg.start
+                tokens = position * training.recipe.batch_tokens
+                self.log.write(
+                    leg.name, position, {"tokens": tokens, "steps_done": done, "seconds": self.seconds, **values}
+                )
                 self.log.flush()
-                self.progress(leg.steps_before + position - leg.start, values)
+                self.progress(done, values)
             if position % every == 0 or position == leg.end or position in stops:
                 self.log.flush()
                 saves.save(state, batches)
@@ -184,9 +188,9 @@ class _Runner:
     def measure(self, state: TrainState, branch: Leg) -> Measured:
         """Loss and routing on the fixed validation windows, and what the log tells of the training."""
         training = self.training
-        count = training.data.validation_tokens // training.data.sequence_length
-        windows = data.validation_windows(self.data_folder, length=training.data.sequence_length, windows=count)
-        size = training.batch_sequences
+        count = training.recipe.data.validation_tokens // training.recipe.data.sequence_length
+        windows = data.validation_windows(self.data_folder, length=training.recipe.data.sequence_length, windows=count)
+        size = training.recipe.batch_sequences
         if len(windows) < size:
             raise ValueError(
                 f"The validation corpus has {len(windows)} windows, fewer than one batch of {size}; lower batch_tokens."

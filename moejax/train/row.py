@@ -38,9 +38,9 @@ class Measured:
 
 def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Measured) -> dict[str, Any]:
     """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``."""
-    architecture, optimizer = training.architecture, training.optimizer
-    steps, start = training.steps(budget_tokens), training.decay_start(budget_tokens)
-    tokens = steps * training.batch_tokens
+    architecture, optimizer = training.architecture, training.recipe.optimizer
+    steps, start = training.recipe.steps(budget_tokens), training.recipe.decay_start(budget_tokens)
+    tokens = steps * training.recipe.batch_tokens
     counts = transformer.count(architecture)
     design = design_of(architecture, tokens)
     trunk = [line for line in measured.log if line["run"] == TRUNK and line["step"] <= start]
@@ -64,14 +64,14 @@ def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Mea
         "params_active": counts.active,
         "params_embedding": counts.embedding,
         "tokens": tokens,
-        "flops": tokens * flops_per_token(architecture, training.data.sequence_length).training,
-        "batch_tokens": training.batch_tokens,
-        "sequence_length": training.data.sequence_length,
+        "flops": tokens * flops_per_token(architecture, training.recipe.data.sequence_length).training,
+        "batch_tokens": training.recipe.batch_tokens,
+        "sequence_length": training.recipe.data.sequence_length,
         "learning_rate": optimizer.learning_rate,
         "weight_decay": optimizer.weight_decay,
         "schedule": "warmup_stable_decay",
-        "warmup_tokens": training.warmup_steps * training.batch_tokens,
-        "decay_tokens": (steps - start) * training.batch_tokens,
+        "warmup_tokens": training.recipe.warmup_steps * training.recipe.batch_tokens,
+        "decay_tokens": (steps - start) * training.recipe.batch_tokens,
         "loss": measured.validation_nats / measured.validation_targets.size,
         "bits_per_byte": measured.validation_nats / bytes_of_text / math.log(2),
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),

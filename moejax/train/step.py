@@ -54,8 +54,8 @@ class Program:
 
 def make_program(training: Training, mesh: Mesh) -> Program:
     """Build the functions of a training on a mesh. Compilation happens at their first call."""
-    architecture, runtime = training.architecture, training.runtime
-    optimizer = adamw(training.optimizer, transformer.matrices(architecture))
+    architecture, runtime = training.architecture, training.recipe.runtime
+    optimizer = adamw(training.recipe.optimizer, transformer.matrices(architecture))
 
     def init(seed: int) -> TrainState:
         params = transformer.init(architecture, jax.random.key(seed))
@@ -64,7 +64,7 @@ def make_program(training: Training, mesh: Mesh) -> Program:
     def loss(params: Any, batch: Int[Array, "sequences length_plus_1"]) -> tuple[Array, dict[str, Array]]:
         output = transformer.forward(architecture, runtime, params, batch[:, :-1])
         nats = cross_entropy(output.logits, batch[:, 1:]).mean()
-        weighted, raw = auxiliary(output.routing, training.loss)
+        weighted, raw = auxiliary(output.routing, training.recipe.loss)
         return nats + weighted, {"loss": nats, **raw, **health(output.routing)}
 
     def step(state: TrainState, batch: Array, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
@@ -107,7 +107,7 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
     params = param_shardings(axes, abstract.params, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
     optimizer = optax.tree.map_params(
-        adamw(training.optimizer, transformer.matrices(training.architecture)),
+        adamw(training.recipe.optimizer, transformer.matrices(training.architecture)),
         lambda _, sharding: sharding,
         abstract.optimizer,
         params,

@@ -1,9 +1,10 @@
-"""One training: everything that decides its numbers, as one frozen value that travels with its results."""
+"""One training as one frozen value, which decides its numbers and travels with its results."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,15 +43,13 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """One architecture trained to one or more token budgets.
+class Recipe:
+    """How a model is trained, apart from what it is: budgets, data, optimiser, runtime.
 
     All budgets share one trunk at stable learning rate; from it a branch per budget decays (Zhao et al. §3). The
     longest budget decides the trunk's length, so further budgets cost only their decay.
     """
 
-    name: str
-    architecture: Architecture
     budgets_tokens: tuple[int, ...]
     """Training tokens of each branch, in ascending order; made whole batches."""
     batch_tokens: int
@@ -59,10 +58,9 @@ class Training:
     loss: LossWeights = field(default_factory=LossWeights)
     runtime: Runtime = field(default_factory=Runtime)
     mesh: MeshShape = field(default_factory=MeshShape)
-    seed: int = 0
     log_every_steps: int = 10
     checkpoint_tokens: int = 0
-    """Tokens between two checkpoints; 0 saves only at the ends of trunk and branches."""
+    """Tokens between two checkpoints; 0 saves only where branches start and end."""
 
     @property
     def batch_sequences(self) -> int:
@@ -93,19 +91,8 @@ class Training:
         """Steps of the trunk and all branches."""
         return self.trunk_steps + sum(self.steps(b) - self.decay_start(b) for b in self.budgets_tokens)
 
-    def fingerprint(self) -> str:
-        """Hash of everything above: equal fingerprints give equal numbers on equal software."""
-        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data that ``moejax.config.build`` reads back."""
-        return dump(self)
-
     def check(self) -> None:
-        """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
-        self.architecture.check()
-        if self.architecture.router not in ROUTERS:
-            raise ValueError(unknown(f"router {self.architecture.router!r}", self.architecture.router, list(ROUTERS)))
+        """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
         for part in (self.data, self.optimizer, self.loss, self.runtime):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
@@ -119,15 +106,50 @@ class Training:
             raise ValueError(
                 f"budgets_tokens is {list(self.budgets_tokens)}; list each budget once, in ascending order."
             )
-        if self.steps(self.budgets_tokens[0]) < 2:
+        shortest = self.budgets_tokens[0]
+        if self.steps(shortest) < 2:
             raise ValueError(
-                f"The budget of {self.budgets_tokens[0]:,} tokens is fewer than two steps of {self.batch_tokens:,}; "
-                f"raise it, or lower batch_tokens."
+                f"The budget of {shortest:,} tokens is fewer than two steps of {self.batch_tokens:,}; raise it, or "
+                f"lower batch_tokens."
             )
-        if self.decay_start(self.budgets_tokens[0]) < self.warmup_steps:
+        if self.decay_start(shortest) < self.warmup_steps:
             raise ValueError(
-                f"The budget of {self.budgets_tokens[0]:,} tokens starts its decay before the warm-up of "
+                f"The budget of {shortest:,} tokens starts its decay before the warm-up of "
                 f"{self.optimizer.warmup_tokens:,} tokens ends; raise the budget or lower optimizer.warmup_tokens."
             )
         if self.log_every_steps < 1 or self.checkpoint_tokens < 0:
             raise ValueError("log_every_steps must be at least 1 and checkpoint_tokens at least 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One architecture, trained by one recipe from one seed: everything that decides the numbers of its runs."""
+
+    name: str
+    architecture: Architecture
+    recipe: Recipe
+    seed: int = 0
+
+    def fingerprint(self) -> str:
+        """Hash of everything above: equal fingerprints give equal numbers on equal software."""
+        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data that ``moejax.config.build`` reads back."""
+        return dump(self)
+
+    def check(self) -> None:
+        """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name is {self.name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
+        try:
+            self.architecture.check()
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        router = self.architecture.router
+        if router not in ROUTERS:
+            raise ValueError(unknown(f"{self.name}: router {router!r}", router, list(ROUTERS)))
+        self.recipe.check()
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -1,0 +1,111 @@
+"""``moejax COMMAND …``: finds the command, and turns mistakes into sentences.
+
+Exit status: 0 done, 2 the user's mistake, 1 ours, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import moejax
+from moejax.cli import COMMANDS
+from moejax.cli.errors import UserError
+
+DONE, OURS, USERS, STOPPED = 0, 1, 2, 130
+
+_INTRODUCTION = """\
+moejax: decide what Mixture-of-Experts model to train, and then train it.
+
+  moejax study --config=configs/studies/quickstart.py      a sweep, its laws, a decision, a report
+  moejax train --config=configs/tiny.py                    one model, seconds on a CPU
+  moejax fit runs.csv --law effective_params               a law from a table of runs
+"""
+
+_CONVENTIONS = """\
+every command:
+  moejax COMMAND --help      what it does, its options, an example
+  --json                     the result on stdout as JSON; messages go to stderr
+  --out DIR                  where results are written
+  numbers                    as people write them: 30B, 1.5T, 1e22
+  --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
+
+exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax, 130 stopped
+"""
+
+
+def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words without, and the words that are, overrides: ``--config.a.b=value`` or ``--config.a.b value``."""
+    rest, overrides = [], []
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--config."):
+            rest.append(word)
+        elif "=" in word or not words or words[0].startswith("--"):
+            overrides.append(word)
+        else:
+            overrides.append(f"{word}={words.pop(0)}")
+    return rest, overrides
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return DONE
+    if arguments[0] == "--version":
+        print(f"moejax {moejax.__version__}")
+        return DONE
+    name, *rest = arguments
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}."
+        return _fail(f"{name} is no command; {hint}")
+    command = importlib.import_module(f"moejax.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"moejax {name}",
+        description=command.HELP,
+        epilog=f"example:\n{command.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    try:
+        words, overrides = split_overrides(rest)
+        options = parser.parse_args(words)
+        if overrides and not getattr(options, "config", None):
+            raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
+        options.overrides = overrides
+        return command.run(options)
+    except ValueError as error:
+        if os.environ.get("MOEJAX_TRACEBACK"):
+            raise
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept; the same command goes on from there.", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:
+        # The reader of our output went away (as in `moejax laws | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}   {line}" for name, line in COMMANDS.items())
+    return f"{_INTRODUCTION}\ncommands:\n{commands}\n\n{_CONVENTIONS}"
+
+
+def _fail(message: str) -> int:
+    print(f"moejax: {message}", file=sys.stderr)
+    return USERS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""The command line: one command a file, each with ``NAME``, ``HELP``, ``EXAMPLE``, ``add_arguments`` and ``run``.
+
+Modules here are light; what a command needs is imported when it runs.
+"""
+
+COMMANDS = {
+    "study": "train a family of models, fit laws to it, decide, report",
+    "train": "train one model to one or more token budgets",
+    "fit": "fit a law to a table of runs",
+    "report": "write the report of a study's folder",
+    "predict": "loss that published laws predict for a model",
+    "count": "parameters, FLOPs and memory of a model, by part and by convention",
+    "laws": "the laws, their papers and constants",
+}
+"""Every command with its one line of help, in the order of ``moejax --help``; module ``moejax.cli.NAME`` runs it."""

@@ -1,0 +1,134 @@
+"""Config files at the door: a ConfigDict comes in, overrides are applied, a frozen dataclass goes on.
+
+A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--config=FILE.py:arg``, that returns an
+``ml_collections.ConfigDict``. Nothing beyond this module sees a ConfigDict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ml_collections import ConfigDict
+
+from moejax.cli.errors import UserError
+from moejax.config import build, dump, unknown
+from moejax.quantities import parse
+
+T = TypeVar("T")
+
+
+def add_config_argument(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add ``--config=FILE.py[:arg]``; the command line collects its overrides as ``arguments.overrides``."""
+    parser.add_argument(
+        "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
+    )
+
+
+def load(cls: type[T], config: str, overrides: list[str]) -> T:
+    """The dataclass that a config file and its overrides describe. Any setting can be overridden, also one that the
+    file leaves at its default.
+
+    Raises:
+      UserError: no such file, no such key (naming the nearest), or a value of the wrong type.
+    """
+    settings = dump(build(cls, read(config).to_dict()))
+    for word in overrides:
+        override(settings, word)
+    return build(cls, settings)
+
+
+def read(config: str) -> ConfigDict:
+    """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
+    name, _, argument = config.partition(":")
+    path = Path(name)
+    if not path.is_file():
+        near = sorted(Path("configs").rglob("*.py"))
+        known = f" Here are {', '.join(str(p) for p in near)}." if near else ""
+        raise UserError(f"There is no config file {name}.{known}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(f"{name} cannot be read: {type(error).__name__}: {error}.") from error
+    if not hasattr(module, "get_config"):
+        raise UserError(f"{name} is no config file: it has no function get_config.")
+    takes_argument = bool(inspect.signature(module.get_config).parameters)
+    if argument and not takes_argument:
+        raise UserError(f"{name} takes no argument, but :{argument} was given; leave it out.")
+    found = module.get_config(argument) if takes_argument and argument else module.get_config()
+    if not isinstance(found, ConfigDict):
+        raise UserError(
+            f"get_config of {name} returned a {type(found).__name__}; it must be an ml_collections.ConfigDict."
+        )
+    return found
+
+
+def override(settings: dict[str, Any], word: str) -> None:
+    """Apply ``--config.a.b=value``: the new value is read as the type of the one it replaces."""
+    path, equals, text = word.removeprefix("--").partition("=")
+    if not equals:
+        raise UserError(f"--{path} has no value; write --{path}=VALUE.")
+    *groups, last = path.split(".")[1:]
+    here, where = settings, "config"
+    for key in groups:
+        here, where = here[_known(here, key, where)], f"{where}.{key}"
+    last = _known(here, last, where)
+    here[last] = _value(text, here[last], path)
+
+
+def _known(group: Any, key: str, where: str) -> Any:
+    if isinstance(group, list):
+        if not key.isdigit() or int(key) >= len(group):
+            raise UserError(f"{where}.{key} is not known; {where} is a list with items 0 to {len(group) - 1}.")
+        return int(key)
+    if not isinstance(group, dict):
+        raise UserError(f"{where} is a single setting, so it has no {key}.")
+    if key not in group:
+        raise UserError(unknown(f"{where}.{key}", key, list(group)))
+    return key
+
+
+def _value(text: str, old: Any, path: str) -> Any:
+    if isinstance(old, dict):
+        raise UserError(f"{path} is a group of settings ({', '.join(old)}); change one of them.")
+    if isinstance(old, bool):
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"{path} is {text!r}; it must be true or false.")
+        return text.lower() == "true"
+    if isinstance(old, int | float):
+        return _number(text, old, path)
+    if isinstance(old, list | tuple):
+        words = [word for word in text.strip("[]()").split(",") if word.strip()]
+        like = old[0] if old else ""
+        return [_value(word.strip(), like, path) for word in words]
+    if old is None:
+        return None if text.lower() == "none" else _literal(text)
+    return text
+
+
+def _number(text: str, old: int | float, path: str) -> int | float:
+    kind = "a whole number" if isinstance(old, int) else "a number"
+    try:
+        value = parse(text)
+    except ValueError:
+        raise UserError(f"{path} is {text!r}; it must be {kind}.") from None
+    if isinstance(old, int):
+        if value != int(value):
+            raise UserError(f"{path} is {text}; it must be a whole number.")
+        return int(value)
+    return float(value)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
