@@ -8,7 +8,8 @@ import jax
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.published import Published
 
 
 @law
@@ -22,6 +23,7 @@ class Chinchilla:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")
+    outputs: ClassVar = LOSS
 
     irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
     params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
@@ -41,6 +43,53 @@ HOFFMANN_2022 = Chinchilla(
     irreducible=1.6934, params_scale=406.4, params_exponent=0.3392, tokens_scale=410.7, tokens_exponent=0.2849
 )
 """Approach 3, Eq. 10, with the digits of the published source file: nats per token on MassiveText."""
+
+
+PUBLISHED = {
+    "hoffmann-2022": Published(
+        law=HOFFMANN_2022,
+        source="Hoffmann et al. 2022, Eq. 10 (Approach 3), with the digits of the published source file",
+        mark="read",
+        data="MassiveText, one epoch",
+        fitted={"params_active": (70e6, 16e9), "tokens": (5e9, 500e9)},
+        remark="The fit had not converged; besiroglu-2024 is the same data fitted to the end.",
+    ),
+    "besiroglu-2024": Published(
+        law=Chinchilla(
+            irreducible=1.8172,
+            params_scale=482.01,
+            params_exponent=0.3478,
+            tokens_scale=2085.43,
+            tokens_exponent=0.3658,
+        ),
+        source="Besiroglu et al. 2024: 240 of Hoffmann's runs, read off its Figure 4",
+        mark="verified",
+        data="MassiveText, one epoch",
+        fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
+    ),
+    "epoch-optimum": Published(
+        law=Chinchilla(
+            irreducible=1.817218,
+            params_scale=477.826,
+            params_exponent=0.347310,
+            tokens_scale=2143.417,
+            tokens_exponent=0.367172,
+        ),
+        source="the minimum of besiroglu-2024's objective on its data, to more digits than printed there",
+        mark="verified",
+        data="MassiveText, one epoch",
+        fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
+    ),
+    "krajewski-2024-dense": Published(
+        law=Chinchilla(
+            irreducible=0.47, params_scale=16.3, params_exponent=0.126, tokens_scale=26.7, tokens_exponent=0.127
+        ),
+        source="Krajewski et al. 2024, Table 1, dense",
+        mark="read",
+        data="C4",
+        remark="Parameters are counted without embeddings; the irreducible loss is that of the fine-grained law.",
+    ),
+}
 
 
 FLOPS_PER_PARAM_AND_TOKEN = 6.0

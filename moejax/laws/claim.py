@@ -6,6 +6,8 @@ numerical search that starts elsewhere. All of it is in float64, whatever the pr
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +48,7 @@ class Claim:
     """The closed form, evaluated."""
     objective: Callable[[Variables], Any]
     objective_name: str = "loss"
-    held: Callable[[Variables], Mapping[str, Any]] = nothing_held
+    held: Callable[[Variables], Mapping[str, Any]] = jax.tree_util.Partial(nothing_held)  # noqa: RUF009
     notes: tuple[str, ...] = ()
     """What a reader must know beside the number, in sentences."""
 
@@ -76,6 +78,20 @@ class Checked:
             and self.residual <= NEWTON_TOLERANCE * self.curvature
             and self.agreement <= ARGMIN_TOLERANCE
         )
+
+
+def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
+    """Decorator for a function that computes a claim with JAX: it runs in float64 and leaves plain numbers behind."""
+
+    @functools.wraps(build)
+    def exact(*args: Any, **kwargs: Any) -> Claim:
+        with jax.enable_x64(True):
+            args, kwargs = jax.tree.map(_float64, (args, kwargs))
+            claim = build(*args, **kwargs)
+            value, objective, held = jax.tree.map(float, (dict(claim.value), claim.objective, claim.held))
+            return dataclasses.replace(claim, value=value, objective=objective, held=held)
+
+    return exact
 
 
 def check(claim: Claim, *, away: float = 0.5) -> Checked:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 Quantity = Any
 """A number, or an array of numbers with one leading axis shared by every field that is given."""
@@ -82,7 +83,18 @@ class Design:
     @property
     def sparsity(self) -> Quantity:
         """Experts that do not serve a token, as a share of all (Abnar's S); 0 for a dense model."""
-        return (self.num_experts - self.top_k) / self.num_experts
+        return 1 - 1 / self.expert_expansion
+
+    @property
+    def activation_ratio(self) -> Quantity:
+        """Experts that serve a token, shared ones included, as a share of all (Tian's A); 1 for a dense model."""
+        every = self.num_experts + self.num_shared_experts
+        return jnp.where(every > 0, self.active_experts / jnp.where(every > 0, every, 1), 1)
+
+    @property
+    def expert_expansion(self) -> Quantity:
+        """Routed experts per routed expert that serves a token (Ludziejewski's E, Clark's E at k = 1); 1 if dense."""
+        return jnp.where(self.top_k > 0, self.num_experts / jnp.where(self.top_k > 0, self.top_k, 1), 1)
 
     @property
     def granularity(self) -> Quantity:

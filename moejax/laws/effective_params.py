@@ -9,7 +9,8 @@ import jax
 from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.published import Published
 
 
 @law
@@ -21,6 +22,7 @@ class EffectiveParams:
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "params_total", "tokens")
+    outputs: ClassVar = LOSS
 
     irreducible: Any = coefficient("loss that no model and no data remove, nats per token", symbol="E")
     params_scale: Any = coefficient("scale of the parameter term", symbol="A", dimension={"params": "params_exponent"})
@@ -50,6 +52,16 @@ CHAPTER_002 = EffectiveParams(
     tokens_exponent=0.28,
 )
 """The chapter's constants, "illustrative" in its own words: Hoffmann's, rounded, with gamma = 0.35."""
+
+PUBLISHED = {
+    "chapter-002": Published(
+        law=CHAPTER_002,
+        source="chapter 002, 'Plain Python: Predicting Loss for a Candidate MoE', lines 4-8",
+        mark="verified",
+        remark="Illustrative, not fitted: Hoffmann's constants, rounded, with gamma = 0.35. The chapter's printed "
+        "losses do not follow from them.",
+    ),
+}
 
 
 def dense_slice(law: EffectiveParams, expansion: Any) -> Chinchilla:

@@ -8,6 +8,7 @@ branches on values and never checks them: checks live at the door (``moejax.laws
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
@@ -25,10 +26,16 @@ class Law(Protocol):
 
     inputs: ClassVar[tuple[str, ...]]
     """Names of the Design fields that the law reads."""
+    outputs: ClassVar[Mapping[str, str]]
+    """What the law returns, with its unit: ``LOSS``, or the entries of the mapping it returns."""
 
     def __call__(self, design: Design) -> Any:
-        """Loss in nats per token at one design point."""
+        """Loss in nats per token at one design point; a mapping, if the law predicts something else."""
         ...
+
+
+LOSS: Mapping[str, str] = {"loss": "nats per token"}
+"""The outputs of a law of the loss."""
 
 
 def coefficient(
@@ -37,8 +44,10 @@ def coefficient(
     symbol: str,
     sign: Sign = "+",
     dimension: Mapping[str, str | tuple[str, ...]] | None = None,
+    shift: Mapping[str, str] | None = None,
+    log_base: float = math.e,
 ) -> Any:
-    """A field of a law.
+    """A field of a law that is fitted.
 
     Args:
       meaning: what it is, in words, with its unit.
@@ -46,26 +55,45 @@ def coefficient(
       sign: the values it may take.
       dimension: its dimension as powers of units, as in physics. In ``A / N^alpha`` the scale A carries
         ``params^alpha``, written ``{"params": "params_exponent"}``; keys are those of ``design.KINDS``, exponents are
-        names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum. From this alone
-        the fitting engine derives how to centre its inputs, and back (``in_units``).
+        names of other coefficients or numbers, with an optional minus sign, and a tuple is their sum.
+      shift: for a coefficient that stands beside a logarithm, as ``delta`` in ``E^(delta + gamma·log N)``: what a unit
+        of one e-fold adds to it, written ``{"params": "gamma"}``.
+      log_base: the base of that logarithm.
+
+    From dimensions and shifts alone the fitting engine derives how to centre its inputs, and back (``in_units``).
     """
     return dataclasses.field(
-        metadata={"meaning": meaning, "symbol": symbol, "sign": sign, "dimension": dict(dimension or {})}
+        metadata={
+            "meaning": meaning,
+            "symbol": symbol,
+            "sign": sign,
+            "dimension": dict(dimension or {}),
+            "shift": dict(shift or {}),
+            "log_base": log_base,
+        }
     )
+
+
+def constant(
+    meaning: str, *, symbol: str, default: Any, dimension: Mapping[str, str | tuple[str, ...]] | None = None
+) -> Any:
+    """A field of a law that is chosen, not fitted: no leaf of the pytree, but it has a dimension."""
+    metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
+    return dataclasses.field(default=default, metadata={**metadata, "shift": {}, "log_base": math.e})
 
 
 _Class = TypeVar("_Class", bound=type)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient,))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient, constant))
 def law(cls: _Class) -> _Class:
     """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True)(cls))
 
 
 def coefficients(law: Any) -> dict[str, Any]:
-    """Coefficients of a law by name, in order."""
-    return {f.name: getattr(law, f.name) for f in dataclasses.fields(law)}
+    """Coefficients of a law by name, in order; constants are not among them."""
+    return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
 
 
 def in_units(law: Any, units: Mapping[str, Any]) -> Any:
@@ -75,7 +103,7 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
       law: a law for designs in plain counts.
       units: size of the new unit by its kind, as in ``design.in_units``; kinds not named keep theirs.
     """
-    values = coefficients(law)
+    values = {f.name: getattr(law, f.name) for f in dataclasses.fields(law)}
 
     def exponent(text: str) -> Any:
         factor, name = (-1.0, text[1:]) if text.startswith("-") else (1.0, text)
@@ -88,5 +116,8 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
             if kind in units:
                 total = sum(exponent(p) for p in ((powers,) if isinstance(powers, str) else powers))
                 value = value * units[kind] ** -total
+        for kind, slope in f.metadata["shift"].items():
+            if kind in units:
+                value = value + exponent(slope) * (math.log(units[kind]) / math.log(f.metadata["log_base"]))
         changes[f.name] = value
     return dataclasses.replace(law, **changes)

@@ -1,0 +1,166 @@
+"""Where a law meets what people type: names, checks, constants, and predictions that say when they extrapolate.
+
+Laws themselves stay pure and check nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws.design import FIELDS, Design
+from moejax.laws.law import Law
+from moejax.laws.published import Published
+
+POSITIVE = ("params_total", "params_active", "tokens", "flops", "model_dim", "num_layers", "expert_hidden")
+"""Fields of a Design that must be above 0; the others must not be below it."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a law says of one design."""
+
+    values: Mapping[str, float]
+    """By the names of the law's ``outputs``."""
+    units: Mapping[str, str]
+    extrapolated: Mapping[str, float]
+    """Variables outside the fitted range: above 1, the value over the largest fitted; below 1, over the smallest."""
+    unchecked: tuple[str, ...]
+    """Variables that could not be held to a range: none is published, or the design does not give them."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token.
+
+        Raises:
+          ValueError: if the law predicts something else.
+        """
+        if "loss" not in self.values:
+            raise ValueError(f"This law does not predict a loss but {_listed(self.values)}.")
+        return self.values["loss"]
+
+
+def law_name(name: str) -> str:
+    """A law's name from its name or a paper's.
+
+    Raises:
+      ValueError: for an unknown name, with the nearest ones.
+    """
+    asked = name.strip().lower().replace("-", "_")
+    known = ALIASES.get(asked, asked)
+    if known not in LAWS:
+        raise ValueError(f"There is no law '{name}'. {_nearest(asked, [*LAWS, *ALIASES])}")
+    return known
+
+
+def published(name: str, constants: str | None = None) -> Published:
+    """A published set of constants of a law; its first, if none is named.
+
+    Raises:
+      ValueError: for an unknown law or set, with the nearest names, or a law without published constants.
+    """
+    law = law_name(name)
+    sets = PUBLISHED[law]
+    if not sets:
+        raise ValueError(f"No constants are published for the law '{law}'; fit it to runs first.")
+    if constants is None:
+        return next(iter(sets.values()))
+    if constants not in sets:
+        raise ValueError(f"The law '{law}' has no set of constants '{constants}'. {_nearest(constants, sets)}")
+    return sets[constants]
+
+
+def predict(law: str | Published | Law, design: Design) -> Prediction:
+    """What a law says of one design, in float64, with the variables in which it extrapolates.
+
+    ``law`` is a name (its default constants), a published set, or a law with coefficients of your own, whose fitted
+    range nobody knows.
+
+    Raises:
+      ValueError: for a design that cannot be, or lacks what the law reads.
+    """
+    if isinstance(law, str):
+        law = published(law)
+    fitted = law.fitted if isinstance(law, Published) else {}
+    bare: Any = law.law if isinstance(law, Published) else law
+    check_inputs(bare, design)
+    with jax.enable_x64(True):
+        exact, point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (bare, design))
+        found: Any = exact(point)
+        values = {name: float(found[name] if isinstance(found, Mapping) else found) for name in bare.outputs}
+        known = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
+        outside = {name: _factor(float(getattr(point, name)), *bounds) for name, bounds in known.items()}
+    return Prediction(
+        values=values,
+        units=bare.outputs,
+        extrapolated={name: factor for name, factor in outside.items() if factor != 1},
+        unchecked=tuple(name for name in fitted or bare.inputs if name not in known),
+    )
+
+
+def check_inputs(law: Law, design: Design) -> None:
+    """Raise ``ValueError`` if the law cannot be asked about the design."""
+    check_design(design)
+    missing = [name for name in law.inputs if not _given(design, name)]
+    if missing:
+        name = next((name for name, cls in LAWS.items() if cls is type(law)), type(law).__name__)
+        raise ValueError(f"The law '{name}' reads {_listed(law.inputs)}; also give {_listed(missing)}.")
+    needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
+    if needs_experts and not design.active_experts > 0:
+        raise ValueError(
+            "top_k and num_shared_experts are both 0, but the law reads the number of active experts, which must be "
+            "positive; give a mixture, or ask a law of dense models."
+        )
+
+
+def check_design(design: Design) -> None:
+    """Raise ``ValueError``, naming fields, values, rule and remedy, if no model and run could be this design."""
+    fields: dict[str, Any] = {name: getattr(design, name) for name in FIELDS}
+    given = {name: float(value) for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
+            rule = "positive" if name in POSITIVE else "0 or more"
+            raise ValueError(f"{name} is {value:g}; it must be a finite number, {rule}.")
+    _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
+    _require_order(given, "params_embedding", "params_active", "both counts include the embeddings")
+    _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, lies in [0, 1)")
+    if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
+        raise ValueError(
+            f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): a token is "
+            f"served by at least one routed expert. Raise top_k, or set num_experts to 0 for a dense model."
+        )
+
+
+def _given(design: Design, name: str) -> bool:
+    return getattr(design, name) is not None
+
+
+def _require_order(given: Mapping[str, float], small: str, large: str, why: str) -> None:
+    if small in given and large in given and given[small] > given[large]:
+        raise ValueError(
+            f"{small} is {given[small]:g} and {large} is {given[large]:g}; {why}: lower {small} or raise {large}."
+        )
+
+
+def _factor(value: float, smallest: float, largest: float) -> float:
+    if value > largest:
+        return value / largest
+    return value / smallest if value < smallest else 1.0
+
+
+def _nearest(asked: str, names: Iterable[str]) -> str:
+    names = list(names)
+    close = difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
+    return f"Did you mean {_listed(close, 'or')}?" if close else f"There are {_listed(names)}."
+
+
+def _listed(names: Iterable[str], joint: str = "and") -> str:
+    *head, last = list(names)
+    return f"{', '.join(head)} {joint} {last}" if head else last

@@ -1,0 +1,92 @@
+"""The nested laws of Zhao et al. (2025): two, three and four of the five factors."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from moejax.laws.design import Design
+from moejax.laws.five_factor import FiveFactor
+from moejax.laws.law import LOSS, coefficient, coefficients, law
+
+
+@law
+class TwoFactor:
+    """L(N, D) = a/N^alpha + b/D^beta + epsilon.
+
+    Zhao et al. (2025), Eq. 4: Chinchilla's form in total parameters, N = ``params_total_nonembedding``. No constants
+    are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
+    outputs: ClassVar = LOSS
+
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    def __call__(self, design: Design) -> Any:
+        return (
+            self.total_scale * design.params_total_nonembedding**-self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+            + self.irreducible
+        )
+
+
+@law
+class ThreeFactor:
+    """L(N, D, N_a) = a/N^alpha + b/D^beta + c/N_a^alpha + h·N_a/N + epsilon.
+
+    Zhao et al. (2025), Eq. 7, with N and N_a without embeddings. No constants are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens")
+    outputs: ClassVar = LOSS
+
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    share_slope: Any = coefficient("cost of a large active share", symbol="h")
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    def __call__(self, design: Design) -> Any:
+        total, active = design.params_total_nonembedding, design.params_active_nonembedding
+        return (
+            self.total_scale * total**-self.params_exponent
+            + self.tokens_scale * design.tokens**-self.tokens_exponent
+            + self.active_scale * active**-self.params_exponent
+            + self.share_slope * active / total
+            + self.irreducible
+        )
+
+
+@law
+class FourFactor:
+    """L(N, D, N_a, G): the five-factor law without shared experts, m = n = 0.
+
+    Zhao et al. (2025), Eq. 9. No constants are published.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = FiveFactor.inputs
+    outputs: ClassVar = LOSS
+
+    experts_slope: Any = coefficient("cost of more active experts", symbol="e", dimension={"params": "params_exponent"})
+    experts_inverse: Any = coefficient(
+        "cost of fewer active experts", symbol="f", dimension={"params": "params_exponent"}
+    )
+    active_coupling: Any = coefficient("weight of active parameters in the coupling", symbol="k")
+    share_coupling: Any = coefficient(
+        "weight of the active share in the coupling", symbol="h", dimension={"params": "-params_exponent"}
+    )
+    total_scale: Any = coefficient("scale of the total term", symbol="a", dimension={"params": "params_exponent"})
+    params_exponent: Any = coefficient("exponent of parameters", symbol="alpha")
+    tokens_scale: Any = coefficient("scale of the data term", symbol="b", dimension={"tokens": "tokens_exponent"})
+    tokens_exponent: Any = coefficient("exponent of tokens", symbol="beta")
+    active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
+    irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
+
+    def __call__(self, design: Design) -> Any:
+        return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)(design)

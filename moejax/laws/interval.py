@@ -1,0 +1,37 @@
+"""The least value of a smooth function of one number between two bounds, in pure JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+CELLS = 512
+BISECTIONS = 60
+
+
+def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
+    """Where ``function`` is least in ``[low, high]``: a grid finds the valley, ``jax.grad`` bisects it.
+
+    A function with several valleys narrower than a 512th of the interval may fool the grid. At a bound the answer is
+    the bound itself.
+    """
+    low, high = jnp.asarray(low, float), jnp.asarray(high, float)
+    grid = low + (high - low) * jnp.linspace(0.0, 1.0, CELLS + 1)
+    best = jnp.argmin(jax.vmap(function)(grid))
+    slope = jax.grad(function)
+
+    def halve(_: Any, bracket: Any) -> Any:
+        left, right = bracket
+        middle = (left + right) / 2
+        rising = slope(middle) > 0
+        return jnp.where(rising, left, middle), jnp.where(rising, middle, right)
+
+    start = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, CELLS)]
+    left, right = jax.lax.fori_loop(0, BISECTIONS, halve, start)
+    found = (left + right) / 2
+    ends = jnp.stack([low, high])
+    end = ends[jnp.argmin(jax.vmap(function)(ends))]
+    return jnp.where(function(end) <= function(found), end, found)

@@ -1,0 +1,50 @@
+"""Loss against training compute: a power law with its inverse."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from moejax.laws.design import Design
+from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.published import Published
+
+
+@law
+class LossCompute:
+    """L(C) = alpha·C^beta + b, with beta < 0.
+
+    Tian et al. (2025), Section 3 and Appendix K: the loss of one architecture along its compute-optimal runs. C is
+    ``flops``, L is in nats per token.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("flops",)
+    outputs: ClassVar = LOSS
+
+    scale: Any = coefficient("scale of the compute term", symbol="alpha", dimension={"flops": "-exponent"})
+    exponent: Any = coefficient("exponent of compute, negative", symbol="beta", sign="-")
+    irreducible: Any = coefficient("loss that no compute removes, nats per token", symbol="b")
+
+    def __call__(self, design: Design) -> Any:
+        return self.scale * design.flops**self.exponent + self.irreducible
+
+
+def flops_for_loss(law: LossCompute, loss: Any) -> Any:
+    """Training FLOPs at which the law reaches a loss; NaN for a loss that it never reaches."""
+    excess = jnp.asarray(loss - law.irreducible)
+    reachable = jnp.where(excess > 0, excess, 1.0)
+    return jnp.where(excess > 0, (reachable / law.scale) ** (1 / law.exponent), jnp.nan)
+
+
+FLOPS_PER_PETAFLOP_DAY = 1e15 * 24 * 60 * 60
+
+PUBLISHED = {
+    "kaplan-2020": Published(
+        law=LossCompute(scale=(3.1e8 * FLOPS_PER_PETAFLOP_DAY) ** 0.050, exponent=-0.050, irreducible=0.0),
+        source="Kaplan et al. 2020, Eq. 1.3: L(C_min) = (3.1e8 PF-days / C_min)^0.050",
+        mark="secondary",
+        data="WebText2, 50,257 tokens of vocabulary",
+        remark="C_min is the compute at a batch size far below the critical one.",
+    ),
+}

@@ -1,0 +1,32 @@
+"""A published set of constants: the law it makes, where it stands, how far it was checked, and where it was fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MARKS = {
+    "verified": "recomputed from the authors' data or configuration, or held to their own printed results",
+    "read": "read in the document itself, not recomputed",
+    "secondary": "known from other documents that quote it",
+}
+"""How well a set of constants is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """Constants of one law from one document."""
+
+    law: Any
+    """The law with these constants."""
+    source: str
+    """Document, equation or table."""
+    mark: str
+    """A key of ``MARKS``."""
+    data: str = ""
+    """What the loss was measured on, as far as the document says."""
+    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+    remark: str = ""
+    """What a user must know before trusting a number."""
