@@ -26,7 +26,7 @@ class Published:
     """A key of ``MARKS``."""
     data: str = ""
     """What the loss was measured on, as far as the document says."""
-    fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
     remark: str = ""
     """What a user must know before trusting a number."""
