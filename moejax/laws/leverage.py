@@ -39,7 +39,7 @@ class Leverage:
     outputs: ClassVar = {"efficiency_leverage": "FLOPs of the dense model per FLOP of the mixture"}
 
     base_exponent: Any = coefficient(
-        "exponent at G = 1 and C = 1", symbol="a", sign="any", shift={"flops": "flops_slope"}, log_base=10
+        "exponent at G = 1 and C = 1", symbol="a", sign="any", shift={"flops": "flops_slope"}, log_base=10.0
     )
     flops_slope: Any = coefficient("what a decade of compute adds to the exponent", symbol="d", sign="-")
     granularity_square: Any = coefficient("curvature in log2 G", symbol="gamma")
