@@ -16,7 +16,7 @@ from moejax.architecture import Architecture
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import parameter
 from moejax.model.rope import rotate
-from moejax.model.runtime import Runtime
+from moejax.model.runtime import ATTENTION, Runtime
 
 
 class Attention(nnx.Module):
@@ -65,10 +65,6 @@ class Attention(nnx.Module):
         query = rotate(query, positions, architecture.rope_theta)
         key = rotate(key, positions, architecture.rope_theta)
         mixed = jax.nn.dot_product_attention(
-            query, key, value, is_causal=True, implementation=BACKENDS[runtime.attention]
+            query, key, value, is_causal=True, implementation=ATTENTION[runtime.attention]
         )
         return jnp.einsum("bthk,hkd->btd", mixed, self.output[...].astype(x.dtype))
-
-
-BACKENDS = {"xla": "xla", "cudnn": "cudnn"}
-"""Attention kernels by their name in ``Runtime.attention``."""

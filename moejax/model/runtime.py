@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,10 @@ REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 """What the backward pass may keep instead of computing again, by name."""
+
+
+ATTENTION: dict[str, Literal["xla", "cudnn"]] = {"xla": "xla", "cudnn": "cudnn"}
+"""Backends of ``jax.nn.dot_product_attention`` by name: ``xla`` anywhere, ``cudnn`` on NVIDIA GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,7 @@ class Runtime:
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
     attention: str = "xla"
-    """Backend of ``jax.nn.dot_product_attention``: ``xla`` anywhere, ``cudnn`` on NVIDIA GPUs."""
+    """A key of ``ATTENTION``."""
 
     def check(self) -> None:
         """Raise ``ValueError``, naming the known choices, if a name is unknown."""
@@ -40,7 +45,7 @@ class Runtime:
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),
             "remat": tuple(REMAT_POLICIES),
-            "attention": ("xla", "cudnn"),
+            "attention": tuple(ATTENTION),
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:

@@ -47,7 +47,7 @@ class Checkpoints:
         items = ocp.args.Composite(
             state=ocp.args.StandardRestore(abstract), data=grain.checkpoint.CheckpointRestore(batches)
         )
-        return self._manager.restore(step, args=items).state
+        return self._manager.restore(step, args=items)["state"]
 
     def close(self) -> None:
         """Wait for what is being written."""

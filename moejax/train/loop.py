@@ -195,14 +195,15 @@ class _Runner:
             raise ValueError(
                 f"The validation corpus has {len(windows)} windows, fewer than one batch of {size}; lower batch_tokens."
             )
-        nats, targets, sums = 0.0, [], None
+        nats, targets, sums = 0.0, [], []
         for start in range(0, len(windows) - size + 1, size):
             batch = windows[start : start + size].astype(np.int32)
             costs, routing = self.program.evaluate(state.params, jax.device_put(batch, self.sharding))
             nats += float(np.asarray(costs, np.float64).sum())
             targets.append(batch[:, 1:])
-            sums = routing if sums is None else sums + routing
-        return Measured(nats, np.concatenate(targets), sums, self.log.lines(), branch.name)
+            sums.append(routing)
+        routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
+        return Measured(nats, np.concatenate(targets), routing, self.log.lines(), branch.name)
 
     def _check_finite(self, values: dict[str, float], leg: Leg, step: int) -> None:
         if not math.isfinite(values["loss"]):

@@ -42,8 +42,8 @@ class Program:
     mesh: Mesh
     init: Callable[[int], TrainState]
     """A fresh state from a seed."""
-    step: Callable[[TrainState, Array, WarmupStableDecay], tuple[TrainState, dict[str, Array]]]
-    """State and metrics after one batch; the state given is used up."""
+    step: Any
+    """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
     evaluate: Callable[[Any, Array], tuple[Array, RoutingSums | None]]
     """Summed nats of each position of a batch, and what the routers did, from parameters."""
     shardings: TrainState

@@ -1,0 +1,70 @@
+"""``moejax study``: a family of models from its config to a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.errors import UserError
+
+NAME = "study"
+HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
+EXAMPLE = """\
+  moejax study --config=configs/studies/quickstart.py --out runs/quickstart
+  moejax study --config=configs/studies/quickstart.py --config.analysis.decision_flops=1e15 --out runs/quickstart
+  moejax study --resume --out runs/quickstart        # goes on with what the folder holds"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_config_argument(parser, required=False)
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
+    parser.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one per core)")
+    parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, conclude, report, and print the answer."""
+    study, folder = _study(arguments)
+    from moejax.cli.progress import progress_display
+    from moejax.report.answer import answer
+    from moejax.report.report import write_report
+    from moejax.study.run import as_json, conclude, train_study
+
+    _say(f"1/3  training {len(study.models)} models x {len(study.recipe.budgets_tokens)} budgets into {folder}")
+    with progress_display() as update:
+        train_study(study, folder, workers=arguments.workers, update=update)
+    _say("2/3  fitting laws, resampling, checking the optimum")
+    with progress_display() as update:
+        concluded = conclude(folder, update)
+    _say("3/3  writing the report")
+    report = write_report(concluded)
+    if arguments.json:
+        print(json.dumps(as_json(concluded), indent=2))
+    else:
+        print(answer(concluded))
+        print(f"report: {report.resolve()}")
+    return 0 if all(signal.holds for signal in concluded.signals) else 1
+
+
+def _study(arguments: argparse.Namespace):
+    from moejax.cli.config_file import load
+    from moejax.study.run import read_study
+    from moejax.study.study import Study
+
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UserError(f"--workers is {arguments.workers}; give at least 1.")
+    if arguments.config:
+        study = load(Study, arguments.config, arguments.overrides)
+        return study, Path(arguments.out or f"runs/{study.name}")
+    if not (arguments.resume and arguments.out):
+        raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+    return read_study(Path(arguments.out)), Path(arguments.out)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

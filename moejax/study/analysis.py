@@ -1,0 +1,154 @@
+"""From a study's run table to fitted laws with intervals, a held-out check, and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from moejax import run_table
+from moejax.fit import holdout
+from moejax.fit.bootstrap import Bootstrap, Interval, bootstrap
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import predict
+from moejax.fit.read_runs import read_runs
+from moejax.fit.runs import Runs
+from moejax.laws import LAWS
+from moejax.study.decision import Decision, claims, decide
+from moejax.study.study import Analysis
+
+Update = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutCheck:
+    """A law fitted without the runs of the largest budget, and how it predicts them."""
+
+    split: str
+    fitted_runs: int
+    held_out_runs: int
+    mae: float
+    """Mean absolute error on the held-out runs, nats per token."""
+    max_relative_error: float
+    naive_mae: float
+    """The same error of predicting that nothing improves: each model's loss at its largest fitted budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLaw:
+    """One law on one table, with everything needed to judge it."""
+
+    name: str
+    fit: FitResult
+    intervals: dict[str, Interval]
+    """Of every coefficient, over bootstrap resamples drawn by architecture."""
+    predicted: list[float]
+    """Loss of every run, in the table's order."""
+    predicted_low: list[float]
+    predicted_high: list[float]
+    held_out: HeldOutCheck
+    resamples: int
+
+    @property
+    def not_determined(self) -> list[str]:
+        """Coefficients whose interval spans everything."""
+        return [name for name, interval in self.intervals.items() if interval.says_nothing]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysed:
+    """Everything concluded from a run table."""
+
+    runs: int
+    laws: list[FittedLaw]
+    decisions: list[Decision]
+    limits: list[str]
+    """What a table of this size and range can and cannot tell, in sentences."""
+
+
+def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text: None) -> Analysed:
+    """Fit every law of the analysis to a run table and decide by it."""
+    fitted, decisions = [], []
+    frame = run_table.read(table)
+    stages = 3 * len(analysis.laws)
+    for number, name in enumerate(analysis.laws):
+        read = read_runs(table, LAWS[name])
+        update(3 * number / stages, f"fitting {name} to {len(read.runs)} runs")
+        fit = fit_law(LAWS[name], read.runs, seed=analysis.seed)
+        update((3 * number + 1) / stages, f"{name}: {analysis.resamples} bootstrap resamples")
+        resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
+        update((3 * number + 2) / stages, f"{name}: predicting the largest budget from the others")
+        fitted.append(_fitted(name, fit, resampled, read.runs, analysis))
+        budget = analysis.decision_flops
+        largest = float(frame["flops"].max())
+        for expansion, claim_of in claims(name, budget, [float(v) for v in frame["expansion"]]):
+            decisions.append(decide(name, fit.law, resampled, expansion, claim_of, budget, largest))
+    update(1.0, "fitted")
+    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, limits=limits(frame, fitted, decisions))
+
+
+def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> list[str]:
+    """What these runs cannot tell, derived from their range and from the intervals."""
+    span = {name: float(frame[name].max() / frame[name].min()) for name in ("params_active", "tokens")}
+    found = [
+        f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {span['params_active']:.1f} in "
+        f"active parameters and {span['tokens']:.1f} in tokens, from one seed each; published laws rest on hundreds of "
+        f"runs over factors of 100 and more."
+    ]
+    for law in fitted:
+        if law.not_determined:
+            names = ", ".join(law.not_determined)
+            found.append(
+                f"{law.name}: these runs do not determine {names}; the interval spans more than a factor of 10."
+            )
+        found += [f"{law.name}: {warning}" for warning in law.fit.warnings]
+    for decision in decisions:
+        open_ones = [name for name, interval in decision.intervals.items() if interval.says_nothing]
+        if open_ones:
+            found.append(
+                f"{decision.law} at expansion {decision.expansion:.2f}: the optimum's {' and '.join(open_ones)} at "
+                f"{decision.flops:.3g} FLOPs are not determined; the numbers are the fit's, not knowledge."
+            )
+        if decision.extrapolation > 1:
+            found.append(
+                f"{decision.law} at expansion {decision.expansion:.2f}: the budget is {decision.extrapolation:.0f} "
+                f"times the largest that was trained, so the decision is an extrapolation."
+            )
+    return found
+
+
+def _fitted(name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, analysis: Analysis) -> FittedLaw:
+    every = resampled.decide(lambda law: jax.vmap(law)(runs.design))
+    low, high = np.nanquantile(every, [0.05, 0.95], axis=0)
+    return FittedLaw(
+        name=name,
+        fit=fit,
+        intervals=resampled.coefficients(),
+        predicted=predict(fit.law, runs).tolist(),
+        predicted_low=low.tolist(),
+        predicted_high=high.tolist(),
+        held_out=_held_out(name, runs, analysis),
+        resamples=analysis.resamples,
+    )
+
+
+def _held_out(name: str, runs: Runs, analysis: Analysis) -> HeldOutCheck:
+    split = holdout.largest(runs, "tokens")
+    found = holdout.hold_out(LAWS[name], runs, [split], seed=analysis.seed)[0]
+    tokens, errors = np.asarray(runs.design.tokens), []
+    for number in np.flatnonzero(split.held_out):
+        seen = (runs.group == runs.group[number]) & ~split.held_out
+        errors.append(abs(runs.loss[number] - runs.loss[seen][np.argmax(tokens[seen])]) if seen.any() else np.nan)
+    return HeldOutCheck(
+        split=split.name,
+        fitted_runs=found.fit.metrics.runs,
+        held_out_runs=found.metrics.runs,
+        mae=found.metrics.mae,
+        max_relative_error=found.metrics.max_relative_error,
+        naive_mae=float(np.nanmean(errors)),
+    )

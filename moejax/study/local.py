@@ -1,0 +1,133 @@
+"""Trainings of a study on this machine: a process per training, a core per process, as many at a time as cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from moejax.folder import claim
+from moejax.study.study import work
+from moejax.train.metrics import branch_name
+from moejax.train.training import Training
+
+Update = Callable[[float, str], None]
+"""``update(share, text)``: how much of all trainings is done, and what is running."""
+
+POLL_SECONDS = 0.3
+
+
+def cores() -> list[int]:
+    """Cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def finished(folder: Path, training: Training) -> bool:
+    """Whether every budget of a training has its row."""
+    return all((folder / f"{branch_name(budget)}.json").exists() for budget in training.recipe.budgets_tokens)
+
+
+def train_all(
+    trainings: Sequence[Training], folder: Path, data_folder: Path, *, workers: int | None = None, update: Update
+) -> None:
+    """Train every model in ``folder/NAME``; what is finished stays, what was stopped goes on.
+
+    When this process ends, however it ends, its workers end too.
+
+    Raises:
+      ValueError: trainings failed; the sentence says which, why, and where their logs are. The others are done.
+    """
+    waiting = [training for training in trainings if not finished(folder / training.name, training)]
+    free = cores()[: workers or len(trainings)]
+    running: dict[subprocess.Popen[bytes], tuple[Training, int]] = {}
+    failures = []
+    tracker = _Tracker(trainings, folder)
+    try:
+        while waiting or running:
+            while waiting and free:
+                training, core = waiting.pop(0), free.pop(0)
+                running[_start(training, folder, data_folder, core)] = (training, core)
+            time.sleep(POLL_SECONDS)
+            for process in [p for p in running if p.poll() is not None]:
+                training, core = running.pop(process)
+                free.append(core)
+                if process.returncode:
+                    failures.append(_why(training, folder, process.returncode))
+            update(*tracker.state([training for training, _ in running.values()]))
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+    if failures:
+        raise ValueError(f"{len(failures)} of {len(trainings)} trainings failed: {' '.join(failures)}")
+
+
+def rows(trainings: Sequence[Training], folder: Path) -> list[dict]:
+    """The rows of all trainings, in order of model and budget."""
+    return [
+        json.loads((folder / training.name / f"{branch_name(budget)}.json").read_text())
+        for training in trainings
+        for budget in training.recipe.budgets_tokens
+    ]
+
+
+def _start(training: Training, folder: Path, data_folder: Path, core: int) -> subprocess.Popen[bytes]:
+    here = folder / training.name
+    claim(here, "training.json", training.as_json())
+    command = [sys.executable, "-m", "moejax", "train", "--out", str(here), "--data", str(data_folder)]
+    command += ["--core", str(core), "--parent", str(os.getpid())]
+    with _log(folder, training).open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _log(folder: Path, training: Training) -> Path:
+    return folder / f"{training.name}.log"
+
+
+def _why(training: Training, folder: Path, returncode: int) -> str:
+    path = _log(folder, training)
+    lines = path.read_text(errors="replace").strip().splitlines() or ["nothing was said"]
+    return f"{training.name} ended with status {returncode}: {lines[-1].removeprefix('moejax: ')} (see {path})."
+
+
+class _Tracker:
+    """Reads how far each training is from the end of its metrics file."""
+
+    def __init__(self, trainings: Sequence[Training], folder: Path):
+        self._trainings = trainings
+        self._folder = folder
+        self._work = {training.name: work(training) for training in trainings}
+        self._all = sum(self._work.values())
+
+    def state(self, running: Sequence[Training]) -> tuple[float, str]:
+        """Share of all work that is done, and a line about what is running."""
+        done, texts, ended = 0.0, [], 0
+        for training in self._trainings:
+            folder = self._folder / training.name
+            if finished(folder, training):
+                ended += 1
+                done += self._work[training.name]
+                continue
+            last = _last_line(folder / "metrics.jsonl")
+            done += self._work[training.name] * last.get("steps_done", 0) / training.recipe.total_steps
+            if training in running:
+                texts.append(
+                    f"{training.name} loss {last['loss']:.2f}" if "loss" in last else f"{training.name} compiling"
+                )
+        return done / self._all, f"{ended} of {len(self._trainings)} models trained; {', '.join(texts)}"
+
+
+def _last_line(path: Path) -> dict:
+    """The last whole line of a metrics file, or nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            whole = file.read().split(b"\n")[:-1]
+        return json.loads(whole[-1]) if whole else {}
+    except (OSError, json.JSONDecodeError):
+        return {}

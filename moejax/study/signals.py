@@ -1,0 +1,44 @@
+"""Whether the trainings of a study learnt anything: facts any honest sweep must show, checked on its own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+FALLING_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One fact, what was found, and whether it holds."""
+
+    fact: str
+    found: str
+    holds: bool
+
+
+def signals(rows: Sequence[Mapping[str, Any]]) -> list[Signal]:
+    """The facts of a study's rows: every loss below the unigram entropy, and losses that fall with tokens."""
+    entropy = rows[0]["unigram_entropy"]
+    worst = max(rows, key=lambda row: row["loss"])
+    below = sum(row["loss"] < entropy for row in rows)
+    pairs = [
+        (first["loss"], second["loss"])
+        for first, second in pairwise(rows)
+        if first["model"] == second["model"] and first["tokens"] < second["tokens"]
+    ]
+    falling = sum(second < first for first, second in pairs)
+    return [
+        Signal(
+            f"every validation loss is below the corpus' unigram entropy, {entropy:.4f} nats/token",
+            f"{below} of {len(rows)}; the highest is {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,} tokens",
+            below == len(rows),
+        ),
+        Signal(
+            f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
+            f"{falling} of {len(pairs)}" if pairs else "no model has two budgets",
+            not pairs or falling >= FALLING_SHARE * len(pairs),
+        ),
+    ]
