@@ -149,7 +149,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str)
         )
 
 
-def _factor(value: float, smallest: float, largest: float) -> float:
+def _factor(value: float, smallest: Any, largest: Any) -> float:
     if value > largest:
         return value / largest
     return value / smallest if value < smallest else 1.0

@@ -38,7 +38,8 @@ class TwoFactor:
 class ThreeFactor:
     """L(N, D, N_a) = a/N^alpha + b/D^beta + c/N_a^alpha + h·N_a/N + epsilon.
 
-    Zhao et al. (2025), Eq. 7, with N and N_a without embeddings. No constants are published.
+    Zhao et al. (2025), Eq. 7, with N = ``params_total_nonembedding``, N_a = ``params_active_nonembedding``. No
+    constants are published.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens")
@@ -67,7 +68,7 @@ class ThreeFactor:
 class FourFactor:
     """L(N, D, N_a, G): the five-factor law without shared experts, m = n = 0.
 
-    Zhao et al. (2025), Eq. 9. No constants are published.
+    Zhao et al. (2025), Eq. 9, in the letters of ``five_factor.py``. No constants are published.
     """
 
     inputs: ClassVar[tuple[str, ...]] = FiveFactor.inputs

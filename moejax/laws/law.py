@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax
 
@@ -21,6 +21,7 @@ Sign = str
 """``"+"`` for a coefficient that is positive, ``"-"`` for one that is negative, ``"any"`` for either."""
 
 
+@runtime_checkable
 class Law(Protocol):
     """A fitted or published scaling law."""
 

@@ -1,0 +1,154 @@
+"""Every law is registered, documented, differentiable, batched, and the same in any units."""
+
+import dataclasses
+import importlib
+import pkgutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import moejax.laws
+from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws import design as designs
+from moejax.laws import law as laws
+from moejax.laws.design import Design
+from moejax.laws.door import predict
+from moejax.laws.published import MARKS
+
+SETS = [(name, constants) for name, sets in PUBLISHED.items() for constants in sets]
+
+COEFFICIENT = {"+": st.floats(0.05, 1.5), "-": st.floats(-1.5, -0.05), "any": st.floats(-1.0, 1.0)}
+POWERS = {"size": 2, "sparsity": 3, "interaction": 1}
+"""Coefficients of the IsoFLOP surface that are tuples, with a length for each."""
+
+
+@st.composite
+def any_law(draw, name):
+    cls = LAWS[name]
+    values = {}
+    for f in dataclasses.fields(cls):
+        if f.metadata.get("static"):
+            continue
+        value = COEFFICIENT[f.metadata["sign"]]
+        powers = POWERS.get(f.name) if name == "isoflop_surface" else None
+        values[f.name] = draw(st.tuples(*[value] * powers) if powers else value)
+    return cls(**values)
+
+
+@st.composite
+def any_design(draw):
+    active = draw(st.floats(1e7, 1e11))
+    top_k = draw(st.integers(1, 16))
+    return Design(
+        params_total=active * draw(st.floats(1.0, 64.0)),
+        params_active=active,
+        params_embedding=active * draw(st.floats(0.0, 0.5)),
+        tokens=draw(st.floats(1e9, 1e13)),
+        flops=draw(st.floats(1e18, 1e26)),
+        num_experts=top_k * draw(st.integers(1, 64)),
+        top_k=top_k,
+        num_shared_experts=draw(st.integers(0, 4)),
+        model_dim=draw(st.integers(256, 8192)),
+        num_layers=draw(st.integers(4, 80)),
+        expert_hidden=draw(st.integers(128, 8192)),
+    )
+
+
+def test_every_law_of_the_package_is_registered():
+    classes = {
+        value
+        for module in pkgutil.iter_modules(moejax.laws.__path__)
+        for value in vars(importlib.import_module(f"moejax.laws.{module.name}")).values()
+        if isinstance(value, type) and {"inputs", "outputs"} <= vars(value).keys()
+    }
+    assert classes == set(LAWS.values())
+
+
+def test_every_law_has_a_place_for_published_constants_and_every_alias_a_law():
+    assert set(PUBLISHED) == set(LAWS)
+    assert set(ALIASES.values()) <= set(LAWS)
+    assert not set(ALIASES) & set(LAWS)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_says_its_formula_its_source_and_what_its_letters_mean(name):
+    cls = LAWS[name]
+    assert cls.__doc__
+    assert "(20" in cls.__doc__ or "chapter" in cls.__doc__ or "ICLR" in cls.__doc__, "no source"
+    assert "``" in cls.__doc__, "no map from the paper's letters to a Design's fields"
+    assert set(cls.inputs) <= set(designs.FIELDS)
+    for f in dataclasses.fields(cls):
+        assert f.metadata["meaning"]
+
+
+@pytest.mark.parametrize(("name", "constants"), SETS)
+def test_a_published_set_is_a_law_with_a_source_a_mark_and_a_range_in_words_of_a_design(name, constants):
+    entry = PUBLISHED[name][constants]
+    assert isinstance(entry.law, LAWS[name])
+    assert entry.source
+    assert entry.mark in MARKS
+    for variable, (smallest, largest) in entry.fitted.items():
+        assert variable in designs.FIELDS or isinstance(getattr(Design, variable), property)
+        assert smallest < largest
+
+
+@pytest.mark.parametrize("name", LAWS)
+@settings(deadline=None, max_examples=15)
+@given(st.data())
+def test_a_law_in_other_units_says_the_same(name, data):
+    law, design = data.draw(any_law(name)), data.draw(any_design())
+    units = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS}
+    with jax.enable_x64(True):
+        law, design = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (law, design))
+        plain = law(design)
+        changed = laws.in_units(law, units)(designs.in_units(design, units))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), plain, changed)
+
+
+@pytest.mark.parametrize(("name", "constants"), SETS)
+def test_a_published_law_can_be_batched_compiled_and_differentiated_in_design_and_coefficients(name, constants):
+    law = PUBLISHED[name][constants].law
+    points = {field: jnp.linspace(2.0, 3.0, 5) * 1e9 for field in law.inputs}
+    counts = {"num_experts": 64.0, "top_k": 6.0, "num_shared_experts": 2.0, "model_dim": 2048.0, "expert_hidden": 512.0}
+    points |= {field: jnp.full(5, counts[field]) for field in law.inputs if field in counts}
+    if "params_total" in points:
+        points["params_total"] *= 8
+
+    def total(law, point):
+        return sum(jax.tree.leaves(law(point)))
+
+    gradients = jax.jit(jax.vmap(jax.grad(total, argnums=(0, 1)), in_axes=(None, 0)))(
+        jax.tree.map(jnp.float32, law), Design(**points)
+    )
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    assert all(leaf.shape == (5,) for leaf in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize(("name", "constants"), SETS)
+def test_inputs_are_all_that_a_law_and_its_fitted_range_read(name, constants):
+    entry = PUBLISHED[name][constants]
+    values = {
+        "params_total": 9e9,
+        "params_active": 2e9,
+        "tokens": 3e10,
+        "flops": 1e20,
+        "num_experts": 64,
+        "top_k": 6,
+        "num_shared_experts": 2,
+        "model_dim": 2048,
+        "expert_hidden": 512,
+    }
+    found = predict(entry, Design(**{field: values[field] for field in entry.law.inputs}))
+    assert set(found.values) == set(entry.law.outputs)
+    unread = {"flops"} if name == "sparsity" else set()
+    assert set(found.unchecked) == unread | (set(entry.law.inputs) if not entry.fitted else set())
+
+
+def test_a_constant_is_no_coefficient_but_has_a_unit():
+    surface = LAWS["isoflop_surface"](size=(1.0,), sparsity=(), interaction=(), offset=0.0, params_unit=1e9)
+    assert "params_unit" not in laws.coefficients(surface)
+    assert laws.in_units(surface, {"params": 1e6}).params_unit == pytest.approx(1e3)
