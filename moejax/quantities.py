@@ -43,9 +43,14 @@ def whole(text: str) -> int:
 
 
 def format(value: float | int, digits: int = 4) -> str:
-    """``value`` as a person writes it, in at most ``digits`` digits: ``30.53B``, ``14.8T``, ``2.29e+24``, ``0.35``."""
+    """``value`` as a person writes it, in at most ``digits`` digits: ``30.53B``, ``14.8T``, ``2.290e+24``, ``0.35``.
+
+    Whole numbers below 100,000 are written out.
+    """
     if not math.isfinite(value) or (value != 0 and not 1e-3 <= abs(value) < 1e15):
         return f"{value:.{digits - 1}e}" if math.isfinite(value) else str(value)
+    if abs(value) < 100_000 and value == int(value):
+        return str(int(value))
     power = 0
     while power < len(_LETTERS) and float(f"{abs(value) / 1000**power:.{digits}g}") >= 1000:
         power += 1

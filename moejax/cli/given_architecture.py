@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
 def given(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
     """The name and the architecture that were given, checked; None if none was.
 
+    ``arguments.overrides`` are the words ``--config.a.b=value``, as the dispatcher sets them.
+
     Raises:
       ValueError: an unknown model, or a config file that cannot be read or describes no model.
     """
@@ -27,18 +29,22 @@ def given(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
 
         return arguments.arch, find(arguments.arch).architecture
     if arguments.config:
-        return arguments.config, _from_config(arguments.config)
+        return arguments.config, _from_config(arguments.config, arguments.overrides)
     return None
 
 
-def _from_config(config: str) -> Architecture:
+def _from_config(config: str, overrides: list[str]) -> Architecture:
     from moejax.architecture import Architecture
-    from moejax.cli.config_file import read
-    from moejax.config import build
+    from moejax.cli.config_file import override, read
+    from moejax.config import build, dump
 
     settings = read(config).to_dict()
     if "architecture" not in settings:
         raise ValueError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
-    architecture = build(Architecture, settings["architecture"], "config.architecture")
+    where = "config.architecture"
+    settings["architecture"] = dump(build(Architecture, settings["architecture"], where))
+    for word in overrides:
+        override(settings, word)
+    architecture = build(Architecture, settings["architecture"], where)
     architecture.check()
     return architecture

@@ -16,10 +16,12 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, w
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for i, column in enumerate(columns):
         text = i == 0 or column in words
-        table.add_column(column, justify="left" if text else "right", no_wrap=not text, header_style="dim")
+        table.add_column(
+            column, justify="left" if text else "right", no_wrap=i == 0 or not text, overflow="fold", header_style="dim"
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
     console = Console(width=width)
     console.print(Text(title, style="bold"))
     console.print(table)

@@ -1,10 +1,10 @@
 """``moejax count``."""
 
-import argparse
 import json
 
 import pytest
 
+from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.cli import count
 from moejax.laws.accounting import params
@@ -22,9 +22,7 @@ def get_config(width="64"):
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    count.add_arguments(parser)
-    return count.run(parser.parse_args(arguments))
+    return main(["count", *arguments])
 
 
 def test_the_example_in_the_help_runs(capsys):
@@ -81,19 +79,29 @@ def test_a_config_file_is_counted_and_takes_an_argument(tmp_path, capsys):
         (["--arch", "glm-4.5", "--sequence-length", "0"], "at least one token"),
     ],
 )
-def test_mistakes_are_answered_in_sentences(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        run(*arguments)
+def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):
+    assert run(*arguments) == 2
+    assert sentence in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_config_is_named(tmp_path):
+def test_a_file_that_is_no_config_is_named(tmp_path, capsys):
     file = tmp_path / "other.py"
     file.write_text("x = 1\n")
-    with pytest.raises(ValueError, match="get_config"):
-        run("--config", str(file))
+    assert run("--config", str(file)) == 2
+    assert "get_config" in capsys.readouterr().err
     file.write_text("from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({'seed': 0})\n")
-    with pytest.raises(ValueError, match="no `architecture`"):
-        run("--config", str(file))
+    assert run("--config", str(file)) == 2
+    assert "no `architecture`" in capsys.readouterr().err
+
+
+def test_one_setting_of_a_config_can_be_changed(tmp_path, capsys):
+    file = tmp_path / "small.py"
+    file.write_text(CONFIG)
+    assert run("--config", str(file), "--config.architecture.num_experts=16", "--json") == 0
+    sixteen = json.loads(capsys.readouterr().out)
+    assert run("--config", str(file), "--json") == 0
+    eight = json.loads(capsys.readouterr().out)
+    assert sixteen["params_total"] - eight["params_total"] == 2 * 8 * (3 * 64 * 32 + 64)
 
 
 def test_a_length_that_is_no_number_is_answered_with_an_example(capsys):

@@ -1,0 +1,162 @@
+"""``moejax predict``: what published laws say of a model and a number of tokens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli import given_architecture
+from moejax.cli.number import number, whole_number
+
+if TYPE_CHECKING:
+    from moejax.laws.design import Design
+
+NAME = "predict"
+HELP = "Predict what published laws say of a model and a number of training tokens, and how far they extrapolate."
+EXAMPLE = "moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
+
+DESIGN_OPTIONS = {
+    "params_total": "all parameters, embeddings included",
+    "params_active": "parameters that serve one token, embeddings included",
+    "params_embedding": "parameters of embedding and unembedding, part of both (0 if not given)",
+    "tokens": "training tokens",
+    "flops": "training FLOPs, forward and backward",
+    "num_experts": "routed experts per mixture layer, 0 if dense",
+    "top_k": "routed experts that serve one token",
+    "num_shared_experts": "experts that serve every token",
+    "model_dim": "width of the residual stream",
+    "num_layers": "layers",
+    "expert_hidden": "width of one routed expert, of the feed-forward if dense",
+}
+"""Fields of a Design, as options: what a law reads."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("--law", required=True, metavar="NAME|all", help="a law or its paper (see `moejax laws`)")
+    parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
+    given_architecture.add_arguments(parser, required=False)
+    parser.add_argument(
+        "--sequence-length",
+        type=whole_number,
+        default=4096,
+        metavar="TOKENS",
+        help="for the FLOPs of --arch or --config (%(default)s)",
+    )
+    design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
+    for name, meaning in DESIGN_OPTIONS.items():
+        design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
+    parser.add_argument("--json", action="store_true", help="print machine-readable numbers")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the laws and print what they say."""
+    from moejax.laws.door import check_design
+
+    design = given_design(arguments)
+    check_design(design)
+    if arguments.law == "all":
+        if arguments.constants is not None:
+            raise ValueError("--constants names a set of one law; name that law with --law instead of all.")
+        answers, unasked = _all(design)
+    else:
+        answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
+    if arguments.json:
+        print(json.dumps({"design": _known(design), "predictions": answers, "not_asked": unasked}, indent=2))
+    else:
+        _print(design, answers, unasked)
+    return 0
+
+
+def given_design(arguments: argparse.Namespace) -> Design:
+    """The design that the options describe."""
+    from dataclasses import replace
+
+    from moejax.laws.accounting import design_of, flops_per_token
+    from moejax.laws.design import Design
+
+    typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
+    found = given_architecture.given(arguments)
+    if found is None:
+        return Design(**typed)
+    implied = replace(design_of(found[1], arguments.tokens), **typed)
+    if implied.flops is None and implied.tokens is not None:
+        per_token = flops_per_token(found[1], arguments.sequence_length).training
+        return replace(implied, flops=float(per_token * implied.tokens))
+    return implied
+
+
+def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
+    from moejax.laws import PUBLISHED
+    from moejax.laws.door import law_name, predict, published
+
+    law = law_name(name)
+    chosen = published(law, constants)
+    said = predict(chosen, design)
+    return {
+        "law": law,
+        "constants": constants or next(iter(PUBLISHED[law])),
+        "source": chosen.source,
+        "mark": chosen.mark,
+        "values": dict(said.values),
+        "units": dict(said.units),
+        "extrapolated": dict(said.extrapolated),
+        "unchecked": list(said.unchecked),
+        "remark": chosen.remark,
+    }
+
+
+def _all(design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    from moejax.laws import LAWS, PUBLISHED
+
+    answers, unasked = [], {}
+    for law in LAWS:
+        try:
+            answers += [_ask(law, constants, design) for constants in PUBLISHED[law]]
+            if not PUBLISHED[law]:
+                unasked[law] = "no constants are published; fit it to runs"
+        except ValueError as why:
+            unasked[law] = str(why)
+    if not answers:
+        raise ValueError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
+    return answers, unasked
+
+
+def _known(design: Design) -> dict[str, float | int]:
+    return {name: value for name in DESIGN_OPTIONS if (value := getattr(design, name)) is not None}
+
+
+def _print(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str]) -> None:
+    from moejax.cli.table import show
+    from moejax.quantities import format
+
+    print("design: " + ", ".join(f"{name} {format(value)}" for name, value in _known(design).items()) + "\n")
+    rows = []
+    for a in answers:
+        for i, (output, value) in enumerate(a["values"].items()):
+            law, constants, beyond = (a["law"], a["constants"], _distance(a)) if i == 0 else ("", "", "")
+            rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", format(value), beyond])
+    columns = ["law", "constants", "quantity", "value", "beyond the fitted range"]
+    show("Predictions", columns, rows, words=("constants", "quantity", "beyond the fitted range"))
+    if len(answers) == 1:
+        print(f"{answers[0]['source']} ({answers[0]['mark']}). {answers[0]['remark']}".rstrip())
+    else:
+        print("Losses of different laws are of different data and tokenisers: compare designs under one law.")
+    for law, why in unasked.items():
+        print(f"not asked: {law}: {why}", file=sys.stderr)
+
+
+def _distance(answer: dict[str, Any]) -> str:
+    words = [
+        f"{name} {factor:.3g}× above"
+        if factor > 1
+        else f"{name} {1 / factor:.3g}× below"
+        if factor > 0
+        else f"{name} 0"
+        for name, factor in answer["extrapolated"].items()
+    ]
+    if answer["unchecked"]:
+        words.append(f"unknown for {', '.join(answer['unchecked'])}")
+    return "; ".join(words) or "within"
