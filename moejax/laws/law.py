@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from moejax.laws.design import Design
 
@@ -97,6 +98,11 @@ def coefficients(law: Any) -> dict[str, Any]:
     return {f.name: getattr(law, f.name) for f in dataclasses.fields(law) if not f.metadata.get("static")}
 
 
+def _log(size: Any) -> Any:
+    """In double precision for a number; for a traced one, in its own."""
+    return math.log(size) if isinstance(size, int | float) else jnp.log(size)
+
+
 def in_units(law: Any, units: Mapping[str, Any]) -> Any:
     """The same law for designs measured in other units: ``in_units(law, u)(design.in_units(d, u)) == law(d)``.
 
@@ -119,6 +125,6 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
                 value = value * units[kind] ** -total
         for kind, slope in f.metadata["shift"].items():
             if kind in units:
-                value = value + exponent(slope) * (math.log(units[kind]) / math.log(f.metadata["log_base"]))
+                value = value + exponent(slope) * (_log(units[kind]) / math.log(f.metadata["log_base"]))
         changes[f.name] = value
     return dataclasses.replace(law, **changes)
