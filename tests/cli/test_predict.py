@@ -1,9 +1,9 @@
 """``moejax predict``."""
 
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -101,11 +101,8 @@ def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):
 
 
 def test_a_cold_start_takes_less_than_two_seconds():
-    command = [sys.executable, "-m", "moejax", *predict.EXAMPLE.split()[1:]]
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
-    # Twice the promise, because the machines that run tests are shared.
-    assert min(times) < 4
+    # Processor time, which on an idle machine is the time one waits: other work may be running beside the tests.
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "moejax", *predict.EXAMPLE.split()[1:]], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
