@@ -11,7 +11,7 @@ from moejax.cli.number import whole_number
 
 NAME = "count"
 HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
-EXAMPLE = "moejax count --arch deepseek-v3.1 --sequence-length 4096"
+EXAMPLE = "  moejax count --arch deepseek-v3.1 --sequence-length 4096"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 NAME = "laws"
 HELP = "List the laws with what they read and their published constants, or show one law whole."
-EXAMPLE = "moejax laws show five_factor"
+EXAMPLE = "  moejax laws show five_factor"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NAME = "predict"
 HELP = "Predict what published laws say of a model and a number of training tokens, and how far they extrapolate."
-EXAMPLE = "moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
+EXAMPLE = "  moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
 
 DESIGN_OPTIONS = {
     "params_total": "all parameters, embeddings included",
@@ -93,6 +93,9 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
     from moejax.laws.door import law_name, predict, published
 
     law = law_name(name)
+    if constants is None:
+        # A law asked by its paper's name is asked with that paper's constants, if it has some.
+        constants = next((key for key in PUBLISHED[law] if key.startswith(name.lower())), None)
     chosen = published(law, constants)
     said = predict(chosen, design)
     return {

@@ -1,8 +1,7 @@
 """Parameters and FLOPs of an architecture, exactly and by named part.
 
 Whole numbers in, whole numbers out; floats or traced arrays in, differentiable counts out. Every count is built on
-one list of weight matrices: a matrix is a product of its two sides in parameters, and two FLOPs per entry and token
-when a token passes through it. What a paper leaves out or adds is in ``conventions.py``.
+one list of weight matrices, ``matrices.py``. What a paper leaves out or adds is in ``conventions.py``.
 """
 
 from __future__ import annotations
@@ -14,23 +13,7 @@ import jax
 
 from moejax.architecture import Architecture, Number, if_set
 from moejax.laws.design import Design
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, kw_only=True)
-class Matrices:
-    """Entries of the weight matrices that a token can meet, summed over layers.
-
-    ``unembedding`` is the product with the vocabulary, whether its matrix is its own or the embedding's.
-    """
-
-    attention: Number
-    router: Number
-    routed_experts_active: Number
-    routed_experts_idle: Number
-    shared_experts: Number
-    dense_feed_forward: Number
-    unembedding: Number
+from moejax.laws.matrices import matrices
 
 
 @jax.tree_util.register_dataclass
@@ -117,24 +100,6 @@ class Flops:
         return self.forward - self.attention_scores_causal
 
 
-def matrices(architecture: Architecture) -> Matrices:
-    """Entries of the weight matrices of an architecture, by part."""
-    a = architecture
-    moe_layers = a.num_moe_layers
-    expert = _swiglu(a.model_dim, a.expert_hidden)
-    shared = _swiglu(a.model_dim, a.shared_width) * a.num_shared_experts
-    gate = if_set(a.num_shared_experts, a.model_dim, 0) if a.shared_expert_gate else 0
-    return Matrices(
-        attention=a.num_layers * if_set(a.kv_latent_dim, _latent_attention(a), _grouped_attention(a)),
-        router=moe_layers * a.model_dim * a.num_experts,
-        routed_experts_active=moe_layers * a.top_k * expert,
-        routed_experts_idle=moe_layers * (a.num_experts - a.top_k) * expert,
-        shared_experts=moe_layers * (shared + gate),
-        dense_feed_forward=(a.num_layers - moe_layers) * _swiglu(a.model_dim, a.dense_hidden),
-        unembedding=a.vocab_size * a.model_dim,
-    )
-
-
 def params(architecture: Architecture) -> Params:
     """Parameters of an architecture, by part."""
     a = architecture
@@ -197,29 +162,8 @@ def _sum(parts: Any) -> Number:
     return sum(getattr(parts, f.name) for f in fields(parts))
 
 
-def _swiglu(model_dim: Number, hidden: Number) -> Number:
-    return 3 * model_dim * hidden
-
-
 def _query_width(a: Architecture) -> Number:
     return a.head_dim + if_set(a.kv_latent_dim, a.rope_head_dim, 0)
-
-
-def _grouped_attention(a: Architecture) -> Number:
-    queries = a.num_heads * a.head_dim
-    keys_values = a.num_kv_heads * (a.head_dim + a.value_width)
-    output = a.num_heads * a.value_width
-    return a.model_dim * (queries + keys_values + output)
-
-
-def _latent_attention(a: Architecture) -> Number:
-    """DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
-    queries = a.num_heads * (a.head_dim + a.rope_head_dim)
-    compressed = a.query_latent_dim * (a.model_dim + queries)
-    down = a.model_dim * (a.kv_latent_dim + a.rope_head_dim)
-    up = a.kv_latent_dim * a.num_heads * (a.head_dim + a.value_width)
-    output = a.num_heads * a.value_width * a.model_dim
-    return if_set(a.query_latent_dim, compressed, a.model_dim * queries) + down + up + output
 
 
 def _attention_biases(a: Architecture) -> Number:

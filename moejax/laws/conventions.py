@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moejax.architecture import Architecture, Number
-from moejax.laws.accounting import Flops, Matrices, flops_per_token, matrices, params
+from moejax.laws.accounting import Flops, flops_per_token, params
+from moejax.laws.matrices import Matrices, matrices
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ def test_another_set_of_constants_can_be_named(capsys):
     assert named["values"] != default["values"]
 
 
+def test_a_law_asked_by_its_papers_name_has_that_papers_constants(capsys):
+    (answer,) = said(capsys, "--law", "besiroglu", "--params-active", "70B", "--tokens", "1.4T")["predictions"]
+    assert (answer["law"], answer["constants"]) == ("chinchilla", "besiroglu-2024")
+
+
 def test_what_is_typed_comes_before_what_the_architecture_implies(capsys):
     model = ("--law", "chinchilla", "--arch", "mixtral-8x7b", "--tokens", "1T")
     assert said(capsys, *model)["design"]["num_experts"] == 8

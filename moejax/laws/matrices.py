@@ -1,0 +1,68 @@
+"""The weight matrices of an architecture, on which every count of parameters and FLOPs is built.
+
+A matrix is the product of its two sides in parameters, and two FLOPs per entry for each token that passes through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+
+from moejax.architecture import Architecture, Number, if_set
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Matrices:
+    """Entries of the weight matrices that a token can meet, summed over layers.
+
+    ``unembedding`` is the product with the vocabulary, whether its matrix is its own or the embedding's.
+    """
+
+    attention: Number
+    router: Number
+    routed_experts_active: Number
+    routed_experts_idle: Number
+    shared_experts: Number
+    dense_feed_forward: Number
+    unembedding: Number
+
+
+def matrices(architecture: Architecture) -> Matrices:
+    """Entries of the weight matrices of an architecture, by part."""
+    a = architecture
+    moe_layers = a.num_moe_layers
+    expert = _swiglu(a.model_dim, a.expert_hidden)
+    shared = _swiglu(a.model_dim, a.shared_width) * a.num_shared_experts
+    gate = if_set(a.num_shared_experts, a.model_dim, 0) if a.shared_expert_gate else 0
+    return Matrices(
+        attention=a.num_layers * if_set(a.kv_latent_dim, _latent_attention(a), _grouped_attention(a)),
+        router=moe_layers * a.model_dim * a.num_experts,
+        routed_experts_active=moe_layers * a.top_k * expert,
+        routed_experts_idle=moe_layers * (a.num_experts - a.top_k) * expert,
+        shared_experts=moe_layers * (shared + gate),
+        dense_feed_forward=(a.num_layers - moe_layers) * _swiglu(a.model_dim, a.dense_hidden),
+        unembedding=a.vocab_size * a.model_dim,
+    )
+
+
+def _swiglu(model_dim: Number, hidden: Number) -> Number:
+    return 3 * model_dim * hidden
+
+
+def _grouped_attention(a: Architecture) -> Number:
+    queries = a.num_heads * a.head_dim
+    keys_values = a.num_kv_heads * (a.head_dim + a.value_width)
+    output = a.num_heads * a.value_width
+    return a.model_dim * (queries + keys_values + output)
+
+
+def _latent_attention(a: Architecture) -> Number:
+    """DeepSeek-V2's attention: keys and values through a common latent, positions on one shared key head."""
+    queries = a.num_heads * (a.head_dim + a.rope_head_dim)
+    compressed = a.query_latent_dim * (a.model_dim + queries)
+    down = a.model_dim * (a.kv_latent_dim + a.rope_head_dim)
+    up = a.kv_latent_dim * a.num_heads * (a.head_dim + a.value_width)
+    output = a.num_heads * a.value_width * a.model_dim
+    return if_set(a.query_latent_dim, compressed, a.model_dim * queries) + down + up + output
