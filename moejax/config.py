@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def build(cls: type[T], values: Mapping[str, Any], where: str = "config") -> T:
+def build(cls: type[T], values: Any, where: str = "config") -> T:
     """A frozen dataclass from a mapping of its fields, nested dataclasses from nested mappings.
 
     Raises:

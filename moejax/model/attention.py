@@ -64,7 +64,9 @@ class Attention(nnx.Module):
             key = rms_norm(key, self.key_norm[...], architecture.norm_epsilon)
         query = rotate(query, positions, architecture.rope_theta)
         key = rotate(key, positions, architecture.rope_theta)
-        mixed = jax.nn.dot_product_attention(
-            query, key, value, is_causal=True, implementation=ATTENTION[runtime.attention]
-        )
+        # The library promotes types by itself, also where the caller has forbidden it.
+        with jax.numpy_dtype_promotion("standard"):
+            mixed = jax.nn.dot_product_attention(
+                query, key, value, is_causal=True, implementation=ATTENTION[runtime.attention]
+            )
         return jnp.einsum("bthk,hkd->btd", mixed, self.output[...].astype(x.dtype))

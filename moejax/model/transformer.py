@@ -29,6 +29,19 @@ Params = dict[str, Any]
 
 ACTIVATION = ("batch", None, None)
 
+NOT_BUILT = (
+    "kv_latent_dim",
+    "query_latent_dim",
+    "rope_head_dim",
+    "value_head_dim",
+    "shared_expert_gate",
+    "attention_output_bias",
+    "attention_sinks",
+    "router_bias",
+    "expert_bias",
+)
+"""Fields of an Architecture that the catalogue and the accounting know and this model does not."""
+
 
 class Output(NamedTuple):
     """What one forward pass returns."""
@@ -150,6 +163,10 @@ def count(architecture: Architecture) -> Counts:
 @functools.lru_cache(maxsize=64)
 def _structure(architecture: Architecture) -> tuple[Any, Any]:
     architecture.check()
+    if missing := [name for name in NOT_BUILT if getattr(architecture, name)]:
+        raise ValueError(
+            f"The model cannot build {', '.join(missing)} (laws and counts can use it); leave it at its default."
+        )
     return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, rngs=nnx.Rngs(0))))
 
 

@@ -95,12 +95,10 @@ def versions() -> dict[str, str]:
 
 def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:
     """The papers' shape variables; those that speak of experts are empty for a dense model."""
-    return {
-        "expansion": design.params_total / design.params_active,
-        "granularity": design.granularity,
-        "sparsity": design.sparsity if is_moe else 0.0,
-        "active_experts": design.active_experts if is_moe else None,
-        "shared_share": design.shared_share if is_moe else None,
+    everywhere = ("expansion", "granularity", "sparsity")
+    of_experts = ("active_experts", "shared_share")
+    return {name: float(getattr(design, name)) for name in everywhere} | {
+        name: float(getattr(design, name)) if is_moe else None for name in of_experts
     }
 
 
