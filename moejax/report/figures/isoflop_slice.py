@@ -1,0 +1,111 @@
+"""The fitted laws along one FLOP budget, with the optimum that was claimed, and where runs were trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design
+from moejax.report.answer import family
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PAPER, SERIES, grid, quantity_axis
+from moejax.report.findings import Findings
+from moejax.study.decision import Decision
+
+POINTS = 121
+MARGIN = 3.0
+"""How far the curves go beyond the runs and the optima, as a factor."""
+
+
+def draw(found: Findings) -> Picture | None:
+    """A panel per law that decides; None if none does."""
+    analysed = found.concluded.analysed
+    deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
+    if not deciding:
+        return None
+    figure, panels = grid(len(deciding), 2, height_inches=3.6, sharex=True)
+    trained = (float(found.runs["params_active"].min()), float(found.runs["params_active"].max()))
+    optima = [decision.checked.value["params_active"] for decision in analysed.decisions]
+    active = np.geomspace(min(trained[0], *optima) / MARGIN, max(trained[1], *optima) * MARGIN, POINTS)
+    rows = []
+    for law, axes in zip(deciding, panels, strict=True):
+        axes.axvspan(*trained, color=GREEN, alpha=0.12, linewidth=0, label="sizes that were trained")
+        for decision, colour in zip(_of(law.name, analysed.decisions), _colours(), strict=False):
+            losses = along(law.fit.law, decision.flops, decision.expansion, active)
+            axes.plot(active, losses, color=colour, label=family(decision))
+            _optimum(axes, decision, colour)
+            rows += _rows(decision, active, losses)
+        axes.set_xscale("log")
+        quantity_axis(axes.xaxis, active, most=5)
+        axes.set_title(f"{law.name}, {_of(law.name, analysed.decisions)[0].flops:.3g} FLOPs")
+        axes.set_xlabel("active parameters")
+        _zoom(axes, rows, law.name)
+        axes.legend(loc="upper center")
+    panels[0].set_ylabel("loss by the law, nats/token")
+    return Picture(
+        "IsoFLOP slice",
+        "Loss by each fitted law when one budget is spent on more active parameters and so on fewer tokens "
+        f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Dots are the closed-form "
+        "optima with the bootstrap's 90 % range. Outside the shaded sizes, and at a larger budget everywhere, the "
+        "curves are extrapolation.",
+        figure,
+        rows,
+    )
+
+
+def along(law: Any, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
+    """Loss of a law at every number of active parameters, tokens set by the budget, in float64."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
+        full = np.full_like(active, flops)
+        design = Design(params_active=active, params_total=active * expansion, tokens=tokens, flops=full)
+        return np.asarray(jax.vmap(law)(design), np.float64)
+
+
+def _colours() -> Sequence[str]:
+    return (BLUE, ORANGE, *SERIES[3:])
+
+
+def _of(law: str, decisions: Sequence[Decision]) -> list[Decision]:
+    """Decisions under a law, mixtures before the dense column."""
+    return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
+
+
+def _optimum(axes: Axes, decision: Decision, colour: str) -> None:
+    value, found = decision.checked.value, decision.intervals["params_active"]
+    axes.plot([found.low, found.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
+    axes.plot(value["params_active"], value["loss"], "o", color=colour, markeredgecolor=PAPER, markersize=8, zorder=5)
+    if found.says_nothing:
+        note = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 7, "color": MUTED}
+        axes.annotate("not determined", (value["params_active"], value["loss"]), **note)
+
+
+def _zoom(axes: Axes, rows: list[dict[str, Any]], law: str) -> None:
+    """Cut off walls of the curves that would hide their valleys."""
+    losses = [row["loss_nats_per_token"] for row in rows if row["law"] == law]
+    low, high = min(losses), max(losses)
+    valley = np.median(losses) - low
+    top = min(high, low + 2.5 * valley)
+    axes.set_ylim(low - 0.15 * (top - low), top + 0.25 * (top - low))
+
+
+def _rows(decision: Decision, active: np.ndarray, losses: np.ndarray) -> list[dict[str, Any]]:
+    tokens = decision.flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
+    points = [*zip(active, tokens, losses, strict=True)]
+    value = decision.checked.value
+    optimum = (value["params_active"], value["tokens"], value["loss"])
+    names = ("params_active", "tokens", "loss_nats_per_token")
+    head = {"law": decision.law, "expansion": decision.expansion, "flops": decision.flops}
+    return [
+        {**head, "point": kind, **dict(zip(names, map(float, point), strict=True))}
+        for kind, point in [*(("slice", point) for point in points), ("optimum", optimum)]
+    ]
+
+
+def _times(decisions: Sequence[Decision]) -> str:
+    return f"{decisions[0].extrapolation:.2g} times"

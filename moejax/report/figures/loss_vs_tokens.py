@@ -1,0 +1,63 @@
+"""Validation loss against the token budget, a line per architecture."""
+
+from __future__ import annotations
+
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
+
+from moejax.quantities import format
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, grid, labels_at, quantity_axis
+from moejax.report.findings import Findings, experts
+
+LABELLED = 24
+"""Models whose names fit beside the axes; in a larger study the CSV has them."""
+TICKS = 6
+"""Budgets that are ticks themselves; more make a plain log axis."""
+
+
+def draw(found: Findings) -> Picture:
+    """Colour is the model's width; dense models are dashed with open squares."""
+    runs = found.runs.sort_values("tokens")
+    widths = sorted(runs["model_dim"].unique())
+    colours = {width: SERIES[i % len(SERIES)] for i, width in enumerate(widths)}
+    figure, (axes,) = grid(1, 1, height_inches=4.0)
+    ends = []
+    for name, own in runs.groupby("model", sort=False):
+        dense, colour = not own["num_experts"].iloc[0], colours[own["model_dim"].iloc[0]]
+        style = {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
+        axes.plot(own["tokens"], own["loss"], color=colour, **style)
+        ends.append((float(own["loss"].iloc[-1]), str(name), colour))
+    axes.set_xscale("log")
+    tokens = sorted(runs["tokens"].unique())
+    quantity_axis(axes.xaxis, tokens)
+    if len(tokens) <= TICKS:
+        axes.xaxis.set_major_locator(FixedLocator(tokens))
+        axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.07)
+    axes.set(xlabel="training tokens", ylabel="validation loss, nats/token")
+    if len(ends) <= LABELLED:
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high)
+        labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
+    keys = [Line2D([], [], color=colours[width], label=f"width {format(width)}") for width in widths]
+    kinds = [
+        Line2D([], [], color=MUTED, marker="o", label="mixture of experts"),
+        Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
+    ]
+    axes.legend(handles=[*keys, *kinds], loc="upper right", labelcolor=INK)
+    return Picture(
+        "Loss against tokens",
+        "Validation loss of every run. Lines should fall to the right; where a mixture (solid) lies below the dense "
+        "model of its width (dashed), experts paid off at equal active width.",
+        figure,
+        [
+            {
+                "model": run["model"],
+                "experts": experts(run),
+                "model_dim": run["model_dim"],
+                "tokens": run["tokens"],
+                "validation_loss_nats_per_token": run["loss"],
+            }
+            for _, run in runs.iterrows()
+        ],
+    )

@@ -1,0 +1,32 @@
+"""A picture: a figure, what to see in it, and the data behind it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of a report."""
+
+    title: str
+    caption: str
+    """What to see, in a sentence or two."""
+    figure: Figure
+    rows: Sequence[dict[str, Any]]
+    """The data behind the figure; units are in the names."""
+
+    def csv(self) -> str:
+        """The rows as CSV; empty cells where a row lacks a column."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()

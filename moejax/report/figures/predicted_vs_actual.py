@@ -1,0 +1,71 @@
+"""Loss that each law gives to every run against the loss that was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
+from moejax.report.findings import Findings
+
+KINDS = ((True, "mixture of experts", BLUE, "o"), (False, "dense", ORANGE, "s"))
+
+
+def draw(found: Findings) -> Picture | None:
+    """A panel per law; None if none was fitted."""
+    laws = found.concluded.analysed.laws
+    if not laws:
+        return None
+    measured = found.runs["loss"].to_numpy()
+    mixture = found.runs["num_experts"].to_numpy() > 0
+    figure, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
+    rows = []
+    for law, axes in zip(laws, panels, strict=True):
+        predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
+        axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
+        for kind, label, colour, marker in KINDS:
+            own = mixture == kind
+            # A median of resamples may lie off the fit, so that the bar need not hold the point.
+            bars = np.abs(np.stack([np.minimum(low - predicted, 0), np.maximum(high - predicted, 0)]))[:, own]
+            axes.errorbar(
+                measured[own],
+                predicted[own],
+                yerr=bars,
+                fmt=marker,
+                color=colour,
+                markeredgecolor=PAPER,
+                markeredgewidth=0.6,
+                elinewidth=1.0,
+                label=label,
+            )
+        axes.set_title(f"{law.name}: R² {law.fit.metrics.r_squared:.3f}, MAE {law.fit.metrics.mae:.4f}")
+        axes.set_xlabel("measured loss, nats/token")
+        axes.set_aspect("equal", adjustable="box")
+        for number, (_, run) in enumerate(found.runs.iterrows()):
+            rows.append(
+                {
+                    "law": law.name,
+                    "model": run["model"],
+                    "tokens": run["tokens"],
+                    "measured_nats_per_token": measured[number],
+                    "predicted_nats_per_token": predicted[number],
+                    "predicted_low_nats_per_token": low[number],
+                    "predicted_high_nats_per_token": high[number],
+                }
+            )
+    every = np.concatenate([measured, *(law.predicted for law in laws)])
+    panels[0].set(xlim=_around(every), ylim=_around(every))
+    panels[0].set_ylabel("predicted loss, nats/token")
+    panels[0].legend(loc="upper left")
+    return Picture(
+        "Predicted against measured",
+        "Every run was fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap resamples. "
+        "Points of one kind that all lie on one side are what the law cannot express.",
+        figure,
+        rows,
+    )
+
+
+def _around(values: np.ndarray) -> tuple[float, float]:
+    margin = 0.06 * np.ptp(values) or 0.1
+    return float(values.min() - margin), float(values.max() + margin)

@@ -1,0 +1,134 @@
+"""One look for every figure: colours that colour-blind readers tell apart, in a light and a dark page.
+
+Figures are drawn in the light page's colours; ``moejax.report.svg`` turns each into the CSS variable of its name, so
+that a figure inside a page follows the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from moejax.quantities import format
+
+INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
+BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
+SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
+"""Colours of categories, in the order they are used (after Okabe and Ito)."""
+
+COLOURS = {
+    "ink": INK,
+    "muted": MUTED,
+    "faint": FAINT,
+    "paper": PAPER,
+    "blue": BLUE,
+    "orange": ORANGE,
+    "green": GREEN,
+    "pink": PINK,
+    "sky": SKY,
+    "red": RED,
+}
+"""Every colour by the name of its CSS variable."""
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "text.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "figure.facecolor": "none",
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "moejax",
+}
+"""matplotlib settings, applied around every drawing, never globally."""
+
+WIDTH_INCHES = 7.2
+
+
+def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels in rows of at most ``columns``; surplus places stay empty."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH_INCHES, rows * height_inches))
+    axes = list(np.ravel(figure.subplots(rows, columns, squeeze=False, **options)))
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return figure, axes[:count]
+
+
+def quantity_axis(axis: Any, values: Sequence[float], *, most: int = 6) -> None:
+    """Log axis with ticks as people write numbers: 100K, 2M. At most about ``most`` of them."""
+    low, high = min(values), max(values)
+    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=most))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format(value, 3)))
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_tick_params(which="minor", length=0)
+
+
+def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colours: Sequence[str], size: float) -> None:
+    """Write texts beside the right edge, at heights in data units, moved apart where they would overlap.
+
+    ``size`` is the least distance between two texts, in data units.
+    """
+    for height, text, colour, place in zip(heights, texts, colours, spread(heights, size), strict=True):
+        axes.annotate(
+            text,
+            xy=(1.0, height),
+            xytext=(1.03, place),
+            xycoords=axes.get_yaxis_transform(),
+            textcoords=axes.get_yaxis_transform(),
+            color=colour,
+            va="center",
+            fontsize=7.5,
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+        )
+
+
+def spread(heights: Sequence[float], least: float) -> list[float]:
+    """Heights in the same order, moved as little as keeps neighbours ``least`` apart."""
+    order = np.argsort(heights)
+    blocks: list[list[float]] = []
+    for height in np.asarray(heights, float)[order]:
+        blocks.append([height, 1])
+        # A block is its middle and its size; touching blocks become one around their common middle.
+        while len(blocks) > 1 and blocks[-1][0] - blocks[-2][0] < least * (blocks[-1][1] + blocks[-2][1]) / 2:
+            (one, few), (other, more) = blocks[-2:]
+            blocks[-2:] = [[(one * few + other * more) / (few + more), few + more]]
+    places = [middle + least * (i - (size - 1) / 2) for middle, size in blocks for i in range(int(size))]
+    found = np.empty(len(places))
+    found[order] = places
+    return found.tolist()
+
+
+Draw = Callable[[Any], Any]
+"""From ``moejax.report.findings.Findings`` to a Picture, or None if the study has nothing to show there."""

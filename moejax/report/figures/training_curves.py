@@ -1,0 +1,74 @@
+"""Training loss against tokens: a panel per model, its trunk and the branches that decay from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from moejax.quantities import format
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid
+from moejax.report.findings import Findings
+from moejax.train.metrics import TRUNK
+
+PANELS = 24
+"""Models that get a panel; a larger study shows those trained first in its table."""
+POINTS = 200
+"""Points of one curve; longer logs are thinned evenly."""
+
+
+def draw(found: Findings) -> Picture | None:
+    """None if no model has a training log."""
+    curves = {name: _curves(lines) for name, lines in found.logs.items() if lines}
+    if not curves:
+        return None
+    shown = dict(list(curves.items())[:PANELS])
+    entropy = found.concluded.corpus.unigram_entropy
+    figure, panels = grid(len(shown), 5, height_inches=1.55, sharex=True, sharey=True)
+    for (name, own), axes in zip(shown.items(), panels, strict=True):
+        for other in shown.values():
+            _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
+        for run, lines in own.items():
+            on_trunk = run == TRUNK
+            _plot(axes, lines, color=BLUE if on_trunk else ORANGE, linewidth=1.5, zorder=3 if on_trunk else 4)
+        axes.axhline(entropy, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
+        axes.set_title(name, fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, 2)))
+    losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
+    panels[0].set_ylim(min(losses) - 0.1, max(entropy, sorted(losses)[int(0.97 * len(losses))]) + 0.15)
+    figure.supxlabel("training tokens", fontsize=8.5)
+    figure.supylabel("training loss, nats/token", fontsize=8.5)
+    left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""
+    return Picture(
+        "Training curves",
+        "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
+        "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch that drops "
+        "below its trunk is the decay paying off." + left_out,
+        figure,
+        [
+            {"model": name, "run": run, **_point(line)}
+            for name, own in shown.items()
+            for run, lines in own.items()
+            for line in lines
+        ],
+    )
+
+
+def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Lines by run, the trunk first, thinned."""
+    runs: dict[str, list[dict[str, Any]]] = {TRUNK: []}
+    for line in lines:
+        runs.setdefault(line["run"], []).append(line)
+    return {run: own[:: -(-len(own) // POINTS)] for run, own in runs.items() if own}
+
+
+def _plot(axes: Axes, lines: list[dict[str, Any]], **style: Any) -> None:
+    axes.plot([line["tokens"] for line in lines], [line["loss"] for line in lines], **style)
+
+
+def _point(line: dict[str, Any]) -> dict[str, Any]:
+    names = {"tokens": "tokens", "loss": "train_loss_nats_per_token", "learning_rate": "learning_rate"}
+    return {ours: line.get(name) for name, ours in names.items()}
