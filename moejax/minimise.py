@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import jaxopt
 
-STALLED_STEPS = 5
+STALLED_STEPS = 4
 """A lane stops after this many steps in a row that lower the value by less than its rounding error."""
 
 
@@ -209,33 +209,41 @@ def _descend(
     objective: Objective, starts: Any, shared: Any, lanes: Any, tolerance: Any, max_iterations: Any
 ) -> tuple[Any, Any, Any, Any]:
     """L-BFGS for every lane: points, values, gradient norms, iterations."""
-    solver = jaxopt.LBFGS(objective, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
 
-    def unfinished(carry: Any) -> Any:
-        _, state, stalled = carry
-        busy = (state.error > tolerance * jnp.maximum(1.0, jnp.abs(state.value))) & (stalled < STALLED_STEPS)
-        return busy & (state.iter_num < max_iterations) & jnp.isfinite(state.value)
+    def scaled(point: Any, lane: Any, scale: Any) -> Any:
+        return objective(point, shared, lane) * scale
+
+    solver = jaxopt.LBFGS(scaled, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
+
+    def begin(point: Any, lane: Any) -> tuple[Any, Any]:
+        state = solver.init_state(point, lane, 1.0)
+        # The first step goes as far as the gradient is long: a steep start would leap out of all reason.
+        scale = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(state.grad))
+        return state._replace(value=state.value * scale, grad=state.grad * scale), scale
 
     def one(arguments: Any) -> Any:
         start, lane = arguments
 
-        def step(carry: Any) -> Any:
-            point, state, stalled = carry
-            new_point, new = solver.update(point, state, shared, lane)
-            better = new.value < state.value - 1e-15 * jnp.abs(state.value)
-            keep = new.value <= state.value
-            point = jnp.where(keep, new_point, point)
-            new = new._replace(
-                value=jnp.where(keep, new.value, state.value),
-                grad=jnp.where(keep, new.grad, state.grad),
-                error=jnp.where(keep, new.error, state.error),
-            )
-            return point, new, jnp.where(better, 0, stalled + 1)
+        def unfinished(carry: Any) -> Any:
+            _, state, scale, steps, stalled = carry
+            steep = state.error > tolerance * jnp.maximum(scale, jnp.abs(state.value))
+            return steep & (stalled < STALLED_STEPS) & (steps < max_iterations) & jnp.isfinite(state.value)
 
-        state = solver.init_state(start, shared, lane)
-        point, state, _ = jax.lax.while_loop(unfinished, step, (start, state, 0))
-        value = jnp.where(jnp.isfinite(state.value), state.value, jnp.inf)
-        return point, value, jnp.linalg.norm(state.grad), state.iter_num
+        def step(carry: Any) -> Any:
+            point, state, scale, steps, stalled = carry
+            # A failed line search means that the memory misleads: forget it, and go downhill from here.
+            state, scale = jax.lax.cond(stalled > 0, lambda: begin(point, lane), lambda: (state, scale))
+            new_point, new = solver.update(point, state, lane, scale)
+            better = new.value < state.value - 1e-15 * jnp.abs(state.value)
+            point, state = jax.lax.cond(better, lambda: (new_point, new), lambda: (point, state))
+            return point, state, scale, steps + 1, jnp.where(better, 0, stalled + 1)
+
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(begin, start, lane))
+        unborn = nothing[0]._replace(error=jnp.inf), nothing[1]
+        # The first step counts as coming after a failure, and so begins.
+        point, state, scale, steps, _ = jax.lax.while_loop(unfinished, step, (start, *unborn, 0, 1))
+        value = jnp.where(jnp.isfinite(state.value), state.value / scale, jnp.inf)
+        return point, value, jnp.linalg.norm(state.grad) / scale, steps
 
     one_by_one = jax.default_backend() == "cpu"
     return jax.lax.map(one, (starts, lanes)) if one_by_one else jax.vmap(one)((starts, lanes))

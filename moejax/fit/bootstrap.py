@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax import minimise
-from moejax.fit.fit_law import Progress
+from moejax.fit.fit_law import Progress, form_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.problem import Form, data_of
+from moejax.fit.problem import data_of
 from moejax.fit.runs import Runs
 from moejax.laws.law import coefficients
 
@@ -141,7 +141,7 @@ def bootstrap(
         raise ValueError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
     if count < 1 or by not in RESAMPLED:
         raise ValueError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
-    form = Form(type(result.law), result.penalty, tuple(sorted(result.fixed)))
+    form = form_of(result)
     data = data_of(form, runs, result.fixed)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         start = np.asarray(form.point_of(result.law, data))
@@ -186,10 +186,9 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
 def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
     """Coefficients with their intervals, as text."""
     lines = [f"{'coefficient':<26}{'fit':>14}{'SD':>12}   {level:.0%} interval, {len(resampled.values)} resamples"]
-    for f in dataclasses.fields(result.law):
-        if f.name not in result.fixed:
-            found = resampled.coefficients(level)[f.name]
-            lines.append(f"{f.name:<26}{result.coefficients[f.name]:>14.6g}{found.deviation:>12.4g}   {found}")
+    for name, found in resampled.coefficients(level).items():
+        if name not in result.fixed:
+            lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{found.deviation:>12.4g}   {found}")
     if resampled.unfinished:
         lines.append(f"! {resampled.unfinished} resamples were stopped before they converged.")
     return "\n".join(lines)

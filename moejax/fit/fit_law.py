@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from moejax.fit.metrics import metrics
 from moejax.fit.objective import Huber, Penalty
 from moejax.fit.problem import Form, data_of
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Sobol, Starts
+from moejax.fit.starts import Given, Sobol, Starts
 
 AGREES = 1e-4
 """An end within this share of the lowest objective counts as the same optimum."""
@@ -37,7 +36,7 @@ class Search:
     """Kept after ``first_iterations`` steps of each."""
     first_iterations: int = 25
     max_iterations: int = 2000
-    tolerance: float = 1e-9
+    tolerance: float = 1e-6
 
 
 EVERY_START = Search(screened=None, halved=None)
@@ -52,6 +51,7 @@ def fit_law(
     starts: Starts | None = None,
     search: Search | None = None,
     fixed: Mapping[str, float] | None = None,
+    output: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FitResult:
@@ -62,24 +62,29 @@ def fit_law(
       penalty: Huber with delta 1e-3 on log loss, if not given.
       starts: 2,048 points scaled by the data, if not given.
       fixed: coefficients that are given, in the law's own parameterisation.
+      output: which of the law's outputs ``runs.loss`` holds; its first, if not given.
 
     Raises:
       ValueError: the runs lack a field that the law reads, a fixed coefficient is unknown, or no start has a finite
         objective.
     """
     fixed = dict(fixed or {})
-    form = Form(law if isinstance(law, type) else type(law), penalty or Huber(), tuple(sorted(fixed)))
+    cls = law if isinstance(law, type) else type(law)
+    form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or next(iter(cls.outputs)))
     _check(form, runs, fixed)
     data = data_of(form, runs, fixed)
     points = (starts or Sobol(seed=seed))(form, data)
     if not isinstance(law, type):
-        from moejax.fit.starts import Given
-
         points = np.concatenate([Given((law,))(form, data), points])
     lanes, began = _search(form, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
     best = int(np.argmin(lanes.values))
     point, value, norm, _ = minimise.newton(form, lanes.points[best], data, runs.weight)
     return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
+
+
+def form_of(result: FitResult) -> Form:
+    """The compiled form that a fit was made with."""
+    return Form(type(result.law), result.penalty, tuple(sorted(result.fixed)), result.output)
 
 
 def _search(
@@ -140,12 +145,13 @@ def _result(
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         law = jax.tree.map(float, jax.jit(form.law_at)(point, data))
     known = identify(form, data, runs.weight, point, start)
-    errors = metrics(law, runs)
+    errors = metrics(law, runs, form.output)
     n, k = errors.runs, len(form.free) + 1
     deviance = n * np.log(max(errors.rmse_log**2, 1e-300))
     return FitResult(
         law=law,
         penalty=form.penalty,
+        output=form.output,
         value=float(value * data["scale"]),
         gradient_norm=norm,
         converged=norm <= 1e-6 * max(1.0, value),
@@ -166,9 +172,14 @@ def _result(
 
 
 def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
-    names = [f.name for f in dataclasses.fields(form.law)]
+    names = list(form.signs)
     if unknown := [name for name in fixed if name not in names]:
         raise ValueError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+    rules = {"+": ("above 0", lambda v: v > 0), "-": ("below 0", lambda v: v < 0), "any": ("finite", np.isfinite)}
+    for name, value in fixed.items():
+        words, holds = rules[form.signs[name]]
+        if not (np.isfinite(value) and holds(value)):
+            raise ValueError(f"{name} is fixed at {value}, but {name} is {words} in {form.law.__name__}.")
     if not form.free:
         raise ValueError(f"Every coefficient of {form.law.__name__} is fixed; leave at least one to fit.")
     if missing := [name for name in form.law.inputs if getattr(runs.design, name) is None]:

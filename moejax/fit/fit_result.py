@@ -25,6 +25,8 @@ class FitResult:
     law: Any
     """The law, in its own parameterisation; call it on a Design."""
     penalty: Penalty
+    output: str
+    """Which of the law's outputs was fitted."""
     value: float
     """Weighted sum of the penalties over the runs."""
     gradient_norm: float
@@ -102,6 +104,8 @@ class FitResult:
             "-" * 78,
         ]
         for f in dataclasses.fields(self.law):
+            if f.name not in self.coefficients:
+                continue
             note = "given" if f.name in self.fixed else ""
             note = "not set by the data" if f.name in self.stuck else note
             lines.append(f"{f.name:<26}{f.metadata['symbol']:>8} {self.coefficients[f.name]:>18.8g}   {note}")

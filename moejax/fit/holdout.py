@@ -73,7 +73,7 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
     found = []
     for split in splits:
         fit = fit_law(law, runs.only(~split.held_out), **options)
-        found.append(HeldOut(name=split.name, fit=fit, metrics=metrics(fit.law, runs.only(split.held_out))))
+        found.append(HeldOut(name=split.name, fit=fit, metrics=metrics(fit.law, runs.only(split.held_out), fit.output)))
     return found
 
 

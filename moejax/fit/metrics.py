@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.fit.problem import outputs
 from moejax.fit.runs import Runs
 
 
@@ -29,16 +31,21 @@ class Metrics:
     """Largest |predicted - measured| / measured."""
 
 
-def predict(law: Any, runs: Runs) -> Float[np.ndarray, " runs"]:
-    """Loss that a law gives to every run, in float64."""
+def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
+    """What a law gives every run, in float64."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return np.asarray(jax.jit(lambda one, design: jax.vmap(one)(design))(law, runs.design), np.float64)
+        return np.asarray(_predict(output, law, runs.design), np.float64)
 
 
-def metrics(law: Any, runs: Runs) -> Metrics:
+@functools.partial(jax.jit, static_argnums=0)
+def _predict(output: str, law: Any, design: Any) -> Any:
+    return outputs(law, design, output)
+
+
+def metrics(law: Any, runs: Runs, output: str = "loss") -> Metrics:
     """Errors of a law on the runs whose weight is not 0."""
     kept = runs.weight > 0
-    predicted, measured, weight = predict(law, runs)[kept], runs.loss[kept], runs.weight[kept]
+    predicted, measured, weight = predict(law, runs, output)[kept], runs.loss[kept], runs.weight[kept]
     error = predicted - measured
     square = np.average(error**2, weights=weight)
     variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)

@@ -1,0 +1,166 @@
+"""``moejax fit``: from a table of runs to a law's coefficients, their intervals, and what they cannot tell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NAME = "fit"
+HELP = "fit a law to a table of runs"
+EXAMPLE = """\
+moejax fit runs.parquet --law effective_params --bootstrap 1000
+moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
+moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("--law", required=True, metavar="NAME", help="one of `moejax laws`")
+    table = parser.add_argument_group("reading the table")
+    table.add_argument(
+        "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
+    )
+    table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
+    table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
+    table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
+    table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+    fit = parser.add_argument_group("fitting")
+    fit.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
+    fit.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
+    fit.add_argument("--residual", default="log", metavar="NAME", help="log or nats (%(default)s)")
+    fit.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="give a coefficient")
+    fit.add_argument("--starts", type=int, default=2048, metavar="COUNT", help="starting points (%(default)s)")
+    fit.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    trust = parser.add_argument_group("trusting")
+    trust.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples for intervals")
+    trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
+    trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    trust.add_argument(
+        "--hold-out", action="append", default=[], metavar="FIELD[:VALUE]", help="test on the largest runs in it"
+    )
+    trust.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, resample, hold out, print."""
+    from moejax.cli.progress import progress
+    from moejax.fit import bootstrap, holdout
+    from moejax.fit.fit_law import fit_law
+    from moejax.fit.read_runs import read_runs
+    from moejax.fit.starts import Sobol
+    from moejax.laws import LAWS
+    from moejax.laws.door import law_name
+
+    law = LAWS[law_name(arguments.law)]
+    read = read_runs(
+        arguments.runs,
+        law,
+        mapping=dict(_pairs(arguments.map, "--map")),
+        where=arguments.where,
+        loss=arguments.loss,
+        group=arguments.group,
+        drop_invalid=arguments.drop_invalid,
+    )
+    options: dict[str, Any] = {
+        "penalty": _penalty(arguments),
+        "starts": Sobol(_at_least_one(arguments.starts, "--starts"), arguments.seed),
+        "fixed": _fixed(arguments.fix),
+        "seed": arguments.seed,
+    }
+    for note in read.notes:
+        print(note, file=sys.stderr)
+    splits = [_split(read.runs, text) for text in arguments.hold_out]
+    if arguments.folds:
+        splits += list(holdout.folds(read.runs, arguments.folds, seed=arguments.seed))
+    with progress() as show:
+        result = fit_law(law, read.runs, progress=show, **options)
+        resampled = None
+        if arguments.bootstrap != 0:
+            resampled = bootstrap.bootstrap(
+                result, read.runs, arguments.bootstrap, by=arguments.by, seed=arguments.seed, progress=show
+            )
+        held_out = holdout.hold_out(law, read.runs, splits, **options)
+    text = [result.summary()]
+    plain = result.to_json() | {"notes": list(read.notes)}
+    if resampled is not None:
+        text.append(bootstrap.table(result, resampled, arguments.level))
+        plain["bootstrap"] = bootstrap.to_json(result, resampled, arguments.level)
+    if held_out:
+        text.append(holdout.table(held_out))
+        plain["held_out"] = holdout.to_json(held_out)
+    if arguments.out:
+        _write(arguments.out, "\n\n".join(text), plain, result, read)
+    print(json.dumps(plain, indent=2) if arguments.json else "\n\n".join(text))
+    return 0
+
+
+def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip() and value.strip()):
+            raise ValueError(f"{option} {text!r} is not of the form NAME=VALUE.")
+        if name.strip() in dict(pairs):
+            raise ValueError(f"{option} gives {name.strip()} twice; give it once.")
+        pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+def _fixed(texts: Sequence[str]) -> dict[str, float]:
+    from moejax.quantities import parse
+
+    return {name: parse(value) for name, value in _pairs(texts, "--fix")}
+
+
+def _penalty(arguments: argparse.Namespace) -> Any:
+    from moejax.fit.objective import PENALTIES, RESIDUALS
+
+    for given, known, option in (
+        (arguments.penalty, PENALTIES, "--penalty"),
+        (arguments.residual, RESIDUALS, "--residual"),
+    ):
+        if given not in known:
+            raise ValueError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+    options = {} if arguments.delta is None else {"delta": arguments.delta}
+    if arguments.delta is not None and not arguments.delta > 0:
+        raise ValueError(f"--delta is {arguments.delta}; it must be above 0.")
+    try:
+        return PENALTIES[arguments.penalty](residual=arguments.residual, **options)
+    except TypeError as error:
+        raise ValueError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
+
+
+def _at_least_one(count: int, option: str) -> int:
+    if count < 1:
+        raise ValueError(f"{option} is {count}; it must be at least 1.")
+    return count
+
+
+def _split(runs: Any, text: str) -> Any:
+    from moejax.fit.holdout import largest
+    from moejax.quantities import parse
+
+    field, colon, value = text.partition(":")
+    return largest(runs, field, above=parse(value) if colon else None)
+
+
+def _write(folder: Path, text: str, plain: dict[str, Any], result: Any, read: Any) -> None:
+    from moejax.fit.metrics import predict
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.txt").write_text(text + "\n")
+        (folder / "fit.json").write_text(json.dumps(plain, indent=2) + "\n")
+        predicted = predict(result.law, read.runs, result.output)
+        rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
+        rows.to_csv(folder / "predictions.csv", index=False)
+    except OSError as error:
+        raise ValueError(f"The results cannot be written to {folder} ({error}); choose another --out.") from error
+    print(f"Wrote fit.json, summary.txt and predictions.csv to {folder}.", file=sys.stderr)

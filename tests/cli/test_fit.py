@@ -1,0 +1,101 @@
+"""``moejax fit`` from a file to an answer, and from a mistake to a sentence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from moejax.__main__ import main
+from moejax.fit.fit_result import load
+from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.design import Design
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A table in somebody else's words: sizes in millions, steps instead of tokens."""
+    rng = np.random.default_rng(0)
+    active, steps = np.exp(rng.uniform(np.log([10, 2e3]), np.log([1e4, 2e6]), (60, 2))).T
+    loss = HOFFMANN_2022(Design(params_active=active * 1e6, tokens=steps * 520_000.0)) * np.exp(
+        rng.normal(0, 0.003, 60)
+    )
+    path = tmp_path_factory.mktemp("runs") / "theirs.csv"
+    lines = [f"{a:.6f}M,{s:.3f},{x:.6f},{seed}" for a, s, x, seed in zip(active, steps, loss, range(60), strict=True)]
+    path.write_text("\n".join(["Na,step,val,seed", *lines]) + "\n")
+    return path
+
+
+MAPPED = ["--map", "params_active=Na", "--map", "tokens=step * 520000", "--map", "loss=val"]
+
+
+def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
+    out = tmp_path / "fit"
+    options = ["--where", "seed < 50", "--bootstrap", "20", "--hold-out", "tokens", "--out", str(out)]
+    assert main(["fit", str(table), "--law", "hoffmann", *MAPPED, *options]) == 0
+    shown = capsys.readouterr()
+    assert "50 of 60 rows meet 'seed < 50'" in shown.err
+    assert "tokens_exponent" in shown.out
+    assert load(out / "fit.json").law.tokens_exponent == pytest.approx(0.2849, rel=0.2)
+    assert len((out / "predictions.csv").read_text().splitlines()) == 51
+
+
+def test_json_is_all_there_is_on_stdout(table, capsys):
+    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["law"]["coefficients"]["irreducible"] == 1.6
+    assert plain["converged"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--law", "chinchila"], "chinchilla"),
+        (["--law", "chinchilla"], "no column params_active"),
+        (["--law", "effective_params", *MAPPED], "no column params_total"),
+        (["--law", "chinchilla", *MAPPED, "--map", "tokens=step"], "gives tokens twice"),
+        (["--law", "chinchilla", *MAPPED, "--map", "flops=nothing * 2"], "cannot be computed"),
+        (["--law", "chinchilla", *MAPPED, "--where", "seed > 99"], "no row meets"),
+        (["--law", "chinchilla", *MAPPED, "--where", "seed =="], "cannot be applied"),
+        (["--law", "chinchilla", *MAPPED, "--where", "seed < 3"], "3 runs cannot set the 5 free coefficients"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "alpha=1"], "has no coefficient alpha"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1", "--fix", "irreducible=2"], "irreducible twice"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible"], "NAME=VALUE"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is above 0"),
+        (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
+        (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
+        (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
+        (["--law", "chinchilla", *MAPPED, "--folds", "99"], "99 folds"),
+        (["--law", "chinchilla", *MAPPED, "--bootstrap", "-3"], "at least 1"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_exit_status_2(table, capsys, options, words):
+    assert main(["fit", str(table), *options]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+    assert not shown.out
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("", "has no rows"),
+        ("1e8,1e9,3\n" * 1, "1 runs cannot set"),
+        ("1e8,1e9,3\n1e8,1e9,\n", "loss is empty or not finite in 1 of 2 rows (row 2)"),
+        ("1e8,1e9,3\n1e8,-5,3\n", "tokens is not above 0 in 1 of 2 rows (row 2)"),
+        ("1e8,1e9,3\nabc,1e9,3\n", "'abc' in row 2"),
+    ],
+)
+def test_a_table_that_cannot_be_is_described(tmp_path, capsys, rows, words):
+    path = tmp_path / "runs.csv"
+    path.write_text("params_active,tokens,loss\n" + rows)
+    assert main(["fit", str(path), "--law", "chinchilla"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    path.write_text(table.read_text() + "50M,1000,nan,61\n")
+    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED]) == 2
+    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, "--drop-invalid"]) == 0
+    assert "Dropped" in capsys.readouterr().err
