@@ -21,11 +21,11 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
 
 
 def _outputs(sizes, x, weight, offsets, experts) -> Array:
-    return grouped_blocks.forward(x, weight, offsets, experts, sizes)[0]
+    return grouped_blocks.forward(x, weight, offsets, experts, sizes, keep=False)[0]
 
 
 def _experts_forward(sizes, x, weight, offsets, experts):
-    y, gate, up = grouped_blocks.forward(x, weight, offsets, experts, sizes)
+    y, gate, up = grouped_blocks.forward(x, weight, offsets, experts, sizes, keep=True)
     return y, (x, weight, offsets, experts, gate, up)
 
 

@@ -1,93 +1,131 @@
-"""Grouped SwiGLU experts as a loop over experts and blocks of rows: nothing dropped, hardly anything padded.
+"""Grouped experts as a loop over experts and blocks of rows: nothing dropped, hardly anything padded.
 
-For a processor that runs one thing at a time (a CPU core). Rows lie in the order of their experts. An expert's rows
-are cut into full blocks and one shorter tail. The tail comes first and is computed in the smallest of a few fixed
-sizes that holds it; what it computes beyond its end, the next block or the next expert overwrites.
+For a processor that runs one thing at a time, a CPU core. Rows lie in the order of their experts. An expert's rows
+are cut into full blocks and one head, possibly shorter, which comes first and is computed in the smallest of a few
+fixed sizes that holds it; what it computes beyond its end, the expert's next block or the next expert overwrites.
 
-Shapes: R rows (room for one block more than there are assignments), E experts, D model, F hidden.
+Shapes: R rows (a full block more than there are assignments), E experts, D model, F hidden.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from moejax.routing.experts import Experts, project_down, project_up
 
 F32 = jnp.float32
 
 
+class Block(NamedTuple):
+    """``size`` rows of one expert from ``start``, of which the first ``rows`` are its own."""
+
+    expert: Any
+    start: Any
+    rows: Any
+    size: int
+    is_head: bool
+
+    def of(self, array: Array) -> Array:
+        return lax.dynamic_slice_in_dim(array, self.start, self.size)
+
+    def put(self, array: Array, rows: Array) -> Array:
+        return lax.dynamic_update_slice_in_dim(array, rows.astype(array.dtype), self.start, 0)
+
+    def weights(self, experts: Experts) -> Experts:
+        return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, self.expert, keepdims=False), experts)
+
+
 def block_sizes(rows_per_expert: int) -> tuple[int, ...]:
-    """Sizes of a tail, ascending; the last is that of a full block."""
-    if rows_per_expert >= 256:
-        return (32, 64, 128, 256)
-    if rows_per_expert >= 64:
-        return (16, 32, 64, 128)
-    return (16, 32, 64)
+    """Sizes of a head, ascending; the last is that of a full block. Found by timing, on one core."""
+    full = 256 if rows_per_expert >= 256 else 128 if rows_per_expert >= 64 else 64
+    return full // 4, full
 
 
-def _each_block(offsets: Int[Array, " experts_and_one"], sizes: tuple[int, ...], body, carry):
-    """Fold ``body(expert, start, rows, size, carry)`` over the blocks, of which the first ``rows`` rows are real."""
+def _each_block(
+    offsets: Int[Array, " experts_and_one"], sizes: tuple[int, ...], body: Callable[[Block, Any], Any], carry: Any
+) -> Any:
+    """Fold ``body(block, carry)`` over the blocks of all experts."""
     full = sizes[-1]
 
     def one_expert(expert, carry):
         start, stop = offsets[expert], offsets[expert + 1]
-        tail = (stop - start) % full
-        shorter = 0
-        for size in sizes:
-            chosen = ((tail > shorter) & (tail <= size)).astype(jnp.int32)
+        head = jnp.where(stop > start, (stop - start - 1) % full + 1, 0)
+        for shorter, size in zip((0, *sizes), sizes, strict=False):
+            # A loop that runs once or not at all: unlike a conditional, it copies nothing.
+            runs = ((head > shorter) & (head <= size)).astype(jnp.int32)
             carry = lax.fori_loop(
-                0, chosen, lambda i, c, size=size: body(expert, start + i * size, tail, size, c), carry
+                0, runs, lambda i, c, size=size: body(Block(expert, start + i * size, head, size, True), c), carry
             )
-            shorter = size
-        start = start + tail
+        start = start + head
         return lax.fori_loop(
-            0, (stop - start) // full, lambda i, c: body(expert, start + i * full, full, full, c), carry
+            0,
+            (stop - start) // full,
+            lambda i, c: body(Block(expert, start + i * full, full, full, False), c),
+            carry,
         )
 
     return lax.fori_loop(0, offsets.shape[0] - 1, one_expert, carry)
 
 
-def _rows(array, start, size):
-    return lax.dynamic_slice_in_dim(array, start, size)
+def forward(
+    x: Float[Array, "R D"],
+    weight: Float[Array, " R"],
+    offsets: Int[Array, " experts_and_one"],
+    experts: Experts,
+    sizes: tuple[int, ...],
+    keep: bool,
+) -> tuple[Array, ...]:
+    """Weighted outputs [R, D] and, for the backward pass if ``keep``, the gate and up projections [R, F]."""
 
-
-def _set_rows(array, rows, start):
-    return lax.dynamic_update_slice_in_dim(array, rows.astype(array.dtype), start, 0)
-
-
-def forward(x, weight, offsets, experts: Experts, sizes):
-    """Outputs [R, D] of the rows, and their gate and up projections [R, F], which the backward pass reads."""
-
-    def body(expert, start, rows, size, carry):
-        y, gate, up = carry
-        one = jax.tree.map(lambda leaf: leaf[expert], experts)
-        block_gate, block_up = project_up(_rows(x, start, size), one)
-        block = project_down(block_gate, block_up, _rows(weight, start, size), one)
-        return _set_rows(y, block, start), _set_rows(gate, block_gate, start), _set_rows(up, block_up, start)
+    def body(block: Block, carry):
+        own = block.weights(experts)
+        gate, up = project_up(block.of(x), own)
+        y = project_down(gate, up, block.of(weight), own)
+        return tuple(block.put(array, rows) for array, rows in zip(carry, (y, gate, up), strict=False))
 
     hidden = jnp.zeros((x.shape[0], experts.gate.shape[2]), x.dtype)
-    return _each_block(offsets, sizes, body, (jnp.zeros_like(x), hidden, hidden))
+    return _each_block(offsets, sizes, body, (jnp.zeros_like(x), hidden, hidden) if keep else (jnp.zeros_like(x),))
 
 
-def backward(x, weight, offsets, experts: Experts, gate, up, dy, sizes):
-    """Gradients of the rows, their weights and the experts."""
+def backward(
+    x: Float[Array, "R D"],
+    weight: Float[Array, " R"],
+    offsets: Int[Array, " experts_and_one"],
+    experts: Experts,
+    gate: Float[Array, "R F"],
+    up: Float[Array, "R F"],
+    dy: Float[Array, "R D"],
+    sizes: tuple[int, ...],
+) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
+    """Gradients of the rows, of their weights and of the experts, the last summed in float32."""
 
-    def body(expert, start, rows, size, carry):
+    def body(block: Block, carry):
         dx, dweight, dexperts = carry
-        one = jax.tree.map(lambda leaf: leaf[expert], experts)
-        real = jnp.arange(size) < rows
-        block_dy = jnp.where(real[:, None], _rows(dy, start, size).astype(F32), 0.0)
-        block_gate, block_up = _rows(gate, start, size).astype(F32), _rows(up, start, size).astype(F32)
-        down = jax.vjp(project_down, block_gate, block_up, _rows(weight, start, size), one)[1]
-        block_dgate, block_dup, block_dweight, done_down = down(block_dy)
-        block_dx, done_up = jax.vjp(project_up, _rows(x, start, size), one)[1]((block_dgate, block_dup))
-        dexperts = jax.tree.map(
-            lambda total, a, b: total.at[expert].add(a.astype(F32) + b.astype(F32)), dexperts, done_down, done_up
+        own = block.weights(experts)
+        block_dy = block.of(dy).astype(F32)
+        if block.is_head:
+            block_dy = jnp.where((jnp.arange(block.size) < block.rows)[:, None], block_dy, 0.0)
+        kept = block.of(gate).astype(F32), block.of(up).astype(F32)
+        dgate, dup, block_dweight, from_down = jax.vjp(project_down, *kept, block.of(weight), own)[1](block_dy)
+        block_dx, from_up = jax.vjp(project_up, block.of(x), own)[1]((dgate, dup))
+
+        def add(total, a, b):
+            new = a.astype(F32) + b.astype(F32)
+            if not block.is_head:
+                new = new + lax.dynamic_index_in_dim(total, block.expert, keepdims=False)
+            return lax.dynamic_update_index_in_dim(total, new, block.expert, 0)
+
+        return (
+            block.put(dx, block_dx),
+            block.put(dweight, block_dweight),
+            jax.tree.map(add, dexperts, from_down, from_up),
         )
-        return _set_rows(dx, block_dx, start), _set_rows(dweight, block_dweight, start), dexperts
 
     totals = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, F32), experts)
     dx, dweight, dexperts = _each_block(offsets, sizes, body, (jnp.zeros_like(x), jnp.zeros_like(weight), totals))
