@@ -19,7 +19,7 @@ from moejax.laws.saturation import saturate
 class ExpertCount:
     """L = a·Ê^delta·N^(alpha + gamma·ln Ê) + b·Ê^omega·D^(beta + zeta·ln Ê) + c, with Ê the saturated expert count.
 
-    Ludziejewski et al., "Joint MoE Scaling Laws: Mixture of Experts Can Be Memory Efficient" (2025), Table 3.
+    Ludziejewski et al., "Joint MoE Scaling Laws: Mixture of Experts Can Be Memory Efficient" (2025), Eq. 6 and Table 3.
 
     N is ``params_active``, embeddings included; D is ``tokens``; E is ``expert_expansion`` (the document routes to one
     expert, so E is their number; 1 is a dense model). L is in nats per token. Two widely read copies of the formula

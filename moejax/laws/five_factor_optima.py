@@ -80,11 +80,7 @@ def optimal_active_at_compute(
     root is found in log N_a, where the loss is convex. Active parameters are not kept below N.
     """
 
-    def loss(log_active: Any) -> Any:
-        active = jnp.exp(log_active)
-        return _at_compute(law, params_total, active_experts, shared_share, _spend(active, flops))
-
-    active = jnp.exp(argmin_between(loss, jnp.log(1e4), jnp.log(1e16)))
+    active = _root_of_equation_31(law, flops, params_total, active_experts, shared_share)
     return Claim(
         statement="b beta N_a^(beta-1) / C^beta = alpha (const k + c) N_a^(-alpha-1) - const h / N",
         source="Zhao et al. 2025, Eq. 31",
@@ -92,6 +88,15 @@ def optimal_active_at_compute(
         objective=Partial(_at_compute, law, params_total, active_experts, shared_share),
         held=Partial(_spent),
     )
+
+
+@jax.jit
+def _root_of_equation_31(law: FiveFactor, flops: Any, params_total: Any, active_experts: Any, shared_share: Any) -> Any:
+    def loss(log_active: Any) -> Any:
+        variables = _spend(jnp.exp(log_active), flops)
+        return _at_compute(law, params_total, active_experts, shared_share, variables)
+
+    return jnp.exp(argmin_between(loss, jnp.log(1e4), jnp.log(1e16)))
 
 
 def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, structure: Any) -> Any:

@@ -29,7 +29,7 @@ def efficient_active_share(
     Algorithm 1 (Appendix F) to the letter: it starts at one step and returns the share *after* the step that no
     longer pays.
     """
-    shares = step * jnp.arange(1, round(1 / step) + 1)
+    shares = step * jnp.arange(1.0, round(1 / step) + 1)
 
     def loss(share: Any) -> Any:
         active = share * params_total

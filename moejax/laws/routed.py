@@ -26,7 +26,9 @@ class Routed:
     outputs: ClassVar = LOSS
 
     params_slope: Any = coefficient("slope in log N", symbol="a", sign="-")
-    experts_slope: Any = coefficient("slope in log Ê", symbol="b", sign="-", shift={"params": "coupling"}, log_base=10.0)
+    experts_slope: Any = coefficient(
+        "slope in log Ê", symbol="b", sign="-", shift={"params": "coupling"}, log_base=10.0
+    )
     coupling: Any = coefficient("how experts lose worth with size", symbol="c", sign="any")
     offset: Any = coefficient(
         "log10 of the loss at N = Ê = 1", symbol="d", sign="any", shift={"params": "params_slope"}, log_base=10.0

@@ -24,6 +24,7 @@ SMALLEST, LARGEST = 1e5, 1e25
 """Bounds of the search for total parameters."""
 
 
+@jax.jit
 def best_params_total(law: Sparsity, flops: Any, sparsity: Any, reading: Any) -> Any:
     """N*(C, S): total parameters of least loss at one sparsity."""
 
@@ -33,7 +34,8 @@ def best_params_total(law: Sparsity, flops: Any, sparsity: Any, reading: Any) ->
     return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
 
 
-def best_sparsity(law: Sparsity, flops: Any, params_total: Any, reading: Any, *, cap: float = 0.999) -> Any:
+@jax.jit
+def best_sparsity(law: Sparsity, flops: Any, params_total: Any, reading: Any, *, cap: Any = 0.999) -> Any:
     """S*(C, N): sparsity of least loss at one size, between 0 and ``cap``."""
 
     def loss(log_active: Any) -> Any:
@@ -54,7 +56,7 @@ def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, reading: Any)
 
 
 @in_float64
-def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, reading: Any, *, cap: float = 0.999) -> Claim:
+def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, reading: Any, *, cap: Any = 0.999) -> Claim:
     """The claim that ``best_sparsity`` is optimal, in terms of 1-S; at a bound it is not stationary and says so."""
     sparsity = best_sparsity(law, flops, params_total, reading, cap=cap)
     notes = []
@@ -82,19 +84,11 @@ class JointOptimum(NamedTuple):
     message: str
 
 
-def joint_optimum(law: Sparsity, flops: Any, reading: Any, *, cap: float = 0.999) -> JointOptimum:
+def joint_optimum(law: Sparsity, flops: Any, reading: Any, *, cap: Any = 0.999) -> JointOptimum:
     """N and S of least loss with S at most ``cap``: Eq. 2, which has no optimum worth the name without the cap."""
     with jax.enable_x64(True):
         law, flops, reading = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, reading))
-
-        def loss(log_active: Any) -> tuple[Any, Any]:
-            active = jnp.exp(log_active)
-            total = best_params_total(law, flops, 1 - active, reading)
-            return _loss(law, flops, reading, {"params_total": total, "active_experts_share": active}), total
-
-        # A grid alone: a gradient would go through the inner search.
-        grid = jnp.linspace(jnp.log1p(-cap), 0.0, 257)
-        losses, totals = jax.vmap(loss)(grid)
+        actives, totals, losses = _losses_by_sparsity(law, flops, reading, jnp.asarray(1 - cap, float))
         best = int(jnp.argmin(losses))
         message = (
             f"The loss still falls at the cap S = {cap:g}: the law has no joint optimum below it, so this sparsity is "
@@ -102,7 +96,19 @@ def joint_optimum(law: Sparsity, flops: Any, reading: Any, *, cap: float = 0.999
             if best == 0
             else f"The loss is least at a sparsity below the cap of {cap:g}."
         )
-        return JointOptimum(float(totals[best]), float(1 - jnp.exp(grid[best])), float(losses[best]), message)
+        return JointOptimum(float(totals[best]), float(1 - actives[best]), float(losses[best]), message)
+
+
+@jax.jit
+def _losses_by_sparsity(law: Sparsity, flops: Any, reading: Any, least: Any) -> tuple[Any, Any, Any]:
+    """Shares of experts that serve a token, from ``least`` to 1, with the best size and its loss at each."""
+
+    def at(active: Any) -> tuple[Any, Any]:
+        total = best_params_total(law, flops, 1 - active, reading)
+        return total, _loss(law, flops, reading, {"params_total": total, "active_experts_share": active})
+
+    actives = jnp.exp(jnp.linspace(jnp.log(least), 0.0, 257))
+    return actives, *jax.vmap(at)(actives)
 
 
 def _loss(law: Sparsity, flops: Any, reading: Any, variables: Variables) -> Any:

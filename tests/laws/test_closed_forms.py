@@ -1,0 +1,245 @@
+"""Every closed form is stationary, a minimum and where a search ends, whatever the coefficients."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import moejax.laws
+from moejax.laws import (
+    allocation,
+    chinchilla,
+    dense_to_moe,
+    effective_params,
+    expert_count,
+    five_factor_optima,
+    granularity,
+    isoflop_surface,
+    leverage,
+    marginal,
+    sparsity_optima,
+)
+from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
+from moejax.laws.allocation import Allocation
+from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.claim import check
+from moejax.laws.claims import CLAIMS
+from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.design import Design
+from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.expert_count import ExpertCount
+from moejax.laws.five_factor import FiveFactor
+from moejax.laws.granularity import Granularity
+from moejax.laws.isoflop_surface import IsoflopSurface
+from moejax.laws.leverage import Leverage
+from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.sparsity import Sparsity
+
+exponents = st.floats(0.1, 0.7)
+scales = st.floats(1.0, 4.0).map(lambda power: 10.0**power)
+shares = st.floats(0.05, 0.9)
+budgets = st.floats(18.0, 26.0).map(lambda power: 10.0**power)
+sizes = st.floats(8.0, 12.0).map(lambda power: 10.0**power)
+
+chinchillas = st.builds(
+    Chinchilla,
+    irreducible=st.floats(0.0, 2.0),
+    params_scale=scales,
+    params_exponent=exponents,
+    tokens_scale=scales,
+    tokens_exponent=exponents,
+)
+effective = st.builds(
+    EffectiveParams,
+    irreducible=st.floats(0.0, 2.0),
+    params_scale=scales,
+    params_exponent=exponents,
+    expansion_exponent=st.floats(0.0, 1.0),
+    tokens_scale=scales,
+    tokens_exponent=exponents,
+)
+granularities = st.builds(
+    Granularity,
+    irreducible=st.floats(0.0, 2.0),
+    granularity_scale=scales,
+    granularity_exponent=exponents,
+    params_scale=scales,
+    params_exponent=exponents,
+    tokens_scale=scales,
+    tokens_exponent=exponents,
+)
+expert_counts = st.builds(
+    ExpertCount,
+    params_scale=scales,
+    params_exponent=st.floats(-0.5, -0.15),
+    params_experts=st.floats(-0.5, 0.5),
+    params_coupling=st.floats(-0.02, 0.02),
+    tokens_scale=scales,
+    tokens_exponent=st.floats(-0.5, -0.15),
+    tokens_experts=st.floats(-0.5, 0.5),
+    tokens_coupling=st.floats(-0.02, 0.02),
+    experts_start=st.floats(1.5, 4.0),
+    experts_maximum=st.floats(100.0, 500.0),
+    irreducible=st.floats(0.0, 2.0),
+)
+dense_to_moes = st.builds(
+    DenseToMoe,
+    params_scale=scales,
+    params_exponent=exponents,
+    experts_exponent=st.floats(0.0, 0.5),
+    tokens_scale=scales,
+    tokens_exponent=exponents,
+    irreducible=st.floats(0.0, 2.0),
+)
+five_factors = st.builds(
+    FiveFactor,
+    experts_slope=st.floats(0.05, 1.0),
+    experts_inverse=st.floats(2.0, 20.0),
+    shared_square=st.floats(2.0, 10.0),
+    shared_slope=st.floats(-4.0, -1.0),
+    active_coupling=st.floats(1e-4, 1.0),
+    share_coupling=st.floats(0.01, 0.2),
+    total_scale=st.floats(5.0, 100.0),
+    params_exponent=st.floats(0.15, 0.4),
+    tokens_scale=scales,
+    tokens_exponent=exponents,
+    active_scale=st.floats(5.0, 100.0),
+    irreducible=st.floats(0.0, 2.0),
+)
+sparsities = st.builds(
+    Sparsity,
+    params_scale=scales,
+    params_exponent=st.floats(0.2, 0.7),
+    tokens_scale=scales,
+    tokens_exponent=st.floats(0.2, 0.6),
+    sparsity_scale=st.floats(0.1, 1.0),
+    sparsity_exponent=st.floats(-0.4, -0.1),
+    coupling_scale=st.floats(5.0, 50.0),
+    coupling_exponent=st.floats(0.1, 0.4),
+    coupling_params_exponent=st.floats(0.1, 0.3),
+    irreducible=st.floats(0.0, 1.0),
+)
+readings = st.sampled_from([Proportional(), BackboneByActive(ratio=0.5), BackboneByTotal(share=0.05)])
+leverages = st.builds(
+    Leverage,
+    base_exponent=st.floats(-1.0, 0.0),
+    flops_slope=st.floats(-0.1, -0.01),
+    granularity_square=st.floats(0.01, 0.1),
+    granularity_slope=st.floats(-0.5, -0.05),
+    ratio_start=st.floats(0.001, 0.05),
+    ratio_maximum=st.just(1e9),
+)
+surfaces = st.builds(
+    IsoflopSurface,
+    size=st.tuples(st.floats(-4.0, -1.0), st.floats(0.05, 0.2)),
+    sparsity=st.tuples(st.floats(-0.5, -0.1), st.floats(0.01, 0.1)),
+    interaction=st.tuples(st.floats(-0.01, 0.01), st.floats(1e-4, 1e-3)),
+    offset=st.floats(0.0, 4.0),
+)
+allocations = st.builds(
+    Allocation,
+    model_scale=st.floats(0.01, 1.0),
+    model_exponent=st.floats(0.3, 0.7),
+    tokens_scale=st.just(1.0),
+    tokens_exponent=st.just(0.5),
+)
+mixtures = st.builds(
+    Design,
+    params_total=st.just(1e10),
+    params_active=st.floats(1e8, 1e10),
+    tokens=sizes,
+    top_k=st.floats(0.5, 20.0),
+    num_shared_experts=st.floats(0.0, 4.0),
+)
+
+marginal_actives = st.builds(
+    MarginalActive,
+    active_scale=scales,
+    active_exponent=exponents,
+    active_slope=st.floats(1e-12, 1e-9),
+    offset=st.floats(0.0, 3.0),
+)
+marginal_experts = st.builds(
+    MarginalExperts,
+    experts_slope=st.floats(0.001, 0.1),
+    experts_inverse=st.floats(0.01, 1.0),
+    offset=st.floats(0.0, 3.0),
+)
+marginal_shareds = st.builds(
+    MarginalShared,
+    shared_square=st.floats(0.01, 1.0),
+    shared_slope=st.floats(-1.0, -0.01),
+    offset=st.floats(0.0, 3.0),
+)
+expansions = st.floats(1.0, 64.0)
+active_experts = st.floats(1.0, 20.0)
+shared_shares = st.floats(0.0, 0.7)
+
+RANDOM = {
+    chinchilla.compute_optimal: (chinchillas, budgets),
+    effective_params.compute_optimal: (effective, budgets, expansions),
+    granularity.compute_optimal: (granularities, budgets, st.floats(1.0, 16.0), expansions),
+    expert_count.compute_optimal: (expert_counts, budgets, st.floats(1.0, 128.0)),
+    dense_to_moe.compute_optimal: (dense_to_moes, budgets, expansions),
+    five_factor_optima.optimal_active_experts: (five_factors, mixtures),
+    five_factor_optima.optimal_shared_share: (five_factors, mixtures),
+    five_factor_optima.optimal_active_share: (five_factors, sizes, active_experts, shared_shares),
+    five_factor_optima.optimal_active_at_compute: (five_factors, budgets, sizes, active_experts, shared_shares),
+    marginal.optimal_active: (marginal_actives,),
+    marginal.optimal_experts: (marginal_experts,),
+    marginal.optimal_shared: (marginal_shareds,),
+    sparsity_optima.optimal_params_total: (sparsities, budgets, shares, readings),
+    sparsity_optima.optimal_sparsity: (sparsities, budgets, sizes, readings),
+    isoflop_surface.optimal_params_total: (surfaces, shares),
+    isoflop_surface.optimal_sparsity: (surfaces, sizes),
+    leverage.optimal_granularity: (leverages, shares, budgets),
+    allocation.compute_optimal: (allocations, budgets),
+}
+"""Every claim of the library, over random coefficients."""
+
+
+def named(build):
+    return f"{build.__module__.rpartition('.')[2]}.{build.__name__}"
+
+
+def test_every_function_of_the_library_that_makes_a_claim_is_tested():
+    modules = [importlib.import_module(f"moejax.laws.{m.name}") for m in pkgutil.iter_modules(moejax.laws.__path__)]
+    makers = {
+        named(value)
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isfunction(value) and inspect.signature(value).return_annotation == "Claim"
+    }
+    assert makers == {named(build) for build in RANDOM}
+    assert set(CLAIMS) <= makers
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_closed_form_holds_with_published_constants(name):
+    checked = check(CLAIMS[name]())
+    assert checked.holds, checked
+
+
+@pytest.mark.parametrize("build", RANDOM, ids=named)
+@settings(deadline=None, max_examples=8, derandomize=True)
+@given(st.data())
+def test_a_closed_form_holds_with_any_coefficients(build, data):
+    claim = build(*data.draw(st.tuples(*RANDOM[build])))
+    assume(not claim.notes)
+    checked = check(claim)
+    assert checked.holds, (claim.statement, checked)
+
+
+@pytest.mark.parametrize("reading", ACTIVE_PARAMS.values(), ids=ACTIVE_PARAMS)
+def test_every_reading_of_active_parameters_is_all_of_them_without_sparsity_and_falls_with_it(reading):
+    assert reading(1e9, 0.0) == pytest.approx(1e9)
+    assert 0 < reading(1e9, 0.9) < reading(1e9, 0.5) < 1e9
+
+
+def test_a_surface_of_other_degrees_has_no_closed_form_and_says_so():
+    flat = IsoflopSurface(size=(1.0,), sparsity=(1.0,), interaction=(), offset=2.0)
+    with pytest.raises(ValueError, match=r"degrees \(1, 1, 0\)"):
+        isoflop_surface.optimal_params_total(flat, 0.5)
