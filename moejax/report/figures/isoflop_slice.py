@@ -45,7 +45,7 @@ def draw(found: Findings) -> Picture | None:
         axes.set_title(f"{law.name}, {_of(law.name, analysed.decisions)[0].flops:.3g} FLOPs")
         axes.set_xlabel("active parameters")
         _zoom(axes, rows, law.name)
-        axes.legend(loc="upper center")
+        axes.legend(loc="upper center", frameon=True, facecolor=PAPER, edgecolor="none", framealpha=0.85)
     panels[0].set_ylabel("loss by the law, nats/token")
     return Picture(
         "IsoFLOP slice",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
@@ -25,7 +27,9 @@ def draw(found: Findings) -> Picture:
     ends = []
     for name, own in runs.groupby("model", sort=False):
         dense, colour = not own["num_experts"].iloc[0], colours[own["model_dim"].iloc[0]]
-        style = {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
+        style: dict[str, Any] = (
+            {"linestyle": "--", "marker": "s", "markerfacecolor": PAPER} if dense else {"marker": "o"}
+        )
         axes.plot(own["tokens"], own["loss"], color=colour, **style)
         ends.append((float(own["loss"].iloc[-1]), str(name), colour))
     axes.set_xscale("log")

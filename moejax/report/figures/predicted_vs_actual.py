@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
@@ -25,17 +26,14 @@ def draw(found: Findings) -> Picture | None:
         axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
         for kind, label, colour, marker in KINDS:
             own = mixture == kind
-            # A median of resamples may lie off the fit, so that the bar need not hold the point.
-            bars = np.abs(np.stack([np.minimum(low - predicted, 0), np.maximum(high - predicted, 0)]))[:, own]
-            axes.errorbar(
+            axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35)
+            axes.plot(
                 measured[own],
                 predicted[own],
-                yerr=bars,
-                fmt=marker,
+                marker,
                 color=colour,
                 markeredgecolor=PAPER,
                 markeredgewidth=0.6,
-                elinewidth=1.0,
                 label=label,
             )
         axes.set_title(f"{law.name}: R² {law.fit.metrics.r_squared:.3f}, MAE {law.fit.metrics.mae:.4f}")
@@ -54,6 +52,8 @@ def draw(found: Findings) -> Picture | None:
                 }
             )
     every = np.concatenate([measured, *(law.predicted for law in laws)])
+    panels[0].xaxis.set_major_locator(MaxNLocator(6))
+    panels[0].yaxis.set_major_locator(MaxNLocator(6))
     panels[0].set(xlim=_around(every), ylim=_around(every))
     panels[0].set_ylabel("predicted loss, nats/token")
     panels[0].legend(loc="upper left")

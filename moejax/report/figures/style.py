@@ -35,7 +35,7 @@ COLOURS = {
 }
 """Every colour by the name of its CSS variable."""
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -84,14 +84,19 @@ def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> t
     return figure, axes[:count]
 
 
-def quantity_axis(axis: Any, values: Sequence[float], *, most: int = 6) -> None:
+def quantity_axis(axis: Any, values: Any, *, most: int = 6) -> None:
     """Log axis with ticks as people write numbers: 100K, 2M. At most about ``most`` of them."""
     low, high = min(values), max(values)
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=subs, numticks=most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format(value, 3)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_formatter(NullFormatter())
     axis.set_tick_params(which="minor", length=0)
+
+
+def tick(value: float) -> str:
+    """A quantity at an axis, all with letters: 20K beside 200K."""
+    return f"{value / 1000:.3g}K" if 1000 <= value < 100_000 else format(value, 3)
 
 
 def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colours: Sequence[str], size: float) -> None:

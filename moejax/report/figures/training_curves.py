@@ -7,9 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from moejax.quantities import format
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid, tick
 from moejax.report.findings import Findings
 from moejax.train.metrics import TRUNK
 
@@ -36,7 +35,7 @@ def draw(found: Findings) -> Picture | None:
         axes.axhline(entropy, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
         axes.set_title(name, fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(3))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format(value, 2)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
     panels[0].set_ylim(min(losses) - 0.1, max(entropy, sorted(losses)[int(0.97 * len(losses))]) + 0.15)
     figure.supxlabel("training tokens", fontsize=8.5)
