@@ -33,7 +33,7 @@ def signals(rows: Sequence[Mapping[str, Any]]) -> list[Signal]:
     return [
         Signal(
             f"every validation loss is below the corpus' unigram entropy, {entropy:.4f} nats/token",
-            f"{below} of {len(rows)}; highest: {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,} tokens",
+            f"{below} of {len(rows)}; highest: {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,.0f} tokens",
             below == len(rows),
         ),
         Signal(
