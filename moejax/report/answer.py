@@ -5,10 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from moejax.fit.bootstrap import Interval
-from moejax.quantities import format
+from moejax.quantities import format_bytes
 from moejax.report.findings import Findings, best_per_budget, experts, read
-from moejax.study.decision import Decision
+from moejax.report.wording import confirmations, family, size
 from moejax.study.run import Concluded
 
 WIDTH = 100
@@ -16,9 +15,6 @@ LINES = 40
 """About as much as a terminal shows; limits beyond it are counted and left to the report."""
 BUDGETS = 6
 """Budgets whose best model is named; the largest ones."""
-
-VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
-"""What an optimum consists of, in words."""
 
 
 def answer(concluded: Concluded) -> str:
@@ -39,20 +35,12 @@ def answer(concluded: Concluded) -> str:
     return "\n".join([*lines, *_limits(concluded.analysed.limits, LINES - len(lines))])
 
 
-def number(name: str, value: float, digits: int = 4) -> str:
-    """A variable of an optimum as a person writes it: losses in decimals, sizes with a letter."""
-    return f"{value:.{digits}f}" if name == "loss" else format(value, digits)
-
-
-def interval(name: str, found: Interval) -> str:
-    """The range of a resampled answer, and whether it determines anything."""
-    low, high = number(name, found.low, 3), number(name, found.high, 3)
-    return f"[{low}, {high}]" + (" not determined" if found.says_nothing else "")
-
-
 def _title(found: Findings) -> list[str]:
-    runs = found.runs
-    return [f"{found.concluded.study.name}: {len(runs)} runs of {runs['model'].nunique()} models"]
+    runs, study, corpus = found.runs, found.concluded.study, found.concluded.corpus
+    return [
+        f"{study.name}: {len(runs)} runs of {runs['model'].nunique()} models on {format_bytes(corpus.train.bytes)} of "
+        f"text ({corpus.source}, {corpus.train.files} files)"
+    ]
 
 
 def _signals(concluded: Concluded) -> list[str]:
@@ -69,8 +57,8 @@ def _best(found: Findings) -> list[str]:
             f"{run['tokens']:,.0f}",
             run["model"],
             experts(run),
-            format(run["params_active"]),
-            format(run["params_total"]),
+            size(run["params_active"]),
+            size(run["params_total"]),
             f"{run['flops']:.2e}",
             f"{run['loss']:.4f}",
             f"{run['bits_per_byte']:.4f}",
@@ -101,34 +89,14 @@ def _decisions(concluded: Concluded) -> list[str]:
     decisions = concluded.analysed.decisions
     if not decisions:
         return ["Decisions: none of the laws has a closed form for its optimum."]
-    lines = [f"Compute-optimal for {decisions[0].flops:.3g} FLOPs, where 6 · active · tokens is the budget"]
+    beyond = f"{decisions[0].extrapolation:.2g} times the largest trained"
+    lines = [f"Compute-optimal for {decisions[0].flops:.3g} FLOPs = 6 · active · tokens, {beyond}"]
     lines += [_row("", "closed form", "jax.grad", "numerical argmin", "bootstrap, 90 %")]
     for decision in decisions:
         verdict = "confirmed" if decision.checked.holds else "NOT CONFIRMED"
         lines += [f"  {decision.law}, {family(decision)}: {verdict}"]
         lines += [_row(*cells) for cells in confirmations(decision)]
     return lines
-
-
-def family(decision: Decision) -> str:
-    """Which models a decision is about: dense, or the ratio of their total to their active parameters."""
-    return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
-
-
-def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
-    """Variable, closed form, what autodiff says there, numerical argmin, and interval: a row per variable."""
-    checked = decision.checked
-    autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
-    return [
-        (
-            words,
-            number(name, checked.value[name]),
-            autodiff.get(name, ""),
-            number(name, checked.numeric[name]),
-            interval(name, decision.intervals[name]),
-        )
-        for name, words in VARIABLES.items()
-    ]
 
 
 def _row(name: str, closed: str, autodiff: str, argmin: str, resampled: str) -> str:

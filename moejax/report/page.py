@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 from urllib.parse import quote
@@ -13,10 +14,10 @@ from moejax.config import dump
 from moejax.fit.bootstrap import Interval
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
-from moejax.report.answer import confirmations, family
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import Findings, best_per_budget, experts, seconds, versions
+from moejax.report.wording import against_naive, confirmations, family, size
 
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
@@ -56,6 +57,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "quantity": lambda value, digits=4: _or_dash(value, lambda v: format(v, digits)),
+        "size": lambda value, digits=4: _or_dash(value, lambda v: size(v, digits)),
         "decimals": lambda value, digits: _or_dash(value, lambda v: f"{v:.{digits}f}"),
         "whole": lambda value: _or_dash(value, lambda v: f"{v:,.0f}"),
         "flops": lambda value: _or_dash(value, _power_of_ten),
@@ -65,7 +67,14 @@ def _environment() -> Environment:
         "csv_link": lambda text: "data:text/csv;charset=utf-8," + quote(text),
         "interval": _interval,
     }
-    environment.globals |= {"experts": experts, "family": family, "confirmations": confirmations}
+    environment.globals |= {
+        "experts": experts,
+        "family": family,
+        "confirmations": confirmations,
+        "against_naive": against_naive,
+        "formula": lambda law: (type(law).__doc__ or "").partition("\n")[0],
+        "meanings": lambda law: {f.name: f.metadata for f in dataclasses.fields(law)},
+    }
     return environment
 
 
@@ -75,7 +84,8 @@ def _or_dash(value: Any, write: Any) -> str:
 
 def _power_of_ten(value: float) -> Markup:
     digits, power = f"{value:.2e}".split("e")
-    return Markup("{} · 10<sup>{}</sup>").format(digits, int(power))
+    factor = "" if digits == "1.00" else f"{digits} · "
+    return Markup("{}10<sup>{}</sup>").format(factor, int(power))
 
 
 def _clock(value: float) -> str:

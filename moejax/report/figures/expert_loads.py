@@ -69,5 +69,5 @@ def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
         return
     for (row, column), load in np.ndenumerate(cells):
         if np.isfinite(load):
-            colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.33 else "#222222"
+            colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"
             axes.text(column + 0.5, row + 0.52, f"{load:.2f}", ha="center", va="center", fontsize=7, color=colour)

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
-from moejax.report.answer import family
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import BLUE, GREEN, MUTED, ORANGE, PAPER, SERIES, grid, quantity_axis
+from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
 from moejax.report.findings import Findings
+from moejax.report.wording import family
 from moejax.study.decision import Decision
 
 POINTS = 121
@@ -28,16 +28,17 @@ def draw(found: Findings) -> Picture | None:
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
     if not deciding:
         return None
-    figure, panels = grid(len(deciding), 2, height_inches=3.6, sharex=True)
+    figure, panels = grid(len(deciding), 2, height_inches=4.0, sharex=True)
     trained = (float(found.runs["params_active"].min()), float(found.runs["params_active"].max()))
     optima = [decision.checked.value["params_active"] for decision in analysed.decisions]
     active = np.geomspace(min(trained[0], *optima) / MARGIN, max(trained[1], *optima) * MARGIN, POINTS)
     rows = []
     for law, axes in zip(deciding, panels, strict=True):
         axes.axvspan(*trained, color=GREEN, alpha=0.12, linewidth=0, label="sizes that were trained")
-        for decision, colour in zip(_of(law.name, analysed.decisions), _colours(), strict=False):
+        for decision in _of(law.name, analysed.decisions):
+            colour = ORANGE if decision.expansion == 1 else BLUE
             losses = along(law.fit.law, decision.flops, decision.expansion, active)
-            axes.plot(active, losses, color=colour, label=family(decision))
+            axes.plot(active, losses, color=colour, label=_label(decision))
             _optimum(axes, decision, colour)
             rows += _rows(decision, active, losses)
         axes.set_xscale("log")
@@ -45,7 +46,7 @@ def draw(found: Findings) -> Picture | None:
         axes.set_title(f"{law.name}, {_of(law.name, analysed.decisions)[0].flops:.3g} FLOPs")
         axes.set_xlabel("active parameters")
         _zoom(axes, rows, law.name)
-        axes.legend(loc="upper center", frameon=True, facecolor=PAPER, edgecolor="none", framealpha=0.85)
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16))
     panels[0].set_ylabel("loss by the law, nats/token")
     return Picture(
         "IsoFLOP slice",
@@ -67,10 +68,6 @@ def along(law: Any, flops: float, expansion: float, active: np.ndarray) -> np.nd
         return np.asarray(jax.vmap(law)(design), np.float64)
 
 
-def _colours() -> Sequence[str]:
-    return (BLUE, ORANGE, *SERIES[3:])
-
-
 def _of(law: str, decisions: Sequence[Decision]) -> list[Decision]:
     """Decisions under a law, mixtures before the dense column."""
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
@@ -80,9 +77,11 @@ def _optimum(axes: Axes, decision: Decision, colour: str) -> None:
     value, found = decision.checked.value, decision.intervals["params_active"]
     axes.plot([found.low, found.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
     axes.plot(value["params_active"], value["loss"], "o", color=colour, markeredgecolor=PAPER, markersize=8, zorder=5)
-    if found.says_nothing:
-        note = {"xytext": (0, -14), "textcoords": "offset points", "ha": "center", "fontsize": 7, "color": MUTED}
-        axes.annotate("not determined", (value["params_active"], value["loss"]), **note)
+
+
+def _label(decision: Decision) -> str:
+    open_ended = decision.intervals["params_active"].says_nothing
+    return family(decision) + (": size not determined" if open_ended else "")
 
 
 def _zoom(axes: Axes, rows: list[dict[str, Any]], law: str) -> None:
@@ -91,7 +90,7 @@ def _zoom(axes: Axes, rows: list[dict[str, Any]], law: str) -> None:
     low, high = min(losses), max(losses)
     valley = np.median(losses) - low
     top = min(high, low + 2.5 * valley)
-    axes.set_ylim(low - 0.15 * (top - low), top + 0.25 * (top - low))
+    axes.set_ylim(low - 0.15 * (top - low), top + 0.05 * (top - low))
 
 
 def _rows(decision: Decision, active: np.ndarray, losses: np.ndarray) -> list[dict[str, Any]]:

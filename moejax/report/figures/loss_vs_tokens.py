@@ -37,7 +37,7 @@ def draw(found: Findings) -> Picture:
     quantity_axis(axes.xaxis, tokens)
     if len(tokens) <= TICKS:
         axes.xaxis.set_major_locator(FixedLocator(tokens))
-        axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.07)
+        axes.set_xlim(tokens[0] / 1.07, tokens[-1] * 1.03)
     axes.set(xlabel="training tokens", ylabel="validation loss, nats/token")
     if len(ends) <= LABELLED:
         low, high = axes.get_ylim()

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from moejax.quantities import format
+from moejax.report.wording import size
 
 INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
 BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
@@ -89,14 +89,9 @@ def quantity_axis(axis: Any, values: Any, *, most: int = 6) -> None:
     low, high = min(values), max(values)
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=subs, numticks=most))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axis.set_minor_formatter(NullFormatter())
     axis.set_tick_params(which="minor", length=0)
-
-
-def tick(value: float) -> str:
-    """A quantity at an axis, all with letters: 20K beside 200K."""
-    return f"{value / 1000:.3g}K" if 1000 <= value < 100_000 else format(value, 3)
 
 
 def labels_at(axes: Axes, heights: Sequence[float], texts: Sequence[str], colours: Sequence[str], size: float) -> None:

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid, tick
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid
 from moejax.report.findings import Findings
+from moejax.report.wording import size
 from moejax.train.metrics import TRUNK
 
 PANELS = 24
@@ -31,11 +32,12 @@ def draw(found: Findings) -> Picture | None:
             _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
         for run, lines in own.items():
             on_trunk = run == TRUNK
-            _plot(axes, lines, color=BLUE if on_trunk else ORANGE, linewidth=1.5, zorder=3 if on_trunk else 4)
+            start = [line for line in own[TRUNK] if line["tokens"] < lines[0]["tokens"]][-1:]
+            _plot(axes, start + lines, color=BLUE if on_trunk else ORANGE, linewidth=1.5, zorder=3 if on_trunk else 4)
         axes.axhline(entropy, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
         axes.set_title(name, fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(3))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
     panels[0].set_ylim(min(losses) - 0.1, max(entropy, sorted(losses)[int(0.97 * len(losses))]) + 0.15)
     figure.supxlabel("training tokens", fontsize=8.5)
@@ -45,7 +47,7 @@ def draw(found: Findings) -> Picture | None:
         "Training curves",
         "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
         "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch that drops "
-        "below its trunk is the decay paying off." + left_out,
+        "below its trunk is the decay paying off. Losses are those of single batches." + left_out,
         figure,
         [
             {"model": name, "run": run, **_point(line)}
