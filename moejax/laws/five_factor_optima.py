@@ -96,7 +96,7 @@ def _root_of_equation_31(law: FiveFactor, flops: Any, params_total: Any, active_
         variables = _spend(jnp.exp(log_active), flops)
         return _at_compute(law, params_total, active_experts, shared_share, variables)
 
-    return jnp.exp(argmin_between(loss, jnp.log(1e4), jnp.log(1e16)))
+    return jnp.exp(argmin_between(loss, 0.0, jnp.log(1e25)))
 
 
 def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, structure: Any) -> Any:

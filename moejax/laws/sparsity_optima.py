@@ -20,7 +20,7 @@ from moejax.laws.sparsity import Sparsity
 
 Partial = jax.tree_util.Partial
 
-SMALLEST, LARGEST = 1e5, 1e25
+SMALLEST, LARGEST = 1.0, 1e25
 """Bounds of the search for total parameters."""
 
 
