@@ -1,0 +1,57 @@
+"""How a report writes what was found: sizes, losses, ranges, and the confirmations of an optimum."""
+
+from __future__ import annotations
+
+from moejax.fit.bootstrap import Interval
+from moejax.quantities import format
+from moejax.study.analysis import HeldOutCheck
+from moejax.study.decision import Decision
+
+VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
+"""What an optimum consists of, in words."""
+
+
+def size(value: float, digits: int = 4) -> str:
+    """A quantity with a letter from a thousand on, so that a column is written alike: ``26.82K`` above ``274.2K``."""
+    return f"{value / 1000:.{digits}g}K" if 1000 <= value < 99_995 else format(value, digits)
+
+
+def number(name: str, value: float, digits: int = 4) -> str:
+    """A variable of an optimum: losses in decimals, sizes with a letter."""
+    return f"{value:.{digits}f}" if name == "loss" else size(value, digits)
+
+
+def interval(name: str, found: Interval) -> str:
+    """The range of a resampled answer, and whether it determines anything."""
+    low, high = number(name, found.low, 3), number(name, found.high, 3)
+    return f"[{low}, {high}]" + (" not determined" if found.says_nothing else "")
+
+
+def family(decision: Decision) -> str:
+    """Which models a decision is about: dense, or the ratio of their total to their active parameters."""
+    return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
+
+
+def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
+    """Variable, closed form, what autodiff says there, numerical argmin, and interval: a row per variable."""
+    checked = decision.checked
+    autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
+    return [
+        (
+            words,
+            number(name, checked.value[name]),
+            autodiff.get(name, ""),
+            number(name, checked.numeric[name]),
+            interval(name, decision.intervals[name]),
+        )
+        for name, words in VARIABLES.items()
+    ]
+
+
+def against_naive(check: HeldOutCheck) -> str:
+    """How a law's held-out error compares with that of predicting no improvement."""
+    if not check.naive_mae > 0:
+        return "there is no naive prediction to compare with"
+    share = check.mae / check.naive_mae - 1
+    word = "less" if share < 0 else "more"
+    return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
