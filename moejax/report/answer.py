@@ -91,7 +91,7 @@ def _decisions(concluded: Concluded) -> list[str]:
         return ["Decisions: none of the laws has a closed form for its optimum."]
     beyond = f"{decisions[0].extrapolation:.2g} times the largest trained"
     lines = [f"Compute-optimal for {decisions[0].flops:.3g} FLOPs = 6 · active · tokens, {beyond}"]
-    lines += [_row("", "closed form", "jax.grad", "numerical argmin", "bootstrap, 90 %")]
+    lines += [_row("", "closed form", "jax.grad", "numeric argmin", "bootstrap, 90 %")]
     for decision in decisions:
         verdict = "confirmed" if decision.checked.holds else "NOT CONFIRMED"
         lines += [f"  {decision.law}, {family(decision)}: {verdict}"]
@@ -100,7 +100,7 @@ def _decisions(concluded: Concluded) -> list[str]:
 
 
 def _row(name: str, closed: str, autodiff: str, argmin: str, resampled: str) -> str:
-    return f"    {name:<17}{closed:>11}  {autodiff:<18}{argmin:>17}  {resampled}".rstrip()
+    return f"    {name:<17}{closed:>11} {autodiff:<18}{argmin:>14}  {resampled}".rstrip()
 
 
 def _limits(limits: list[str], room: int) -> list[str]:

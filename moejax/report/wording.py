@@ -11,20 +11,20 @@ VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "
 """What an optimum consists of, in words."""
 
 
-def size(value: float, digits: int = 4) -> str:
+def size(value: float | int, digits: int = 4) -> str:
     """A quantity with a letter from a thousand on, so that a column is written alike: ``26.82K`` above ``274.2K``."""
     return f"{value / 1000:.{digits}g}K" if 1000 <= value < 99_995 else format(value, digits)
 
 
-def number(name: str, value: float, digits: int = 4) -> str:
+def number(name: str, value: float | int, digits: int = 4) -> str:
     """A variable of an optimum: losses in decimals, sizes with a letter."""
-    return f"{value:.{digits}f}" if name == "loss" else size(value, digits)
+    return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
 
 
 def interval(name: str, found: Interval) -> str:
     """The range of a resampled answer, and whether it determines anything."""
     low, high = number(name, found.low, 3), number(name, found.high, 3)
-    return f"[{low}, {high}]" + (" not determined" if found.says_nothing else "")
+    return f"{low} – {high}" + (" not determined" if found.says_nothing else "")
 
 
 def family(decision: Decision) -> str:

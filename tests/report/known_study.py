@@ -1,0 +1,199 @@
+"""A study folder as training leaves it, written by code: losses from a known law, nothing trained."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from moejax import run_table
+from moejax.architecture import Architecture
+from moejax.config import dump
+from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import Metrics, metrics, predict
+from moejax.fit.objective import Huber
+from moejax.fit.runs import runs_from
+from moejax.folder import write_json
+from moejax.laws.accounting import design_of, flops_per_token
+from moejax.laws.design import Design
+from moejax.laws.effective_params import EffectiveParams, dense_slice
+from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
+from moejax.study.decision import claims, decide
+from moejax.study.run import TABLE, Concluded, read_study
+from moejax.study.signals import signals
+from moejax.study.study import Analysis, Study
+from moejax.train import corpus
+from moejax.train.training import DataConfig, Recipe
+
+ENTROPY = 3.2
+TRUTH = EffectiveParams(
+    irreducible=1.1,
+    params_scale=60.0,
+    params_exponent=0.4,
+    expansion_exponent=0.5,
+    tokens_scale=500.0,
+    tokens_exponent=0.5,
+)
+DENSE = dense_slice(TRUTH, 1.0)
+BUDGETS = (262_144, 524_288, 1_048_576)
+
+
+def _architecture(model_dim: int, experts: int = 0, top_k: int = 0, shared: int = 0) -> Architecture:
+    return Architecture(
+        vocab_size=257,
+        model_dim=model_dim,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        dense_hidden=0 if experts else 2 * model_dim,
+        num_experts=experts,
+        top_k=top_k,
+        num_shared_experts=shared,
+        expert_hidden=2 * model_dim // (top_k + shared) if experts else 0,
+    )
+
+
+MODELS = {
+    "dense-32": _architecture(32),
+    "dense-64": _architecture(64),
+    "dense-128": _architecture(128),
+    "moe-32": _architecture(32, 8, 2),
+    "moe-64": _architecture(64, 8, 1, 1),
+    "moe-128": _architecture(128, 4, 1),
+}
+
+
+def write_study(folder: Path, models: dict[str, Architecture] | None = None, noise: float = 0.003) -> Path:
+    """Everything that training writes and that conclusions are drawn from."""
+    study = Study(
+        name="known-law",
+        models=models or MODELS,
+        recipe=Recipe(budgets_tokens=BUDGETS, batch_tokens=4096, data=DataConfig(sequence_length=128)),
+        analysis=Analysis(resamples=20, decision_flops=1e13),
+    )
+    draws = np.random.default_rng(0)
+    (folder / "data").mkdir(parents=True)
+    write_json(folder / "study.json", study.identity())
+    write_json(folder / "analysis.json", dump(study.analysis))
+    side = {"files": 3, "bytes": 1000, "tokens": 1003}
+    manifest = {"source": "python_stdlib", "sha256": "0" * 64, "vocab_size": 257, "unigram_entropy": ENTROPY}
+    sides = {"train": side, "validation": side, "unreadable": []}
+    write_json(folder / "data" / "corpus.json", {"choices": {}, **manifest, **sides})
+    rows = []
+    for name, architecture in study.models.items():
+        lines = [_line("trunk", step, draws) for step in range(10, 206, 10)]
+        for tokens in BUDGETS:
+            lines += [_line(f"branch-{tokens}", tokens // 4096 - back, draws) for back in (8, 4, 0)]
+            rows.append(_row(name, architecture, tokens, float(np.exp(noise * draws.normal())), draws))
+        (folder / "models" / name).mkdir(parents=True)
+        (folder / "models" / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run_table.write(rows, folder / TABLE)
+    return folder
+
+
+def _line(run: str, step: int, draws: np.random.Generator) -> dict:
+    tokens = step * 4096
+    loss = 2 + 2 * np.exp(-tokens / 2e5) + 0.02 * draws.normal()
+    return {"run": run, "step": step, "tokens": tokens, "seconds": 0.1 * step, "learning_rate": 6e-3, "loss": loss}
+
+
+def _row(name: str, architecture: Architecture, tokens: int, factor: float, draws: np.random.Generator) -> dict:
+    design = design_of(architecture, tokens)
+    loss = float(TRUTH(design)) * factor
+    loads = draws.dirichlet(np.full(architecture.num_experts, 9.0), 2) * architecture.num_experts
+    routed = {"load_cv": 0.3, "max_violation": 0.6, "load_entropy": 0.95, "dropped_share": 0.0}
+    return {
+        "study": "known-law",
+        "model": name,
+        "group": name,
+        "seed": 0,
+        "model_dim": architecture.model_dim,
+        "num_layers": 2,
+        "num_experts": architecture.num_experts,
+        "top_k": architecture.top_k,
+        "num_shared_experts": architecture.num_shared_experts,
+        "expansion": design.params_total / design.params_active,
+        "params_total": design.params_total,
+        "params_active": design.params_active,
+        "tokens": tokens,
+        "flops": tokens * flops_per_token(architecture, 128).training,
+        "loss": loss,
+        "bits_per_byte": loss / np.log(2),
+        **(routed if architecture.is_moe else dict.fromkeys(routed)),
+        "tokens_per_second": 1e5,
+        "train_seconds": tokens / 1e5,
+        "unigram_entropy": ENTROPY,
+        "expert_loads": json.dumps(loads.tolist()) if architecture.is_moe else None,
+        "versions": json.dumps({"moejax": "0", "jax": "0.10"}),
+    }
+
+
+def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
+    """Conclusions as if the known law had been fitted, its resamples apart by ``spread`` e-folds; nothing is fitted."""
+    study, runs = read_study(folder), run_table.read(folder / TABLE)
+    design = Design(**{name: runs[name].to_numpy() for name in TRUTH.inputs})
+    table = runs_from(design, runs["loss"].to_numpy(), group=list(runs["group"]))
+    fitted, decisions = [], []
+    for name, law in {"chinchilla": DENSE, "effective_params": TRUTH}.items():
+        resampled = _resampled(law, spread)
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            low, high = np.quantile(resampled.decide(lambda one: jax.vmap(one)(design)), [0.05, 0.95], axis=0)
+        found = metrics(law, table)
+        fitted.append(
+            FittedLaw(
+                name=name,
+                fit=_fit(law, found),
+                intervals=resampled.coefficients(),
+                predicted=predict(law, table).tolist(),
+                predicted_low=low.tolist(),
+                predicted_high=high.tolist(),
+                held_out=HeldOutCheck(
+                    split="tokens ≥ 1.049e+06",
+                    fitted_runs=len(runs) * 2 // 3,
+                    held_out_runs=len(runs) // 3,
+                    mae=found.mae,
+                    max_relative_error=found.max_relative_error,
+                    naive_mae=0.4,
+                ),
+                resamples=len(resampled.values),
+            )
+        )
+        for expansion, claim_of in claims(name, study.analysis.decision_flops, runs["expansion"].tolist()):
+            largest = float(runs["flops"].max())
+            decided = decide(name, law, resampled, expansion, claim_of, study.analysis.decision_flops, largest)
+            decisions.append(decided)
+    analysed = Analysed(runs=len(runs), laws=fitted, decisions=decisions, limits=limits(runs, fitted, decisions))
+    return Concluded(study, folder, corpus.load(folder / "data"), signals(runs.to_dict("records")), analysed)
+
+
+def _resampled(law, spread: float) -> Bootstrap:
+    draws = np.random.default_rng(1)
+    laws = jax.tree.map(lambda value: value * np.exp(spread * draws.normal(size=40)), law)
+    return Bootstrap(laws=laws, values=np.zeros(40), unfinished=0, by="group")
+
+
+def _fit(law, found: Metrics) -> FitResult:
+    """A fit with nothing to warn of."""
+    return FitResult(
+        law=law,
+        penalty=Huber(),
+        output="loss",
+        value=1.0,
+        gradient_norm=0.0,
+        converged=True,
+        starts=4,
+        polished=4,
+        agreeing=1.0,
+        fixed={},
+        stuck={},
+        condition_number=30.0,
+        cannot_tell=(),
+        aicc=0.0,
+        bic=0.0,
+        metrics=found,
+        data_hash="0" * 16,
+        seed=0,
+        versions={"moejax": "0"},
+    )

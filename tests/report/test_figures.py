@@ -1,0 +1,89 @@
+"""Figures: one for each name, its data beside it, nothing lost."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from known_study import BUDGETS, MODELS, TRUTH, conclude_without_fitting, write_study
+
+from moejax.laws.design import Design
+from moejax.report.figures import FIGURES, draw_all
+from moejax.report.figures.isoflop_slice import along
+from moejax.report.figures.style import COLOURS, spread
+from moejax.report.findings import read
+from moejax.report.svg import inline
+
+
+@pytest.fixture(scope="session")
+def pictures(concluded):
+    return draw_all(read(concluded))
+
+
+def test_a_study_has_every_figure(pictures):
+    assert list(pictures) == list(FIGURES)
+
+
+def test_a_study_of_dense_models_has_no_expert_loads(tmp_path):
+    dense = {name: architecture for name, architecture in MODELS.items() if not architecture.is_moe}
+    folder = write_study(tmp_path / "study", dense)
+    drawn = draw_all(read(conclude_without_fitting(folder, spread=0.02)))
+    assert set(FIGURES) - set(drawn) == {"expert_loads"}
+
+
+def test_a_study_without_logs_has_no_training_curves(concluded):
+    found = read(concluded)
+    assert FIGURES["training_curves"](type(found)(concluded, found.runs, {name: [] for name in found.logs})) is None
+
+
+def test_the_csv_holds_every_row(pictures):
+    for picture in pictures.values():
+        assert len(list(csv.DictReader(io.StringIO(picture.csv())))) == len(picture.rows) > 0
+
+
+def test_every_run_and_every_load_is_in_the_data(pictures, concluded):
+    assert len(pictures["loss_vs_tokens"].rows) == len(MODELS) * len(BUDGETS)
+    assert len(pictures["predicted_vs_actual"].rows) == len(MODELS) * len(BUDGETS) * len(concluded.analysed.laws)
+    loads = pictures["expert_loads"].rows
+    assert len(loads) == sum(a.num_experts * a.num_layers for a in MODELS.values())
+    for name, architecture in MODELS.items():
+        own = [row["load_over_balanced"] for row in loads if row["model"] == name and row["layer"] == 1]
+        assert not own or np.isclose(sum(own), architecture.num_experts)
+
+
+def test_no_point_of_a_slice_lies_below_its_optimum(pictures, concluded):
+    for decision in concluded.analysed.decisions:
+        rows = [
+            row
+            for row in pictures["isoflop_slice"].rows
+            if row["law"] == decision.law and row["expansion"] == decision.expansion
+        ]
+        best = next(row["loss_nats_per_token"] for row in rows if row["point"] == "optimum")
+        assert min(row["loss_nats_per_token"] for row in rows) == best
+        assert {round(6 * row["params_active"] * row["tokens"] / decision.flops, 9) for row in rows} == {1.0}
+
+
+def test_a_slice_is_the_law_where_tokens_pay_for_parameters():
+    slice_ = along(TRUTH, 6e12, 4.0, np.array([1e5, 1e6]))
+    point = TRUTH(Design(params_active=1e6, params_total=4e6, tokens=1e6))
+    assert np.isclose(slice_[1], point, rtol=1e-12)
+
+
+def test_figures_take_their_colours_from_the_page(pictures):
+    for name, picture in pictures.items():
+        text = inline(name, picture)
+        for variable, colour in COLOURS.items():
+            assert text.lower().count(colour) == text.count(f"var(--{variable}, {colour})")
+
+
+def test_figures_are_the_same_whenever_they_are_drawn(concluded):
+    one, other = (inline("loss_vs_tokens", draw_all(read(concluded))["loss_vs_tokens"]) for _ in range(2))
+    assert one == other
+
+
+def test_labels_move_apart_and_keep_their_order():
+    heights = [3.0, 1.0, 1.05, 1.1, 2.0]
+    places = np.array(spread(heights, 0.5))
+    assert np.all(np.diff(np.sort(places)) >= 0.5 - 1e-12)
+    assert list(np.argsort(places)) == list(np.argsort(heights))
+    assert places[0] == 3.0

@@ -1,0 +1,130 @@
+"""The page and its data: whole, self-contained, written in one piece."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from moejax.__main__ import DONE, USERS, main
+from moejax.report.figures import FIGURES
+from moejax.report.report import DATA, PAGE, as_data, write_report
+
+VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
+
+
+class Page(HTMLParser):
+    """Collects a page's references, names and sections, and whether every element is closed in its turn."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.names: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "action", "data"):
+                self.references.append(value)
+            if name == "id":
+                self.names.append(value)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="session")
+def html(concluded):
+    return write_report(concluded).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def parsed(html):
+    return Page(html)
+
+
+def test_every_element_is_closed_and_every_name_is_unique(parsed):
+    assert parsed.open == []
+    assert len(set(parsed.names)) == len(parsed.names)
+
+
+def test_the_page_needs_no_network(html, parsed):
+    assert all(reference.startswith(("#", "data:")) for reference in parsed.references)
+    assert not re.search(r"@import|url\(\s*['\"]?https?:", html)
+    assert "script" not in parsed.tags
+
+
+def test_links_within_the_page_have_their_targets(parsed):
+    anchors = {reference[1:] for reference in parsed.references if reference.startswith("#")}
+    assert anchors <= set(parsed.names)
+
+
+def test_every_section_and_every_figure_is_there_with_its_data(parsed):
+    sections = {"answer", "signals", "corpus", "runs", "training", "laws", "decisions", "limits", "provenance"}
+    assert sections | set(FIGURES) <= set(parsed.names)
+    assert sum(reference.startswith("data:text/csv") for reference in parsed.references) == len(FIGURES) + 1
+
+
+def test_the_page_is_light_and_dark_and_prints(html):
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+
+
+def test_the_page_is_under_8_megabytes(html):
+    assert len(html.encode()) < 8e6
+
+
+def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, html):
+    text = write_report(undetermined).read_text(encoding="utf-8")
+    assert text.count("not determined") > html.count("not determined")
+    assert any("are not determined" in limit for limit in undetermined.analysed.limits)
+
+
+def test_the_data_are_json_that_any_reader_takes(concluded):
+    write_report(concluded)
+
+    def refuse(text):
+        raise AssertionError(f"{text} is no JSON")
+
+    read = json.loads((concluded.folder / DATA).read_text(), parse_constant=refuse)
+    assert read == json.loads(json.dumps(as_data(concluded)))
+    assert len(read["runs"]) == read["summary"]["runs"]
+
+
+def test_nothing_unfinished_is_left_beside_the_report(concluded):
+    write_report(concluded)
+    assert not [path for path in concluded.folder.iterdir() if path.name.startswith(".") and PAGE in path.name]
+
+
+def test_names_are_written_as_text_not_as_markup(concluded, monkeypatch):
+    monkeypatch.setitem(vars(concluded.study), "name", "<script>alert(1)</script>")
+    assert "script" not in Page(write_report(concluded).read_text(encoding="utf-8")).tags
+
+
+@pytest.mark.parametrize("left", ["nothing", "no table"])
+def test_a_folder_without_a_trained_study_is_refused_in_a_sentence(tmp_path, folder, capsys, left):
+    if left == "no table":
+        for name in ("study.json", "analysis.json"):
+            (tmp_path / name).write_text((folder / name).read_text())
+    assert main(["report", str(tmp_path)]) == USERS
+    error = capsys.readouterr().err
+    assert error.startswith("moejax: ")
+    assert str(tmp_path) in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_the_command_concludes_and_writes_the_report(folder, capsys):
+    assert main(["report", str(folder), "--json"]) == DONE
+    assert json.loads(capsys.readouterr().out) == json.loads((folder / DATA).read_text())
+    assert (folder / PAGE).exists()
