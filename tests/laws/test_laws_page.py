@@ -1,0 +1,24 @@
+"""The page on the laws runs, and names every law."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from moejax.laws import LAWS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "laws.md").read_text()
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_an_example_prints_the_numbers_in_its_comments(code, capsys):
+    exec(code, {})
+    printed = [float(number) for number in re.findall(r"\d+\.\d+(?:e[+-]?\d+)?", capsys.readouterr().out)]
+    for promised in re.findall(r"(?<![\w.])(\d+\.\d+(?:e\d+)?)(?=[,\n ]|$)", "\n".join(re.findall("#(.*)", code))):
+        digits = len(promised.split("e")[0].replace(".", "").lstrip("0"))
+        assert any(f"{number:.{digits - 1}e}" == f"{float(promised):.{digits - 1}e}" for number in printed), promised
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_every_law_has_its_paragraph(name):
+    assert f"**`{name}`**" in PAGE
