@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -138,12 +139,14 @@ class _Runner:
         self.training, self.folder, self.data_folder = training, folder, data_folder
         self.program, self.log, self.progress = program, log, progress
         self.sharding = batch_sharding(program.mesh)
-        shape = (training.recipe.batch_sequences, training.recipe.data.sequence_length + 1)
-        schedule = legs(training)[0].schedule
-        batch = jax.ShapeDtypeStruct(shape, jnp.int32)
-        # Compiled ahead of time, so that the seconds that are logged are seconds of training.
-        self.step = program.step.lower(program.abstract, batch, schedule).compile()
         self.seconds = 0.0
+
+    @functools.cached_property
+    def step(self) -> Any:
+        """The training step, compiled ahead of its first use: the seconds that are logged are seconds of training."""
+        recipe = self.training.recipe
+        batch = jax.ShapeDtypeStruct((recipe.batch_sequences, recipe.data.sequence_length + 1), jnp.int32)
+        return self.program.step.lower(self.program.abstract, batch, legs(self.training)[0].schedule).compile()
 
     def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
         """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
@@ -164,10 +167,13 @@ class _Runner:
         every = max(1, recipe.checkpoint_tokens // recipe.batch_tokens) if recipe.checkpoint_tokens else leg.end
         # Branches start from the trunk's checkpoints.
         stops = {recipe.decay_start(budget) for budget in recipe.budgets_tokens} if leg.name == TRUNK else set()
+        if first_step == leg.end:
+            return state
+        step = self.step
         started = time.perf_counter()
         for position in range(first_step + 1, leg.end + 1):
             batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))
-            state, metrics = self.step(state, batch, leg.schedule)
+            state, metrics = step(state, batch, leg.schedule)
             if position % training.recipe.log_every_steps == 0 or position == leg.end:
                 values = {name: float(value) for name, value in metrics.items()}
                 self._check_finite(values, leg, position)

@@ -70,9 +70,11 @@ def make_program(training: Training, mesh: Mesh) -> Program:
     def step(state: TrainState, batch: Array, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
         gradients, metrics = jax.grad(loss, has_aux=True)(state.params, batch)
         learning_rate = schedule(state.step)
-        directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        # Optax promotes types by itself, also where the caller has forbidden it.
+        with jax.numpy_dtype_promotion("standard"):
+            directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
-        metrics |= {"learning_rate": learning_rate, "gradient_norm": optax.global_norm(gradients)}
+        metrics |= {"learning_rate": learning_rate, "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(step=state.step + 1, params=params, optimizer=optimizer_state), metrics
 
     def evaluate(params: Any, batch: Array) -> tuple[Float[Array, "sequences length"], RoutingSums | None]:

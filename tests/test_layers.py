@@ -1,0 +1,81 @@
+"""Imports point down the layers, and ``import moejax`` is instant."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "moejax"
+
+BASE = {"architecture", "config", "folder", "minimise", "quantities", "run_table", "__init__"}
+MAY_IMPORT = {
+    **dict.fromkeys(BASE, BASE),
+    "routing": {"routing"} | BASE,
+    "laws": {"laws"} | BASE,
+    "model": {"model", "routing"} | BASE,
+    "fit": {"fit", "laws"} | BASE,
+    "train": {"train", "model", "routing", "laws"} | BASE,
+    "study": {"study", "train", "fit", "laws", "model"} | BASE,
+    "report": {"report", "study", "train", "fit", "laws"} | BASE,
+    "cli": {"cli", "report", "study", "train", "fit", "model", "routing", "laws"} | BASE,
+    "__main__": {"cli"} | BASE,
+}
+"""The parts of moejax that each part may import: docs/architecture.md as a table."""
+
+ONLY_IN = {
+    "jaxopt": {"minimise.py"},
+    "flax": {"model"},
+    "ml_collections": {"cli"},
+    "orbax": {"train"},
+    "grain": {"train"},
+    "optax": {"train"},
+    "matplotlib": {"report"},
+    "jinja2": {"report"},
+}
+"""Where a library may be imported."""
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_point_down(path):
+    part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    allowed = MAY_IMPORT[part]
+    for name in imports(path):
+        words = name.split(".")
+        if words[0] == "moejax" and len(words) > 1 and not words[1].startswith("_"):
+            assert words[1] in allowed, f"{part} may not import moejax.{words[1]}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_libraries_are_imported_only_where_they_belong(path):
+    part = path.relative_to(ROOT).parts[0]
+    for name in imports(path):
+        places = ONLY_IN.get(name.split(".")[0])
+        assert places is None or part in places, f"{name} is imported in {part}; it belongs in {places}"
+
+
+def test_every_part_has_its_row_in_the_table():
+    parts = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in FILES}
+    assert parts <= set(MAY_IMPORT)
+
+
+def test_import_moejax_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import moejax; print(len(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(found.stdout) <= 1
+
+
+def test_help_imports_no_jax():
+    code = "import sys; from moejax.__main__ import main; main(['--help']); sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

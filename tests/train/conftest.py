@@ -1,0 +1,48 @@
+"""A training of seconds, and a corpus of a few files for it."""
+
+import pytest
+
+from moejax.architecture import Architecture
+from moejax.train import corpus
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.training import DataConfig, Recipe, Training
+
+
+def few_documents():
+    """Forty short documents of repetitive text."""
+    for number in range(40):
+        yield corpus.Document(f"file{number}.txt", (f"def f{number}(x): return x + {number}\n" * 60).encode())
+
+
+@pytest.fixture(autouse=True)
+def few_files(monkeypatch):
+    """The corpus named ``few``."""
+    monkeypatch.setitem(corpus.SOURCES, "few", few_documents)
+
+
+@pytest.fixture
+def training():
+    """A mixture of 2 layers, two budgets, a checkpoint every second step."""
+    return Training(
+        name="small",
+        architecture=Architecture(
+            vocab_size=257,
+            model_dim=16,
+            num_layers=2,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=8,
+            num_experts=8,
+            top_k=2,
+            expert_hidden=8,
+            num_shared_experts=1,
+        ),
+        recipe=Recipe(
+            budgets_tokens=(2048, 4096),
+            batch_tokens=256,
+            data=DataConfig(source="few", sequence_length=32, validation_share=0.2, validation_tokens=512),
+            optimizer=OptimizerConfig(learning_rate=1e-2, warmup_tokens=512, decay_share=0.4),
+            log_every_steps=3,
+            checkpoint_tokens=512,
+        ),
+    )

@@ -1,0 +1,136 @@
+"""Trunk and branches, and a training that is the same however often it is interrupted."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from moejax.config import build
+from moejax.train import metrics
+from moejax.train.loop import legs, train
+from moejax.train.mesh import MeshShape
+from moejax.train.training import Training
+
+
+class Killed(BaseException):
+    """What a signal does to a process, as far as the files can tell."""
+
+
+def lasting(rows):
+    """What a row says, apart from how long it took."""
+    return [{k: v for k, v in row.items() if k not in ("tokens_per_second", "train_seconds")} for row in rows]
+
+
+def logged(folder):
+    """What the log says, apart from how long it took and the order of writing."""
+    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in metrics.read(folder / "metrics.jsonl")]
+    return sorted(lines, key=lambda line: (line["run"], line["step"]))
+
+
+@pytest.fixture
+def uninterrupted(training, tmp_path):
+    training = on_one_device(training)
+    rows = train(training, tmp_path / "whole")
+    return training, rows, logged(tmp_path / "whole")
+
+
+def on_one_device(training):
+    """The mesh of the tests has 8 devices; one batch of 8 sequences fits them."""
+    return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, mesh=MeshShape(data=8)))
+
+
+def test_a_row_tells_what_was_trained(uninterrupted):
+    training, rows, log = uninterrupted
+    assert [row["tokens"] for row in rows] == [2048, 4096]
+    assert rows[1]["loss"] < rows[0]["loss"] < np.log(257)
+    assert rows[0]["decay_tokens"] == 768
+    assert build(Training, json.loads(rows[0]["config"])) == training
+    assert rows[0]["params_active"] < rows[0]["params_total"]
+    assert rows[0]["dropped_share"] == 0
+    assert {line["run"] for line in log} == {"trunk", "branch-2048", "branch-4096"}
+    assert rows[0]["bits_per_byte"] > rows[0]["loss"] / np.log(2)
+
+
+def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
+    training, rows, log = uninterrupted
+    folder, seen = tmp_path / "killed", set()
+
+    def kill_at_each_new_log(steps, values):
+        if steps not in seen and values:
+            seen.add(steps)
+            raise Killed
+
+    for _ in range(100):
+        try:
+            again = train(training, folder, progress=kill_at_each_new_log)
+            break
+        except Killed:
+            continue
+    assert len(seen) > 4
+    assert lasting(again) == lasting(rows)
+    assert logged(folder) == log
+
+
+def test_finished_rows_are_not_trained_again(uninterrupted, tmp_path, monkeypatch):
+    training, rows, _ = uninterrupted
+    monkeypatch.setattr("moejax.train.loop.make_program", None)
+    assert train(training, tmp_path / "whole") == rows
+
+
+def test_two_budgets_from_one_trunk_equal_each_budget_by_itself(uninterrupted, tmp_path):
+    training, rows, _ = uninterrupted
+    for row in rows:
+        recipe = dataclasses.replace(training.recipe, budgets_tokens=(row["tokens"],))
+        alone = train(dataclasses.replace(training, recipe=recipe), tmp_path / str(row["tokens"]))[0]
+        assert alone["loss"] == row["loss"]
+
+
+def test_the_trunk_is_the_longest_budgets_stable_part(training):
+    trunk, branches = legs(training)
+    assert (trunk.start, trunk.end) == (0, 10)
+    assert [(branch.start, branch.end) for branch in branches] == [(5, 8), (10, 16)]
+    assert training.recipe.total_steps == 10 + 3 + 6
+
+
+def test_a_folder_of_another_training_is_refused(uninterrupted, tmp_path):
+    training, _, _ = uninterrupted
+    with pytest.raises(ValueError, match="seed was 0, is 1"):
+        train(dataclasses.replace(training, seed=1), tmp_path / "whole")
+
+
+def test_a_diverging_training_says_so(training, tmp_path):
+    optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=1e30)
+    recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer)
+    with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step .* lower optimizer.learning_rate"):
+        train(dataclasses.replace(training, recipe=recipe), tmp_path)
+
+
+def test_a_vocabulary_smaller_than_the_corpus_is_refused(training, tmp_path):
+    small = dataclasses.replace(training, architecture=training.architecture.replace(vocab_size=100))
+    with pytest.raises(ValueError, match="vocab_size is 100, but few has tokens up to 256"):
+        train(small, tmp_path)
+
+
+def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"run": "trunk", "step": 1, "seconds": 2.0}\n{"run": "trunk", "st')
+    assert [line["step"] for line in metrics.read(path)] == [1]
+    assert metrics.MetricsLog(path).rewind("trunk", 0) == 0.0
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"batch_tokens": 100}, "positive multiple of data.sequence_length, 32"),
+        ({"budgets_tokens": ()}, "budgets_tokens is empty"),
+        ({"budgets_tokens": (4096, 2048)}, "ascending order"),
+        ({"budgets_tokens": (300,)}, "fewer than two steps"),
+        ({"budgets_tokens": (512,)}, "before the warm-up of 512 tokens ends"),
+        ({"log_every_steps": 0}, "log_every_steps must be at least 1"),
+    ],
+)
+def test_an_impossible_recipe_is_refused(training, change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, **change)).check()

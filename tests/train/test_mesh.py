@@ -1,0 +1,79 @@
+"""Every mesh of 8 devices trains the same model as one device."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from moejax.model.sharding import MESH_AXES
+from moejax.train.loop import legs
+from moejax.train.mesh import MeshShape, check_divides, make_mesh
+from moejax.train.step import make_program
+
+SHAPES = [
+    MeshShape(data=8),
+    MeshShape(data=2, fsdp=2, expert=2),
+    MeshShape(data=1, expert=4, tensor=2),
+    MeshShape(data=1, fsdp=4, tensor=2),
+]
+
+
+def three_steps(training, sizes):
+    count = int(np.prod(sizes))
+    mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:count])
+    program = make_program(training, mesh)
+    tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
+    with jax.set_mesh(mesh):
+        state = program.init(0)
+        for _ in range(3):
+            state, metrics = program.step(state, tokens, legs(training)[0].schedule)
+        costs, sums = program.evaluate(state.params, tokens)
+    return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    cache = {}
+
+    def find(training):
+        return cache.setdefault(training.fingerprint(), three_steps(training, (1, 1, 1, 1)))
+
+    return find
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"data{s.data}-fsdp{s.fsdp}-expert{s.expert}-tensor{s.tensor}")
+def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape):
+    found, expected = three_steps(training, shape.sizes(8)), one_device(training)
+    for ours, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=2e-4, rtol=2e-4)
+
+
+def test_parameters_are_split_over_the_mesh(training):
+    program = make_program(training, make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
+    gate = program.shardings.params["mixture_layers"]["feed_forward"]["gate"]
+    assert gate.spec == jax.P(None, ("expert",), ("fsdp",), ("tensor",))
+    moments = program.shardings.optimizer[1]
+    assert moments.mu["mixture_layers"]["feed_forward"]["gate"] == gate
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        (MeshShape(data=3), "does not fit 8 devices"),
+        (MeshShape(fsdp=3), "does not fit 8 devices"),
+        (MeshShape(data=-1, fsdp=-1), "at most one may be -1"),
+        (MeshShape(tensor=0), "axes are positive"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(shape, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        shape.sizes(8)
+
+
+def test_minus_one_takes_what_the_others_leave():
+    assert MeshShape(data=-1, expert=2).sizes(8) == (4, 1, 2, 1)
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_refused():
+    with pytest.raises(ValueError, match="12 sequences, which 8 token shards"):
+        check_divides(12, make_mesh(MeshShape(data=8)))
