@@ -22,6 +22,9 @@ from moejax.fit.starts import Given, Sobol, Starts
 AGREES = 1e-4
 """An end within this share of the lowest objective counts as the same optimum."""
 
+EXACT = 1e-9
+"""So does one whose penalty is this share of that of predicting one loss for all: the runs follow the law exactly."""
+
 Progress = Callable[[str, int, int], None]
 """``progress(stage, done, total)``."""
 
@@ -32,9 +35,9 @@ class Search:
 
     screened: int | None = 256
     """Kept after the objective was computed at every start."""
-    halved: int | None = 48
+    halved: int | None = 32
     """Kept after ``first_iterations`` steps of each."""
-    first_iterations: int = 25
+    first_iterations: int = 100
     max_iterations: int = 2000
     tolerance: float = 1e-6
 
@@ -157,7 +160,7 @@ def _result(
         converged=norm <= 1e-6 * max(1.0, value),
         starts=count,
         polished=len(lanes.values),
-        agreeing=float(np.mean(lanes.values <= min(value, lanes.values.min()) * (1 + AGREES) + 1e-12)),
+        agreeing=float(np.mean(lanes.values <= min(value, lanes.values.min()) * (1 + AGREES) + EXACT)),
         fixed={name: float(v) for name, v in fixed.items()},
         stuck=known.stuck,
         condition_number=known.condition_number,
@@ -190,6 +193,10 @@ def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
         values = getattr(runs.design, name)
         if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
             raise ValueError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
+    if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
+        raise ValueError(
+            f"The {form.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in {len(wrong)} runs."
+        )
     kept = int((runs.weight > 0).sum())
     if kept < len(form.free):
         raise ValueError(

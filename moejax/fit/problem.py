@@ -74,9 +74,17 @@ class Form:
         """The sign of every coefficient, by name."""
         return {f.name: f.metadata["sign"] for f in dataclasses.fields(self.law) if not f.metadata.get("static")}
 
+    @functools.cached_property
+    def _scales(self) -> frozenset[str]:
+        return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["dimension"])
+
+    def _size(self, name: str, data: Mapping[str, Any]) -> Any:
+        """What a coefficient is measured in: the typical output, for the scale of a term."""
+        return data["typical"] if name in self._scales else 1.0
+
     def centred(self, point: Any, data: Mapping[str, Any]) -> Any:
         """The law at a point, for designs measured in the data's units."""
-        free = {name: INWARD[self.signs[name]](point[i]) for i, name in enumerate(self.free)}
+        free = {name: INWARD[self.signs[name]](point[i]) * self._size(name, data) for i, name in enumerate(self.free)}
         law = self.law(**free, **data["fixed"])
         if not self.fixed:
             return law
@@ -90,7 +98,9 @@ class Form:
     def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
         """The point at which a law (in its own parameterisation) sits."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
-        return jnp.stack([OUTWARD[self.signs[name]](jnp.asarray(values[name], float)) for name in self.free])
+        return jnp.stack(
+            [OUTWARD[self.signs[n]](jnp.asarray(values[n], float) / self._size(n, data)) for n in self.free]
+        )
 
     def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
         """What the law gives every run at a point."""
@@ -129,20 +139,19 @@ def data_of(form: Form, runs: Runs, fixed: Mapping[str, float]) -> dict[str, Any
     """Everything of the runs that the compiled objective reads, in float64."""
     # A law whose dimensions are not declared keeps its plain units: slower to fit, and no less right.
     units = units_of(form.law, runs) if describes_its_dimensions(form.law, runs) else {}
-    data = {
-        "design": designs.in_units(runs.design, units),
-        "loss": runs.loss,
-        "units": {kind: np.float64(unit) for kind, unit in units.items()},
-        "fixed": {name: np.float64(fixed[name]) for name in form.fixed},
-        "scale": np.float64(1.0),
-    }
+    typical = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
-        middle = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
-        flat = np.asarray(form.penalty(jnp.full(len(runs), middle), jnp.asarray(runs.loss)))
+        flat = np.asarray(form.penalty(jnp.full(len(runs), typical), jnp.asarray(runs.loss)))
     spread = float(np.average(flat, weights=runs.weight))
-    data["scale"] = np.float64(spread if spread > 0 else 1.0)
-    return data
+    return {
+        "design": designs.in_units(runs.design, units),
+        "loss": runs.loss,
+        "typical": np.float64(typical),
+        "units": {kind: np.float64(unit) for kind, unit in units.items()},
+        "fixed": {name: np.float64(fixed[name]) for name in form.fixed},
+        "scale": np.float64(spread if spread > 0 else 1.0),
+    }
 
 
 def describes_its_dimensions(law: type, runs: Runs) -> bool:
@@ -150,7 +159,8 @@ def describes_its_dimensions(law: type, runs: Runs) -> bool:
     units = units_of(law, runs)
     runs = runs.where(np.arange(len(runs)) < 3)
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}
-    one = law(**{name: -0.3 if sign == "-" else 0.3 for name, sign in signs.items()})
+    sizes = 0.3 + 0.01 * np.arange(len(signs))
+    one = law(**{n: -x if s == "-" else x for (n, s), x in zip(signs.items(), sizes, strict=True)})
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         plain = jax.vmap(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}))(runs.design)
         centred = jax.vmap(one)(designs.in_units(runs.design, units))

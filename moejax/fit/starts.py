@@ -22,22 +22,29 @@ Points = Float[np.ndarray, "starts free"]
 class Sobol:
     """Points that fill a box around what the coefficients can be, once sizes are measured in their means.
 
-    A coefficient with a dimension is the size of a loss term at the centre of the table, so it lies between a
-    hundredth of the loss and the loss; any other is of order 1.
+    The scale of a term is measured in the typical loss (``Form``), so it lies between a fiftieth of it and twice;
+    exponents, and what may have either sign, are of order 1; what is left, such as a number of experts at which a
+    benefit ends, can be anything.
     """
 
     count: int = 2048
     seed: int = 0
-    smallest: float = 0.02
-    largest: float = 2.0
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
-        fields = [f for f in dataclasses.fields(form.law) if f.name in form.free]
-        cube = qmc.Sobol(len(fields), rng=np.random.default_rng(self.seed)).random(self.count)
-        low, high = np.log(self.smallest), np.log(self.largest)
-        logs = low + (high - low) * cube
-        either = np.array([f.metadata["sign"] == "any" for f in fields])
-        return np.where(either, self.largest * (2 * cube - 1), logs)
+        boxes = np.log([_box(form, name) for name in form.free])
+        cube = qmc.Sobol(len(boxes), rng=np.random.default_rng(self.seed)).random(self.count)
+        logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
+        either = np.array([form.signs[name] == "any" for name in form.free])
+        return np.where(either, np.exp(boxes[:, 1]) * (2 * cube - 1), logs)
+
+
+def _box(form: Form, name: str) -> tuple[float, float]:
+    """Smallest and largest size of a coefficient among the starts."""
+    fields = {f.name: f for f in dataclasses.fields(form.law)}
+    powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
+    exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
+    ordinary = fields[name].metadata["dimension"] or name in exponents or form.signs[name] == "any"
+    return (0.02, 2.0) if ordinary else (0.02, 300.0)
 
 
 @dataclass(frozen=True)
