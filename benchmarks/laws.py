@@ -38,6 +38,7 @@ def designs(key: jax.Array) -> Design:
         top_k=top_k,
         num_shared_experts=jnp.ones(DESIGNS),
         model_dim=width,
+        num_layers=jnp.full(DESIGNS, 32.0),
         expert_hidden=width / 8,
     )
 

@@ -5,56 +5,62 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design
-from moejax.laws.law import coefficient, law
+from moejax.laws.law import coefficient, constant, law
 from moejax.laws.published import Published
 
 
 @law
 class Resources:
-    """From r_a = N_a/N to FLOPs per token and tokens, relative to a dense model with the same N and the same compute.
+    """What equal total parameters and equal compute make of a mixture and a dense model, by counting alone.
 
-    Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12, 16, 18, 20, 23, 25 and 27,
-    for a model in which every layer is a mixture. N is ``params_total_nonembedding``, N_a
-    ``params_active_nonembedding``. Given Eqs. 6, 14 and 15 for the counts (no norms, router or embeddings) the rest
-    is exact; with one dense layer in 16, Eq. 18 is 5 % low.
+    Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, with every layer a
+    mixture. N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L
+    ``num_layers``. Given Eqs. 6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one
+    dense layer in 16, Eq. 18 is 5 % low.
 
-    Outputs: ``active_ratio`` is beta, the width of the feed-forward that serves a token over the model's width;
-    ``compute_ratio`` is R_c = M_MoE/M_dense, FLOPs per token; ``token_multiplier`` is D_MoE/D_dense = 1/R_c.
-    ``total_ratio_doubled`` and ``active_ratio_doubled`` are mu and beta of a model with twice the parameters, the same
-    depth and width, and the same r_a.
+    Returns r_a as ``activation_rate``, mu as ``total_ratio``, beta as ``active_ratio``, R_c = M_MoE/M_dense as
+    ``compute_ratio`` and D_MoE/D_dense = 1/R_c as ``token_multiplier``; and mu and beta of a model with twice the
+    parameters at the same depth, width and r_a as ``total_ratio_doubled`` and ``active_ratio_doubled``.
     """
 
-    inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active")
+    inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "model_dim", "num_layers")
     outputs: ClassVar = {
         "activation_rate": "active over total parameters",
-        "active_ratio": "widths of the model",
+        "total_ratio": "width of all experts over the model's",
+        "active_ratio": "width of the experts that serve a token over the model's",
         "compute_ratio": "FLOPs per token over the dense model's",
         "token_multiplier": "tokens over the dense model's",
-        "total_ratio_doubled": "widths of the model",
-        "active_ratio_doubled": "widths of the model",
+        "total_ratio_doubled": "width of all experts over the model's",
+        "active_ratio_doubled": "width of the experts that serve a token over the model's",
     }
 
-    dense_ratio: Any = coefficient("feed-forward width over model width, dense", symbol="alpha")
-    total_ratio: Any = coefficient("width of all experts over model width", symbol="mu")
-    dense_context: Any = coefficient("sequence length over model width, dense", symbol="gamma_d")
-    moe_context: Any = coefficient("sequence length over model width, mixture", symbol="gamma_m")
+    dense_ratio: Any = coefficient("feed-forward width over model width of the dense model", symbol="alpha")
+    dense_aspect: Any = coefficient("model width over layers of the dense model", symbol="zeta")
+    sequence_length: Any = coefficient("tokens in a sequence", symbol="S")
+    params_unit: float = constant("parameters in one unit", symbol="", default=1.0, dimension={"params": "-1"})
 
     def __call__(self, design: Design) -> Any:
+        layers = design.model_dim**2 * design.num_layers / self.params_unit
         rate = design.params_active_nonembedding / design.params_total_nonembedding
-        active = active_ratio(rate, self.total_ratio)
-        compute = (
-            rate * attention_factor(active, self.moe_context) / attention_factor(self.dense_ratio, self.dense_context)
-        )
-        doubled = _per_layer(self.total_ratio) * 2
-        total_doubled = (doubled - _ATTENTION) / _FEED_FORWARD
+        total = (design.params_total_nonembedding / layers - _ATTENTION) / _FEED_FORWARD
+        active = active_ratio(rate, total)
+        kappa = attention_factor(active, self.sequence_length / design.model_dim)
+        dense_dim = self.dense_width(design.params_total_nonembedding * self.params_unit)
+        compute = rate * kappa / attention_factor(self.dense_ratio, self.sequence_length / dense_dim)
+        total_doubled = (2 * _per_layer(total) - _ATTENTION) / _FEED_FORWARD
         return {
             "activation_rate": rate,
+            "total_ratio": total,
             "active_ratio": active,
             "compute_ratio": compute,
             "token_multiplier": 1 / compute,
             "total_ratio_doubled": total_doubled,
             "active_ratio_doubled": active_ratio(rate, total_doubled),
         }
+
+    def dense_width(self, params_total: Any) -> Any:
+        """Model width of the dense model of that size: D_m = zeta·L with N = (4 + 3·alpha)·zeta²·L³ (Eq. 6)."""
+        return (params_total * self.dense_aspect / _per_layer(self.dense_ratio)) ** (1 / 3)
 
 
 _ATTENTION, _FEED_FORWARD = 4, 3
@@ -94,10 +100,10 @@ def attention_factor(ratio: Any, context: Any) -> Any:
 
 PUBLISHED = {
     "li-2026": Published(
-        law=Resources(dense_ratio=3904 / 1408, total_ratio=22.0, dense_context=16384 / 1408, moe_context=16384 / 1408),
-        source="ICLR 2026 explainer, Appendix C: D_m = 1408, D_ffn = 3904, mu = 22, S = 16384",
+        law=Resources(dense_ratio=3904 / 1408, dense_aspect=88.0, sequence_length=16384.0),
+        source="ICLR 2026 explainer, Appendix C: D_ffn = 3904 and D_m = 1408, zeta = 88, S = 16384",
         mark="read",
-        remark="The shape of its architecture search; S is stated for the search over shapes only. Its sweeps to 7B "
-        "found r_a near 20 % best.",
+        remark="S is stated for the search over shapes only. The explainer holds mu near 20 and D_m/L of 60 to 120 to "
+        "be reasonable, and r_a near 20 % to be best up to 7B.",
     ),
 }

@@ -277,14 +277,41 @@ def test_the_explainers_shape_cannot_activate_less_than_its_attention():
     assert resources.activation_rate(0.0, 22.0) == pytest.approx(0.0571, abs=5e-5)
 
 
+def explained(rate, *, total_ratio=22.0, model_dim=1408, num_layers=16):
+    """The paper's shape, zeta = 88, at an activation rate."""
+    total = resources.layer_params(model_dim, num_layers, total_ratio)
+    design = Design(params_total=total, params_active=rate * total, model_dim=model_dim, num_layers=num_layers)
+    return published("li").law(design)
+
+
+def test_the_explainers_ratios_come_back_from_its_counts():
+    found = explained(0.2)
+    assert found["total_ratio"] == pytest.approx(22)
+    assert resources.activation_rate(found["active_ratio"], found["total_ratio"]) == pytest.approx(0.2)
+
+
 def test_the_explainers_doubling_of_the_parameters():
-    found = published("li").law(Design(params_total=1.0, params_active=0.2))
+    found = explained(0.2)
     assert found["total_ratio_doubled"] == pytest.approx(2 * 22 + 4 / 3)
     assert found["active_ratio_doubled"] == pytest.approx(2 * found["active_ratio"] + 4 / 3)
     assert found["active_ratio_doubled"] / found["active_ratio"] == pytest.approx(2.4, abs=0.01)
 
 
-def test_the_explainers_compute_ratio_is_affine_in_the_activation_rate():
+def test_the_explainers_equal_compute_at_equal_size_means_more_tokens_the_fewer_are_active():
+    found = [explained(rate) for rate in (0.1, 0.2, 0.3)]
+    ratios = [f["compute_ratio"] for f in found]
+    assert ratios[2] - ratios[1] == pytest.approx(ratios[1] - ratios[0]), "R_c is affine in r_a"
+    assert [f["token_multiplier"] for f in found] == pytest.approx([1 / ratio for ratio in ratios])
+
+
+def test_the_explainers_dense_model_has_the_size_that_is_asked_for():
     law = published("li").law
-    ratios = [law(Design(params_total=1.0, params_active=rate))["compute_ratio"] for rate in (0.1, 0.2, 0.3)]
-    assert ratios[2] - ratios[1] == pytest.approx(ratios[1] - ratios[0])
+    width = law.dense_width(7e9)
+    assert resources.layer_params(width, width / law.dense_aspect, law.dense_ratio) == pytest.approx(7e9)
+
+
+def test_the_explainers_flops_are_two_per_active_parameter_and_attention():
+    model_dim, num_layers, sequence, active = 1408, 16, 16384, 4.0
+    params = resources.layer_params(model_dim, num_layers, active)
+    by_factor = 2 * params * resources.attention_factor(active, sequence / model_dim)
+    assert by_factor == pytest.approx(2 * params + 4 * model_dim * sequence * num_layers), "Eqs. 17 and 19"

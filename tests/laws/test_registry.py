@@ -113,7 +113,8 @@ def test_a_law_in_other_units_says_the_same(name, data):
 def test_a_published_law_can_be_batched_compiled_and_differentiated_in_design_and_coefficients(name, constants):
     law = PUBLISHED[name][constants].law
     points = {field: jnp.linspace(2.0, 3.0, 5) * 1e9 for field in law.inputs}
-    counts = {"num_experts": 64.0, "top_k": 6.0, "num_shared_experts": 2.0, "model_dim": 2048.0, "expert_hidden": 512.0}
+    counts = {"num_experts": 64.0, "top_k": 6.0, "num_shared_experts": 2.0, "num_layers": 24.0}
+    counts |= {"model_dim": 2048.0, "expert_hidden": 512.0}
     points |= {field: jnp.full(5, counts[field]) for field in law.inputs if field in counts}
     if "params_total" in points:
         points["params_total"] *= 8
@@ -140,6 +141,7 @@ def test_inputs_are_all_that_a_law_and_its_fitted_range_read(name, constants):
         "top_k": 6,
         "num_shared_experts": 2,
         "model_dim": 2048,
+        "num_layers": 24,
         "expert_hidden": 512,
     }
     found = predict(entry, Design(**{field: values[field] for field in entry.law.inputs}))
