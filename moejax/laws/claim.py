@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 Variables = Mapping[str, Any]
@@ -84,10 +85,15 @@ class Checked:
 
 
 def in_float64(build: Callable[..., Claim]) -> Callable[..., Claim]:
-    """Decorator for a function that computes a claim with JAX: it runs in float64 and leaves plain numbers behind."""
+    """Decorator for a function that computes a claim with JAX: it runs in float64 and leaves plain numbers behind.
+
+    Inside a trace, as in a ``jax.vmap`` over resampled laws, the function runs as it is, in the trace's precision.
+    """
 
     @functools.wraps(build)
     def exact(*args: Any, **kwargs: Any) -> Claim:
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+            return build(*args, **kwargs)
         with jax.enable_x64(True):
             args, kwargs = jax.tree.map(_float64, (args, kwargs))
             claim = build(*args, **kwargs)

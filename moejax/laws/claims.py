@@ -15,7 +15,7 @@ from moejax.laws import (
     sparsity_optima,
 )
 from moejax.laws.active_params import Proportional
-from moejax.laws.claim import Claim
+from moejax.laws.claim import Checked, Claim, check
 from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.sparsity import ABNAR_2025
 
@@ -50,3 +50,8 @@ CLAIMS: dict[str, Callable[[], Claim]] = {
     "allocation.compute_optimal": lambda: allocation.compute_optimal(allocation.PUBLISHED["tian-2025-moe"].law, 1e22),
 }
 """Claims with published constants by module and function; forms without any are claims too, but not here."""
+
+
+def check_all() -> dict[str, Checked]:
+    """Every claim of ``CLAIMS``, checked."""
+    return {name: check(make()) for name, make in CLAIMS.items()}

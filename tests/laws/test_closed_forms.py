@@ -4,6 +4,8 @@ import importlib
 import inspect
 import pkgutil
 
+import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneB
 from moejax.laws.allocation import Allocation
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.claim import check
-from moejax.laws.claims import CLAIMS
+from moejax.laws.claims import CLAIMS, check_all
 from moejax.laws.dense_to_moe import DenseToMoe
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams
@@ -217,10 +219,10 @@ def test_every_function_of_the_library_that_makes_a_claim_is_tested():
     assert set(CLAIMS) <= makers
 
 
-@pytest.mark.parametrize("name", CLAIMS)
-def test_a_closed_form_holds_with_published_constants(name):
-    checked = check(CLAIMS[name]())
-    assert checked.holds, checked
+def test_the_closed_forms_hold_with_published_constants():
+    checked = check_all()
+    assert set(checked) == set(CLAIMS)
+    assert all(found.holds for found in checked.values()), checked
 
 
 @pytest.mark.parametrize("build", RANDOM, ids=named)
@@ -243,3 +245,12 @@ def test_a_surface_of_other_degrees_has_no_closed_form_and_says_so():
     flat = IsoflopSurface(size=(1.0,), sparsity=(1.0,), interaction=(), offset=2.0)
     with pytest.raises(ValueError, match=r"degrees \(1, 1, 0\)"):
         isoflop_surface.optimal_params_total(flat, 0.5)
+
+
+def test_a_decision_can_be_batched_over_resampled_laws():
+    law = CLAIMS["expert_count.compute_optimal"]().objective.args[0]
+    laws = jax.tree.map(lambda x: jnp.asarray([x, x * 1.01]), law)
+    batched = jax.vmap(lambda one: expert_count.compute_optimal(one, 1e22, 32.0).value)(laws)
+    single = expert_count.compute_optimal(law, 1e22, 32.0).value
+    assert float(batched["tokens"][0]) == pytest.approx(single["tokens"], rel=1e-4)
+    assert batched["tokens"].shape == (2,)
