@@ -100,7 +100,7 @@ def _decisions(concluded: Concluded) -> list[str]:
 
 
 def _row(name: str, closed: str, autodiff: str, argmin: str, resampled: str) -> str:
-    return f"    {name:<17}{closed:>11} {autodiff:<18}{argmin:>14}  {resampled}".rstrip()
+    return f"    {name:<17}{closed:>11}  {autodiff:<18}{argmin:>14}  {resampled}".rstrip()
 
 
 def _limits(limits: list[str], room: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
@@ -19,10 +20,11 @@ TICKS = 6
 
 
 def draw(found: Findings) -> Picture:
-    """Colour is the model's width; dense models are dashed with open squares."""
+    """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares."""
     runs = found.runs.sort_values("tokens")
     widths = sorted(runs["model_dim"].unique())
-    colours = {width: SERIES[i % len(SERIES)] for i, width in enumerate(widths)}
+    ranges = np.array_split(widths, min(len(widths), len(SERIES)))
+    colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
     figure, (axes,) = grid(1, 1, height_inches=4.0)
     ends = []
     for name, own in runs.groupby("model", sort=False):
@@ -43,7 +45,7 @@ def draw(found: Findings) -> Picture:
         low, high = axes.get_ylim()
         axes.set_ylim(low, high)
         labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
-    keys = [Line2D([], [], color=colours[width], label=f"width {format(width)}") for width in widths]
+    keys = [Line2D([], [], color=colours[own[0]], label=f"width {_range(own)}") for own in ranges]
     kinds = [
         Line2D([], [], color=MUTED, marker="o", label="mixture of experts"),
         Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
@@ -65,3 +67,8 @@ def draw(found: Findings) -> Picture:
             for _, run in runs.iterrows()
         ],
     )
+
+
+def _range(widths: np.ndarray) -> str:
+    ends = [format(width) for width in (widths[0], widths[-1])]
+    return " to ".join(dict.fromkeys(ends))
