@@ -1,5 +1,8 @@
 """Mistakes at the door are sentences; predictions outside the fitted range say so."""
 
+import subprocess
+import sys
+
 import pytest
 
 from moejax.laws.design import Design
@@ -101,3 +104,9 @@ def test_a_dense_model_can_be_asked_of_laws_of_experts():
     one = Design(params_total=1e9, params_active=1e9, tokens=2e10, num_experts=1, top_k=1)
     for law in ("abnar", "ludziejewski", "clark"):
         assert predict(law, dense).loss == predict(law, one).loss
+
+
+def test_asking_a_law_loads_neither_models_nor_tables_nor_optimisers():
+    code = "import sys, moejax.laws.door, moejax.laws.claims; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"flax", "pandas", "matplotlib", "jaxopt", "optax", "scipy.optimize", "moejax.fit"} & set(loaded)
