@@ -2,38 +2,78 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import warnings
+from functools import partial
+
 import jax
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float
 
-from moejax.routing import grouped_blocks
+from moejax.routing import grouped_blocks, grouped_ragged
 from moejax.routing.experts import Experts
 from moejax.routing.layout import arrange, by_expert, collect, spread
 from moejax.routing.routing import Routing
 
 
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
-    """The gated sum over experts, computed for the assignments there are."""
+    """The gated sum over experts, computed for the assignments there are.
+
+    The platform the program is compiled for chooses the kernel: blocks on a CPU, ``jax.lax.ragged_dot`` on a TPU,
+    tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
+    """
     sizes = grouped_blocks.block_sizes(routing.expert.shape[0] // experts.num_experts)
     layout = by_expert(routing, padding=sizes[-1])
     rows, weight = spread(x, routing, layout), arrange(routing.gate, layout)
     return collect(_experts(sizes, rows, weight, layout.offsets, experts), routing, layout)
 
 
-def _outputs(sizes, x, weight, offsets, experts) -> Array:
-    return grouped_blocks.forward(x, weight, offsets, experts, sizes, keep=False)[0]
+def _gpu_ragged_dot():
+    """The ragged product to use on a GPU, or None."""
+    if jax.default_backend() != "gpu":
+        return None
+    if importlib.util.find_spec("tokamax") is None:
+        warnings.warn(
+            "tokamax is not installed, so the grouped dispatcher runs its blocks one after another on this GPU, which "
+            "is slow; install tokamax, or use the capacity dispatcher with a capacity factor.",
+            stacklevel=2,
+        )
+        return None
+    tokamax = importlib.import_module("tokamax")
+    # Its third implementation, "xla", computes every expert for every row.
+    return partial(tokamax.ragged_dot, implementation=("mosaic", "triton"))
 
 
-def _experts_forward(sizes, x, weight, offsets, experts):
-    y, gate, up = grouped_blocks.forward(x, weight, offsets, experts, sizes, keep=True)
-    return y, (x, weight, offsets, experts, gate, up)
+def _on_platform(blocks, ragged, *arguments):
+    """``ragged(ragged_dot, ...)`` where there is a ragged product, ``blocks(...)`` elsewhere."""
+    gpu = _gpu_ragged_dot()
+    return lax.platform_dependent(
+        *arguments,
+        tpu=partial(ragged, lax.ragged_dot),
+        default=blocks if gpu is None else partial(ragged, gpu),
+        cpu=blocks,
+    )
 
 
-def _experts_backward(sizes, saved, dy):
-    x, weight, offsets, experts, gate, up = saved
-    dx, dweight, dexperts = grouped_blocks.backward(x, weight, offsets, experts, gate, up, dy, sizes)
+def _run(keep: bool, sizes, arguments) -> tuple[Array, ...]:
+    blocks, ragged = partial(grouped_blocks.forward, sizes, keep), partial(grouped_ragged.forward, keep)
+    return _on_platform(blocks, ragged, *arguments)
+
+
+def _outputs(sizes, *arguments) -> Array:
+    return _run(False, sizes, arguments)[0]
+
+
+def _forward(sizes, *arguments):
+    y, gate, up = _run(True, sizes, arguments)
+    return y, (*arguments, gate, up)
+
+
+def _backward(sizes, saved, dy):
+    dx, dweight, dexperts = _on_platform(partial(grouped_blocks.backward, sizes), grouped_ragged.backward, *saved, dy)
     return dx, dweight, None, dexperts
 
 
 _experts = jax.custom_vjp(_outputs, nondiff_argnums=(0,))
-_experts.defvjp(_experts_forward, _experts_backward)
+_experts.defvjp(_forward, _backward)

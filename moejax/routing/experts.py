@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,12 +52,31 @@ class Experts:
         return self.gate.shape[0]
 
 
+class Meeting(NamedTuple):
+    """How rows meet the arrays of their experts."""
+
+    product: Callable[[Array, Array], Array]
+    """Rows times matrices, in float32."""
+    of_rows: Callable[[Array], Array]
+    """Vectors of the experts as vectors of the rows, or broadcasting to them."""
+
+
+ALIGNED = Meeting(
+    product=lambda rows, matrix: jnp.matmul(rows, matrix, preferred_element_type=jnp.float32),
+    of_rows=lambda vector: vector[..., None, :],
+)
+"""Rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast, as in a batched product."""
+
+
 def project_up(
-    rows: Float[Array, "... rows model"], experts: Experts
+    rows: Float[Array, "... rows model"], experts: Experts, meeting: Meeting = ALIGNED
 ) -> tuple[Float[Array, "... rows hidden"], Float[Array, "... rows hidden"]]:
-    """Gate and up projections in float32. Rows and experts broadcast: all experts' rows, one's, or the same for all."""
-    gate = _product(rows, experts.gate, experts.gate_bias)
-    up = _product(rows, experts.up, experts.up_bias)
+    """Gate and up projections in float32."""
+    gate, up = meeting.product(rows, experts.gate), meeting.product(rows, experts.up)
+    if experts.gate_bias is not None:
+        gate = gate + meeting.of_rows(experts.gate_bias).astype(jnp.float32)
+    if experts.up_bias is not None:
+        up = up + meeting.of_rows(experts.up_bias).astype(jnp.float32)
     return gate, up
 
 
@@ -66,15 +85,11 @@ def project_down(
     up: Float[Array, "... rows hidden"],
     weight: Float[Array, "... rows"],
     experts: Experts,
+    meeting: Meeting = ALIGNED,
 ) -> Float[Array, "... rows model"]:
     """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
-    y = _product(hidden, experts.down, None)
+    y = meeting.product(hidden, experts.down)
     if experts.down_bias is None:
         return y
-    return y + weight[..., None] * experts.down_bias[..., None, :].astype(jnp.float32)
-
-
-def _product(rows, matrix, bias):
-    y = jnp.matmul(rows, matrix, preferred_element_type=jnp.float32)
-    return y if bias is None else y + bias[..., None, :].astype(jnp.float32)
+    return y + weight[..., None] * meeting.of_rows(experts.down_bias).astype(jnp.float32)

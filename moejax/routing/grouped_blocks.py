@@ -81,12 +81,12 @@ def _each_block(
 
 
 def forward(
+    sizes: tuple[int, ...],
+    keep: bool,
     x: Float[Array, "R D"],
     weight: Float[Array, " R"],
     offsets: Int[Array, " experts_and_one"],
     experts: Experts,
-    sizes: tuple[int, ...],
-    keep: bool,
 ) -> tuple[Array, ...]:
     """Weighted outputs [R, D] and, for the backward pass if ``keep``, the gate and up projections [R, F]."""
 
@@ -101,6 +101,7 @@ def forward(
 
 
 def backward(
+    sizes: tuple[int, ...],
     x: Float[Array, "R D"],
     weight: Float[Array, " R"],
     offsets: Int[Array, " experts_and_one"],
@@ -108,7 +109,6 @@ def backward(
     gate: Float[Array, "R F"],
     up: Float[Array, "R F"],
     dy: Float[Array, "R D"],
-    sizes: tuple[int, ...],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     """Gradients of the rows, of their weights and of the experts, the last summed in float32."""
 
