@@ -62,23 +62,26 @@ def train_study(study: Study, folder: Path, *, workers: int | None = None, updat
         trainings = study.trainings()
         (folder / "models").mkdir(exist_ok=True)
         train_all(trainings, folder / "models", folder / "data", workers=workers, update=update)
-        in_order = sorted(trainings, key=lambda training: list(study.models).index(training.name))
-        return run_table.write(
-            [{"study": study.name, **row} for row in rows(in_order, folder / "models")], folder / TABLE
-        )
+        found = rows(trainings, folder / "models")
+        found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
+        return run_table.write([{"study": study.name, **row} for row in found], folder / TABLE)
 
 
 def conclude(folder: Path, update: Update) -> Concluded:
     """Fit, decide and check on the run table of a trained study.
 
     Raises:
-      ValueError: the folder holds no study, or its table is not there yet.
+      ValueError: the folder holds no study, its table is not there yet, or it does not say what was trained on.
     """
     study = read_study(folder)
     table = folder / TABLE
     if not table.exists():
         raise ValueError(
             f"{folder} has no {TABLE} yet; let its training end with moejax study --resume --out {folder}."
+        )
+    if not (folder / "data" / "corpus.json").exists():
+        raise ValueError(
+            f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there."
         )
     analysed = analyse(table, study.analysis, update)
     (folder / "fits").mkdir(exist_ok=True)

@@ -111,11 +111,11 @@ def test_names_are_written_as_text_not_as_markup(concluded, monkeypatch):
     assert "script" not in Page(write_report(concluded).read_text(encoding="utf-8")).tags
 
 
-@pytest.mark.parametrize("left", ["nothing", "no table"])
+@pytest.mark.parametrize("left", ["nothing", "no table", "no corpus"])
 def test_a_folder_without_a_trained_study_is_refused_in_a_sentence(tmp_path, folder, capsys, left):
-    if left == "no table":
-        for name in ("study.json", "analysis.json"):
-            (tmp_path / name).write_text((folder / name).read_text())
+    kept = {"nothing": (), "no table": ("study.json", "analysis.json")}
+    for name in kept.get(left, ("study.json", "analysis.json", "runs.parquet")):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
     assert main(["report", str(tmp_path)]) == USERS
     error = capsys.readouterr().err
     assert error.startswith("moejax: ")
