@@ -104,7 +104,7 @@ PUBLISHED = {
         source="Tian et al. 2025, Table 6",
         mark="verified",
         fitted={"flops": (3e18, 3e20), "activation_ratio": (3 / 257, 1.0), "granularity": (2.0, 16.0)},
-        remark="The headline's A = 3.1 % is E_a/E, without the shared expert; by the definition of Table 3 that model "
-        "has A = 3.4 % and a leverage of 6.96, not above 7.",
+        remark="The headline's A = 3.1 % is E_a/E = 12/384, without the shared expert; by the definition of Table 3 "
+        "MoE-mini has A = 3.4 % and a leverage of 6.98, not above 7.",
     ),
 }
