@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, conclude, report, and print the answer."""
     study, folder = _study(arguments)
+    study.check()
     from moejax.cli.progress import progress_display
     from moejax.report.answer import answer
     from moejax.report.report import write_report
@@ -48,7 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(answer(concluded))
         print(f"report: {report.resolve()}")
-    return 0 if all(signal.holds for signal in concluded.signals) else 1
+    failed = [signal for signal in concluded.signals if not signal.holds]
+    for signal in failed:
+        _say(f"moejax: the sweep is not to be trusted. It should show that {signal.fact}; found: {signal.found}.")
+    return 1 if failed else 0
 
 
 def _study(arguments: argparse.Namespace):

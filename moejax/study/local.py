@@ -68,7 +68,7 @@ def train_all(
 
 
 def rows(trainings: Sequence[Training], folder: Path) -> list[dict]:
-    """The rows of all trainings, in order of model and budget."""
+    """The rows of all trainings, each one's budgets in ascending order."""
     return [
         json.loads((folder / training.name / f"{branch_name(budget)}.json").read_text())
         for training in trainings

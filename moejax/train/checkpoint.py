@@ -39,6 +39,7 @@ class Checkpoints:
 
     def restore(self, step: int, program: Program, batches: grain.DatasetIterator) -> TrainState:
         """The state at ``step``, laid out on this program's mesh whatever mesh wrote it; moves ``batches`` there."""
+        self._manager.wait_until_finished()
         abstract = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             program.abstract,
@@ -49,7 +50,10 @@ class Checkpoints:
         )
         return self._manager.restore(step, args=items)["state"]
 
-    def close(self) -> None:
-        """Wait for what is being written."""
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Wait for what is being written, also when the training failed."""
         self._manager.wait_until_finished()
         self._manager.close()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from moejax.folder import claim, only_writer, write_json
@@ -104,23 +103,20 @@ def _train(
     trunk, branches = legs(training)
     log = MetricsLog(folder / "metrics.jsonl")
     run = _Runner(training, folder, data_folder, program, log, progress)
-    trunk_saves = Checkpoints(folder / "checkpoints" / TRUNK, keep=[branch.start for branch in branches])
-    if (trunk_saves.latest() or 0) < trunk.end:
-        run.leg(trunk, trunk_saves, first=lambda batches: program.init(training.seed))
     rows = []
-    for budget, branch in zip(training.recipe.budgets_tokens, branches, strict=True):
-        row = _read_row(folder, budget)
-        if row is None:
-            saves = Checkpoints(folder / "checkpoints" / branch.name)
-            state = run.leg(
-                branch, saves, first=lambda batches, b=branch: trunk_saves.restore(b.start, program, batches)
-            )
-            saves.close()
-            row = make_row(training, budget, text, run.measure(state, branch))
-            write_json(_row_path(folder, budget), row)
-        progress(branch.steps_before + branch.end - branch.start, {})
-        rows.append(row)
-    trunk_saves.close()
+    with Checkpoints(folder / "checkpoints" / TRUNK, keep=[branch.start for branch in branches]) as trunk_saves:
+        if (trunk_saves.latest() or 0) < trunk.end:
+            run.leg(trunk, trunk_saves, first=lambda batches: program.init(training.seed))
+        for budget, branch in zip(training.recipe.budgets_tokens, branches, strict=True):
+            row = _read_row(folder, budget)
+            if row is None:
+                with Checkpoints(folder / "checkpoints" / branch.name) as saves:
+                    from_trunk = functools.partial(trunk_saves.restore, branch.start, program)
+                    state = run.leg(branch, saves, first=from_trunk)
+                row = make_row(training, budget, text, run.measure(state, branch))
+                write_json(_row_path(folder, budget), row)
+            progress(branch.steps_before + branch.end - branch.start, {})
+            rows.append(row)
     return rows
 
 
@@ -140,13 +136,6 @@ class _Runner:
         self.program, self.log, self.progress = program, log, progress
         self.sharding = batch_sharding(program.mesh)
         self.seconds = 0.0
-
-    @functools.cached_property
-    def step(self) -> Any:
-        """The training step, compiled ahead of its first use: the seconds that are logged are seconds of training."""
-        recipe = self.training.recipe
-        batch = jax.ShapeDtypeStruct((recipe.batch_sequences, recipe.data.sequence_length + 1), jnp.int32)
-        return self.program.step.lower(self.program.abstract, batch, legs(self.training)[0].schedule).compile()
 
     def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
         """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
@@ -169,7 +158,8 @@ class _Runner:
         stops = {recipe.decay_start(budget) for budget in recipe.budgets_tokens} if leg.name == TRUNK else set()
         if first_step == leg.end:
             return state
-        step = self.step
+        # Compiled ahead, so that the seconds that are logged are seconds of training.
+        step = self.program.compiled_step()
         started = time.perf_counter()
         for position in range(first_step + 1, leg.end + 1):
             batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))

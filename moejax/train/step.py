@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ class TrainState:
     """State of the Optax chain."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """The compiled functions of one training."""
 
@@ -44,6 +45,8 @@ class Program:
     """A fresh state from a seed."""
     step: Any
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
+    batch: jax.ShapeDtypeStruct
+    """Shape of a global batch."""
     evaluate: Callable[[Any, Array], tuple[Array, RoutingSums | None]]
     """Summed nats of each position of a batch, and what the routers did, from parameters."""
     shardings: TrainState
@@ -51,9 +54,19 @@ class Program:
     abstract: TrainState
     """Shapes and types of the state."""
 
+    @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
+    def compiled_step(self) -> Any:
+        """``step``, compiled without being run."""
+        number = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
+        schedule = WarmupStableDecay(
+            peak=number, warmup_steps=number, decay_start=number, decay_steps=number, final_share=number
+        )
+        return self.step.lower(self.abstract, self.batch, schedule).compile()
 
+
+@functools.lru_cache(maxsize=8)
 def make_program(training: Training, mesh: Mesh) -> Program:
-    """Build the functions of a training on a mesh. Compilation happens at their first call."""
+    """The functions of a training on a mesh. Compilation happens at their first call, once in a process."""
     architecture, runtime = training.architecture, training.recipe.runtime
     optimizer = adamw(training.recipe.optimizer, transformer.matrices(architecture))
 
@@ -89,6 +102,9 @@ def make_program(training: Training, mesh: Mesh) -> Program:
         init=jax.jit(init, static_argnums=0, out_shardings=shardings),
         step=jax.jit(step, in_shardings=(shardings, batch, None), out_shardings=(shardings, None), donate_argnums=0),
         evaluate=jax.jit(evaluate, in_shardings=(shardings.params, batch)),
+        batch=jax.ShapeDtypeStruct(
+            (training.recipe.batch_sequences, training.recipe.data.sequence_length + 1), jnp.int32
+        ),
         shardings=shardings,
         abstract=abstract,
     )

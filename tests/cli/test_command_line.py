@@ -1,0 +1,126 @@
+"""The command line: help a person can read, configs at the door, mistakes as sentences with exit status 2."""
+
+import pytest
+
+from moejax.__main__ import main, split_overrides
+from moejax.cli import COMMANDS
+
+CONFIG = """
+from ml_collections import ConfigDict
+def get_config(arg="small"):
+    config = ConfigDict()
+    config.name = arg
+    config.architecture = dict(vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+                               num_experts=4, top_k=2, expert_hidden=16)
+    config.recipe = dict(budgets_tokens=[4096], batch_tokens=512, data=dict(sequence_length=64))
+    return config
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    path = tmp_path / "small.py"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_the_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in COMMANDS)
+    assert max(map(len, said.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([name, "--help"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert f"moejax {name}" in said.split("example")[1]
+    assert "--json" in said
+
+
+def test_overrides_are_read_as_the_type_they_replace(config_file):
+    from moejax.cli.config_file import load
+    from moejax.train.training import Training
+
+    words = ["architecture.top_k=1", "recipe.budgets_tokens=4k,8K", "recipe.optimizer.learning_rate=1e-3"]
+    words += ["architecture.capacity_factor=1.25", "architecture.qk_norm=true", "recipe.batch_tokens=1_024"]
+    training = load(Training, f"{config_file}:other", [f"--config.{word}" for word in words])
+    assert training.name == "other"
+    assert training.architecture.top_k == 1
+    assert training.architecture.capacity_factor == 1.25
+    assert training.architecture.qk_norm is True
+    assert training.recipe.budgets_tokens == (4_000, 8_000)
+    assert training.recipe.batch_tokens == 1024
+    assert training.recipe.optimizer.learning_rate == 1e-3
+
+
+def test_overrides_may_be_written_with_a_space():
+    found = split_overrides(["--config=x.py", "--config.a.b", "3", "--json", "--config.c=4"])
+    assert found == (["--config=x.py", "--json"], ["--config.a.b=3", "--config.c=4"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--config.architecture.top_k=9"], "top_k is 9 and num_experts is 4"),
+        (["--config.architecture.topk=1"], "config.architecture.topk is not known; did you mean top_k?"),
+        (["--config.architecture=1"], "is a group of settings"),
+        (["--config.architecture.top_k.x=1"], "is a single setting"),
+        (["--config.architecture.top_k"], "has no value"),
+        (["--config.architecture.qk_norm=maybe"], "must be true or false"),
+        (["--config.recipe.batch_tokens=1.5"], "whole number"),
+        (["--config.architecture.router=magic"], "router 'magic' is not known"),
+        (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; known are"),
+        (["--config.recipe.data.source=pile"], "data.source is 'pile'; known are python_stdlib"),
+        (["--config.name=../x"], "it names a folder"),
+    ],
+)
+def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, words, sentence):
+    assert main(["train", f"--config={config_file}", "--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.startswith("moejax: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["trian"], "trian is no command; did you mean train?"),
+        (["zzz"], "known are study, train"),
+        (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
+        (["train"], "Nothing to train was named"),
+        (["study"], "No study was named"),
+        (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),
+        (["train", "--config.seed=1", "--out", "x"], "no --config=FILE.py was given"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_a_sentence(words, sentence, capsys):
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x = 1", "no function get_config"),
+        ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
+        ("import nothing_like_this", "cannot be read: ModuleNotFoundError"),
+        ("def get_config(:", "cannot be read: SyntaxError"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path, capsys, text, sentence):
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    assert main(["train", f"--config={path}"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused(config_file, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["train", f"--config={config_file}", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written" in capsys.readouterr().err

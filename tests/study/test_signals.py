@@ -1,0 +1,26 @@
+"""Honest signals fail when a sweep learnt nothing."""
+
+from moejax.study.signals import signals
+
+
+def rows(*losses):
+    return [
+        {"model": "m", "tokens": 10 * (i + 1), "loss": loss, "unigram_entropy": 3.0} for i, loss in enumerate(losses)
+    ]
+
+
+def test_falling_losses_below_the_unigram_entropy_hold():
+    assert all(signal.holds for signal in signals(rows(2.9, 2.5, 2.0)))
+
+
+def test_a_loss_at_the_unigram_entropy_does_not():
+    below, falling = signals(rows(3.0, 2.5))
+    assert not below.holds
+    assert falling.holds
+
+
+def test_losses_that_rise_do_not():
+    below, falling = signals(rows(2.0, 2.5, 2.4))
+    assert below.holds
+    assert not falling.holds
+    assert falling.found == "1 of 2"

@@ -1,0 +1,129 @@
+"""A study from its config to its report, on a command line of its own; and what it says of bad input."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from moejax import run_table
+
+SHORT = ["--workers", "2"]
+
+
+def moejax(*words, **options):
+    """Run the command line as a user does: no fake devices."""
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    command = [sys.executable, "-m", "moejax", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def finished(config_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study") / "out"
+    return folder, moejax("study", f"--config={config_file}", "--out", folder, "--json", *SHORT)
+
+
+def lasting(folder):
+    """The run table without what depends on the clock."""
+    return run_table.read(folder / "runs.parquet").drop(columns=["tokens_per_second", "train_seconds"])
+
+
+def test_a_study_trains_fits_decides_and_reports(finished):
+    folder, process = finished
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout)
+    assert [signal["holds"] for signal in found["signals"]] == [True, True]
+    assert len(found["runs"]) == 9
+    assert {law["name"] for law in found["laws"]} == {"chinchilla", "effective_params"}
+    assert {decision["law"] for decision in found["decisions"]} == {"chinchilla", "effective_params"}
+    assert found["limits"]
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert json.loads((folder / "report.json").read_text())["runs"] == found["runs"]
+    assert json.loads((folder / "fits" / "chinchilla.json").read_text())["law"]["class"] == "Chinchilla"
+
+
+def test_the_table_says_what_was_built(finished):
+    folder, _ = finished
+    table = run_table.read(folder / "runs.parquet")
+    assert list(table["model"].unique()) == ["dense", "moe", "wide"]
+    moe = table[table["model"] == "moe"].iloc[0]
+    # Embedding, attention with 2 query and 1 key-value heads of 8, two norms and the final one, router, 4 experts.
+    rest = 257 * 16 + (16 * 16 + 2 * 16 * 8 + 16 * 16) + 3 * 16 + 16 * 4
+    expert = 3 * 16 * 16
+    assert (moe["params_total"], moe["params_active"]) == (rest + 4 * expert, rest + 2 * expert)
+    dense = table[table["model"] == "dense"]
+    assert dense["num_experts"].eq(0).all()
+    assert dense["load_cv"].isna().all()
+    assert json.loads(moe["versions"])["jax"]
+
+
+def test_a_finished_study_is_concluded_again_without_training(finished):
+    folder, _ = finished
+    before = lasting(folder)
+    began = time.monotonic()
+    process = moejax("study", "--resume", "--out", folder, "--json")
+    assert process.returncode == 0, process.stderr
+    assert time.monotonic() - began < 120
+    assert lasting(folder).equals(before)
+
+
+def test_a_folder_of_another_study_is_refused(finished, config_file):
+    folder, _ = finished
+    process = moejax("study", f"--config={config_file}", "--config.seed=1", "--out", folder)
+    assert process.returncode == 2
+    assert "belongs to another run: seed was 0, is 1" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.slow
+def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, config_file, tmp_path):
+    whole, _ = finished
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    command = [
+        sys.executable,
+        "-m",
+        "moejax",
+        "study",
+        f"--config={config_file}",
+        "--out",
+        str(tmp_path / "out"),
+        *SHORT,
+    ]
+    dice = random.Random(0)
+    for _ in range(3):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        time.sleep(dice.uniform(8, 20))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    last = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr
+    assert lasting(tmp_path / "out").equals(lasting(whole))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--config.models.moe.top_k=9"], "moe: top_k is 9 and num_experts is 4"),
+        (["--config.models.mo.top_k=1"], "config.models.mo is not known; did you mean moe?"),
+        (["--config.recipe.optimizer.lerning_rate=1"], "did you mean learning_rate?"),
+        (["--config.recipe.batch_tokens=lots"], "it must be a whole number"),
+        (["--config.recipe.optimizer.warmup_tokens=1M"], "before the warm-up of 1,000,000 tokens ends"),
+        (["--config.models.moe.num_kv_heads=3"], "num_kv_heads must divide num_heads"),
+        (["--config.analysis.laws=chinchila"], "did you mean chinchilla?"),
+        (["--config.analysis.resamples=1"], "at least 10"),
+        (["--workers", "0"], "--workers is 0"),
+    ],
+)
+def test_a_mistake_in_a_study_is_a_sentence(config_file, tmp_path, capsys, words, sentence):
+    from moejax.__main__ import main
+
+    assert main(["study", f"--config={config_file}", "--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
