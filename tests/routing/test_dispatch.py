@@ -1,41 +1,131 @@
-"""Every dispatcher computes what the dense reference computes, whatever the router, and so do its gradients."""
+"""Every dispatcher computes what the dense reference computes, for every router, and so do its gradients."""
+
+import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from routing_draws import (
+    assert_close,
+    draw_experts,
+    draw_logits,
+    draw_tokens,
+    outputs_and_gradients,
+    routing_of,
+)
 
-from moejax.routing import DISPATCHERS, ROUTERS, Experts
+from moejax.routing import DISPATCHERS, ROUTERS, dispatch_grouped
+from moejax.routing.capacity import limit_capacity
 from moejax.routing.dispatch_dense import dense
+from moejax.routing.experts import clamped_swiglu
+
+TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 3e-2}
+FAST = [name for name in DISPATCHERS if name != "dense"]
 
 
-def draw_experts(key, num_experts, model, hidden, dtype):
-    keys = jax.random.split(key, 3)
-    shapes = [(num_experts, model, hidden), (num_experts, model, hidden), (num_experts, hidden, model)]
-    return Experts(*(jax.random.normal(k, s, dtype) * 0.2 for k, s in zip(keys, shapes, strict=True)))
-
-
-def outputs_and_gradients(dispatch, router, x, projection, experts, top_k):
-    def loss(x, projection, experts):
-        routing = router(x.astype(jnp.float32) @ projection, top_k=top_k, key=jax.random.key(7))
-        y = dispatch(x, routing, experts)
-        return (y.astype(jnp.float32) ** 2).mean(), y
-
-    gradients, y = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(x, projection, experts)
-    return jax.tree.map(lambda a: np.asarray(a.astype(jnp.float32)), (y, gradients))
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("dispatcher", DISPATCHERS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dispatcher", FAST)
 @pytest.mark.parametrize("router", ROUTERS)
-def test_dispatcher_agrees_with_the_dense_reference(router, dispatcher, dtype):
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (96, 16), dtype)
-    projection = jax.random.normal(keys[1], (16, 8))
-    experts = draw_experts(keys[2], 8, 16, 24, dtype)
-    top_k = 1 if router == "switch" else 2
-    expected = outputs_and_gradients(dense, ROUTERS[router], x, projection, experts, top_k)
-    given = outputs_and_gradients(DISPATCHERS[dispatcher], ROUTERS[router], x, projection, experts, top_k)
-    tolerance = 1e-5 if dtype == jnp.float32 else 3e-2
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(given), strict=True):
-        np.testing.assert_allclose(b, a, rtol=0, atol=tolerance * np.abs(a).max())
+def test_every_router_with_every_dispatcher_agrees_with_the_reference(router, dispatcher, dtype):
+    routing = ROUTERS[router](draw_logits(96, 8), top_k=1 if router == "switch" else 2, key=jax.random.key(0))
+    inputs = draw_tokens(96, 16, dtype), routing, draw_experts(8, 16, 24, dtype)
+    expected = outputs_and_gradients(dense, *inputs)
+    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dispatcher", FAST)
+def test_gradients_reach_the_router(dispatcher):
+    x, experts = draw_tokens(96, 16), draw_experts(8, 16, 24)
+
+    def loss(dispatch, logits):
+        return (dispatch(x, ROUTERS["softmax_topk"](logits, top_k=2), experts) ** 2).mean()
+
+    gradient = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)
+    expected = gradient(dense, draw_logits(96, 8))
+    assert np.abs(expected).max() > 0
+    assert_close(gradient(DISPATCHERS[dispatcher], draw_logits(96, 8)), expected, 1e-5)
+
+
+SHAPES = [(75, 16, 8, 3, 3), (40, 8, 12, 16, 2)]
+"""tokens, model, hidden, experts, top_k: k = E with more rows than a block, and fewer rows than experts have room."""
+
+
+@pytest.mark.parametrize("dispatcher", FAST)
+@settings(deadline=None, max_examples=12)
+@given(
+    shape=st.sampled_from(SHAPES),
+    skew=st.sampled_from(["even", "zipf", "one takes all", "some take none"]),
+    phantoms=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 2**31),
+)
+def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew, phantoms, seed):
+    tokens, model, hidden, num_experts, top_k = shape
+    generator = np.random.default_rng(seed)
+    preference = {
+        "even": np.zeros(num_experts),
+        "zipf": -np.log(np.arange(1, num_experts + 1)),
+        "one takes all": -1e3 * np.arange(num_experts),
+        "some take none": -1e3 * (np.arange(num_experts) >= max(top_k, num_experts // 2)),
+    }[skew]
+    noisy = preference + generator.gumbel(size=(tokens, num_experts))
+    expert = np.argsort(-noisy, axis=1)[:, :top_k]
+    expert[generator.random(expert.shape) < phantoms] = num_experts
+    inputs = draw_tokens(tokens, model), routing_of(expert, num_experts), draw_experts(num_experts, model, hidden)
+    expected = outputs_and_gradients(dense, *inputs)
+    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, 1e-5)
+
+
+@pytest.mark.parametrize("dispatcher", FAST)
+def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
+    experts = dataclasses.replace(draw_experts(8, 16, 24, biases=True), activation=clamped_swiglu)
+    routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
+    inputs = draw_tokens(96, 16), routing, experts
+    expected = outputs_and_gradients(dense, *inputs)
+    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, 1e-5)
+
+
+def test_ragged_products_agree_with_the_reference(monkeypatch):
+    """The path of accelerators, run here with the slow CPU version of the same operation."""
+
+    def ragged(blocks, ragged, *arguments):
+        return ragged(jax.lax.ragged_dot, *arguments)
+
+    monkeypatch.setattr(dispatch_grouped, "_on_platform", ragged)
+    routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
+    inputs = draw_tokens(96, 16), routing, draw_experts(8, 16, 24, biases=True)
+    expected = outputs_and_gradients(dense, *inputs)
+    # Another function object, so that no program compiled for the blocks is found.
+    assert_close(outputs_and_gradients(partial(dispatch_grouped.grouped), *inputs), expected, 1e-5)
+
+
+@pytest.mark.parametrize(("platform", "products"), [("cpu", 0), ("cuda", 0), ("tpu", 3)])
+def test_ragged_products_are_only_used_where_they_are_not_dense(platform, products):
+    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+    program = jax.jit(dispatch_grouped.grouped).trace(draw_tokens(96, 16), routing, draw_experts(8, 16, 24))
+    text = program.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("call @ragged_dot") + text.count("chlo.ragged_dot") >= products
+    assert ("ragged_dot" in text) == bool(products)
+
+
+def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
+    x, experts = draw_tokens(96, 16), draw_experts(8, 16, 24)
+    layers = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), experts)
+
+    def layer(x, experts):
+        routing = ROUTERS["softmax_topk"](x @ jnp.eye(16)[:, :8], top_k=2)
+        return x + dispatch_grouped.grouped(x, routing, experts), None
+
+    def scanned(x, layers):
+        return (jax.lax.scan(jax.checkpoint(layer), x, layers)[0] ** 2).sum()
+
+    def unrolled(x, layers):
+        for index in range(2):
+            x, _ = layer(x, jax.tree.map(lambda leaf, index=index: leaf[index], layers))
+        return (x**2).sum()
+
+    given, expected = (jax.jit(jax.grad(f, argnums=(0, 1)))(x, layers) for f in (scanned, unrolled))
+    assert_close(given, expected, 1e-5)

@@ -1,0 +1,61 @@
+"""Random experts and routings for the tests of dispatch."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.routing import Experts
+from moejax.routing.routing import Routing, token_choice
+
+
+def draw_experts(num_experts, model, hidden, dtype=jnp.float32, biases=False):
+    keys = jax.random.split(jax.random.key(1), 6)
+    shapes = {"gate": (model, hidden), "up": (model, hidden), "down": (hidden, model)}
+    if biases:
+        shapes |= {"gate_bias": (hidden,), "up_bias": (hidden,), "down_bias": (model,)}
+    drawn = {
+        name: 0.2 * jax.random.normal(key, (num_experts, *shape), dtype)
+        for key, (name, shape) in zip(keys, shapes.items(), strict=False)
+    }
+    return Experts(**drawn)
+
+
+def draw_tokens(tokens, model, dtype=jnp.float32):
+    return jax.random.normal(jax.random.key(2), (tokens, model), dtype)
+
+
+def draw_logits(tokens, num_experts, skew=0.0):
+    """Logits under which expert 0 is the more preferred the larger ``skew``."""
+    noise = jax.random.normal(jax.random.key(3), (tokens, num_experts))
+    return noise - skew * jnp.arange(num_experts, dtype=jnp.float32)
+
+
+def routing_of(expert, num_experts):
+    """The routing that sends token t to the experts ``expert[t]`` with random gates, ``num_experts`` for phantoms."""
+    expert = jnp.asarray(expert, jnp.int32)
+    logits = jnp.zeros((expert.shape[0], num_experts))
+    routing = token_choice(logits, logits, expert, jax.random.uniform(jax.random.key(4), expert.shape))
+    return routing.keep(routing.serves)
+
+
+@partial(jax.jit, static_argnums=0)
+def outputs_and_gradients(dispatch, x, routing: Routing, experts):
+    """Output, and gradients of tokens, gates and experts, as float32 NumPy arrays."""
+
+    def loss(x, gate, experts):
+        y = dispatch(x, dataclasses.replace(routing, gate=gate), experts)
+        return (y.astype(jnp.float32) ** 2).mean(), y
+
+    gradients, y = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(x, routing.gate, experts)
+    # A phantom's gate has no meaning, and so no gradient anyone may read.
+    gradients = (gradients[0], jnp.where(routing.serves, gradients[1], 0.0), gradients[2])
+    return jax.tree.map(lambda a: a.astype(jnp.float32), (y, gradients))
+
+
+def assert_close(given, expected, tolerance):
+    """Equal up to ``tolerance`` of the largest entry, array by array."""
+    for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(float(np.abs(b).max()), 1e-6))
