@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Key
+from jaxtyping import Float, Int, Key
 
 from moejax.routing.routing import Routing, choose, normalised, pick, token_choice
 
@@ -53,7 +53,7 @@ def group_limited(
 
 
 def update_bias(
-    bias: Float[Array, "*layers experts"], counts: Float[Array, "*layers experts"], rate: float
+    bias: Float[Array, "*layers experts"], counts: Int[Array, "*layers experts"], rate: float | Array
 ) -> Float[Array, "*layers experts"]:
     """The bias after one optimiser step: ``rate`` up for experts below the mean load, down for those above.
 
@@ -61,7 +61,8 @@ def update_bias(
     so that the bias does not drift as a whole. ``counts`` are those of every microbatch of the step and of the whole
     mesh: the sign of a sum is not the sum of signs.
     """
-    step = jnp.sign(counts.mean(-1, keepdims=True) - counts)
+    load = counts.astype(bias.dtype)
+    step = jnp.sign(load.mean(-1, keepdims=True) - load)
     return bias + rate * (step - step.mean(-1, keepdims=True))
 
 

@@ -1,0 +1,158 @@
+"""Losses and statistics of routing: what they are in balance and out of it, and that no cut of the batch matters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from routing_draws import draw_logits
+
+from moejax.routing import ROUTERS
+from moejax.routing.capacity import PRIORITIES, limit_capacity
+from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
+from moejax.routing.statistics import statistics
+from moejax.routing.sums import routing_sums
+
+TOKENS, EXPERTS = 48, 8
+
+
+def sums_of(logits, top_k=2, router="softmax_topk", **options):
+    return routing_sums(ROUTERS[router](logits, top_k=top_k), **options)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 4, 8])
+def test_balance_loss_is_one_when_experts_share_equally(top_k):
+    sums = sums_of(draw_logits(TOKENS, EXPERTS), top_k, "balanced", sequences=6)
+    assert np.isclose(balance_loss(sums), 1.0)
+    assert np.isclose(sequence_balance_loss(sums), 1.0)
+
+
+def test_balance_loss_is_the_number_of_experts_when_one_takes_all():
+    assert np.isclose(balance_loss(sums_of(draw_logits(TOKENS, EXPERTS, skew=100.0), top_k=1)), EXPERTS)
+
+
+def test_balance_loss_lowers_the_probability_of_crowded_experts():
+    logits = draw_logits(TOKENS, EXPERTS, skew=0.5)
+    gradient = jax.grad(lambda x: balance_loss(sums_of(x)))(logits).sum(0)
+    assert gradient[0] > 0 > gradient[-1]
+
+
+def test_balance_within_sequences_implies_balance_of_the_batch_and_not_the_reverse():
+    one_expert_each = jnp.repeat(100.0 * jnp.eye(EXPERTS), TOKENS // EXPERTS, axis=0)
+    sums = sums_of(one_expert_each, top_k=1, sequences=EXPERTS)
+    assert np.isclose(balance_loss(sums), 1.0)
+    assert np.isclose(sequence_balance_loss(sums), EXPERTS)
+
+
+def test_z_loss_is_the_mean_square_of_logsumexp():
+    logits = draw_logits(TOKENS, EXPERTS)
+    expected = np.mean(np.log(np.exp(np.asarray(logits, np.float64)).sum(1)) ** 2)
+    assert np.isclose(router_z_loss(sums_of(logits)), expected, rtol=1e-6)
+
+
+def values(sums):
+    return {
+        "balance": balance_loss(sums),
+        "sequence": sequence_balance_loss(sums),
+        "z": router_z_loss(sums),
+    } | statistics(sums)
+
+
+@settings(deadline=None, max_examples=8)
+@given(cut=st.sampled_from([1, 2, 5]), router=st.sampled_from(["softmax_topk", "sigmoid_topk"]))
+def test_microbatches_add_up_to_the_batch(cut, router):
+    logits, at = draw_logits(TOKENS, EXPERTS, skew=0.2), 8 * cut
+    whole = sums_of(logits, router=router, sequences=6)
+    parts = sums_of(logits[:at], router=router, sequences=cut) + sums_of(logits[at:], router=router, sequences=6 - cut)
+    assert np.array_equal(whole.counts, parts.counts)
+    for name, value in values(whole).items():
+        assert np.isclose(value, values(parts)[name], rtol=1e-5), name
+
+
+def test_the_mesh_does_not_matter():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.device_put(draw_logits(TOKENS, EXPERTS), jax.NamedSharding(mesh, jax.P("data")))
+    once, eight = (jax.jit(lambda x: values(sums_of(x)))(x) for x in (draw_logits(TOKENS, EXPERTS), sharded))
+    for name in once:
+        assert np.isclose(once[name], eight[name], rtol=1e-5), name
+
+
+def test_with_the_counts_of_the_whole_step_gradients_of_microbatches_add_up_too():
+    logits = draw_logits(TOKENS, EXPERTS, skew=0.5)
+    counts = sums_of(logits).counts
+    whole = jax.grad(lambda x: balance_loss(sums_of(x)))(logits)
+    halves = [jax.grad(lambda x: balance_loss(sums_of(x), counts))(half) for half in jnp.split(logits, 2)]
+    assert np.allclose(jnp.concatenate(halves) / 2, whole, atol=1e-7)
+
+
+def test_padding_counts_for_nothing():
+    logits = draw_logits(TOKENS, EXPERTS)
+    real = jnp.arange(TOKENS) < 40
+    expected, given = values(sums_of(logits[:40])), values(sums_of(logits, real=real))
+    for name in expected:
+        assert np.isclose(given[name], expected[name], rtol=1e-5), name
+
+
+def test_statistics_of_a_layer_in_balance():
+    found = statistics(sums_of(draw_logits(TOKENS, EXPERTS), router="balanced"), bias=jnp.array([-1.0, 3.0]))
+    expected = {"load_min": 1, "load_max": 1, "load_cv": 0, "max_violation": 0, "load_entropy": 1, "dead_experts": 0}
+    expected |= {"dropped_share": 0, "bias_range": 4}
+    for name, value in expected.items():
+        assert np.isclose(found[name], value, atol=1e-6), name
+
+
+def test_statistics_of_a_layer_that_collapsed_onto_one_expert():
+    found = statistics(sums_of(draw_logits(TOKENS, EXPERTS, skew=100.0), top_k=1))
+    expected = {"load_min": 0, "load_max": 8, "max_violation": 7, "load_entropy": 0, "dead_experts": 7}
+    expected |= {"load_cv": np.std([8, 0, 0, 0, 0, 0, 0, 0])}
+    for name, value in expected.items():
+        assert np.isclose(found[name], value, atol=1e-6), name
+
+
+def test_logit_rms_is_that_of_the_logits():
+    logits = draw_logits(TOKENS, EXPERTS)
+    assert np.isclose(statistics(sums_of(logits))["logit_rms"], np.sqrt(np.mean(np.square(logits))), rtol=1e-6)
+
+
+def test_statistics_of_many_layers_are_those_of_each():
+    layers = [sums_of(draw_logits(TOKENS, EXPERTS, skew=skew)) for skew in (0.0, 1.0)]
+    stacked = statistics(jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers))
+    for index, layer in enumerate(layers):
+        for name, value in statistics(layer).items():
+            assert np.isclose(stacked[name][index], value), name
+
+
+@pytest.mark.parametrize("priority", PRIORITIES)
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
+def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(factor, priority):
+    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
+    limited = limit_capacity(routing, factor, priority)
+    capacity = factor * TOKENS * 2 / EXPERTS
+    assert np.array_equal(limited.counts(), np.minimum(routing.counts(), capacity))
+    sums = routing_sums(routing, limited)
+    dropped = 1 - np.minimum(routing.counts(), capacity).sum() / (TOKENS * 2)
+    assert np.isclose(statistics(sums)["dropped_share"], dropped, atol=1e-6)
+    assert np.array_equal(sums.counts, routing.counts())
+
+
+@pytest.mark.parametrize(("priority", "value"), [("position", lambda r: -r.token), ("probability", lambda r: r.gate)])
+def test_those_first_in_order_are_kept(priority, value):
+    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
+    kept = np.asarray(limit_capacity(routing, 0.5, priority).serves)
+    rank = np.asarray(value(routing))
+    for expert in range(EXPERTS):
+        mine = np.asarray(routing.expert) == expert
+        if (mine & ~kept).any():
+            assert rank[mine & kept].min() >= rank[mine & ~kept].max()
+
+
+def test_without_a_factor_nothing_is_dropped():
+    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=9.0), top_k=2)
+    assert limit_capacity(routing, None) is routing
+
+
+def test_an_unknown_priority_is_named_with_the_known_ones():
+    routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS), top_k=2)
+    with pytest.raises(ValueError, match=r"'luck'.*position or probability"):
+        limit_capacity(routing, 1.0, "luck")
