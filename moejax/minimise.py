@@ -86,22 +86,32 @@ Objective = Callable[[Any, Any, Any], Any]
 def newton(
     objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, max_steps: int = 20
 ) -> tuple[np.ndarray, float, float, int]:
-    """Newton steps from ``point`` while they lower the gradient norm and do not raise the value.
+    """Newton steps from ``point``, halved where needed, while they lower the gradient norm and do not raise the value.
 
     Returns:
       point, value, gradient norm, steps taken.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        value, gradient, hessian = _second_order(objective, point, shared, lane)
+        here = point, *_second_order(objective, point, shared, lane)
         steps = 0
-        while steps < max_steps and np.isfinite(hessian).all():
-            candidate = point - np.linalg.lstsq(np.asarray(hessian), np.asarray(gradient), rcond=1e-14)[0]
-            found = _second_order(objective, candidate, shared, lane)
-            falls = np.linalg.norm(found[1]) < np.linalg.norm(gradient)
-            if not (falls and float(found[0]) <= float(value) + 1e-12 * abs(float(value))):
-                break
-            point, (value, gradient, hessian), steps = candidate, found, steps + 1
+        while steps < max_steps and (better := _newton_step(objective, here, shared, lane)) is not None:
+            here, steps = better, steps + 1
+        point, value, gradient, _ = here
         return np.asarray(point), float(value), float(np.linalg.norm(gradient)), steps
+
+
+def _newton_step(objective: Objective, here: tuple[Any, ...], shared: Any, lane: Any) -> tuple[Any, ...] | None:
+    """The next point with value, gradient and Hessian; None if no part of the step is better."""
+    point, value, gradient, hessian = here
+    if not np.isfinite(hessian).all():
+        return None
+    direction = np.linalg.lstsq(np.asarray(hessian), np.asarray(gradient), rcond=1e-14)[0]
+    for share in (1.0, 0.25, 0.0625):
+        there = point - share * direction, *_second_order(objective, point - share * direction, shared, lane)
+        falls = np.linalg.norm(there[2]) < np.linalg.norm(gradient)
+        if falls and float(there[1]) <= float(value) + 1e-12 * abs(float(value)):
+            return there
+    return None
 
 
 Progress = Callable[[int, int], None]

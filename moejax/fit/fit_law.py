@@ -178,7 +178,11 @@ def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
     names = list(form.signs)
     if unknown := [name for name in fixed if name not in names]:
         raise ValueError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
-    rules = {"+": ("above 0", lambda v: v > 0), "-": ("below 0", lambda v: v < 0), "any": ("finite", np.isfinite)}
+    rules = {
+        "+": ("not below 0", lambda v: v >= 0),
+        "-": ("not above 0", lambda v: v <= 0),
+        "any": ("finite", np.isfinite),
+    }
     for name, value in fixed.items():
         words, holds = rules[form.signs[name]]
         if not (np.isfinite(value) and holds(value)):

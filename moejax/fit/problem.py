@@ -22,11 +22,12 @@ from moejax.fit.runs import Runs
 from moejax.laws import design as designs
 from moejax.laws import law as laws
 
-SMALLEST = 1e-2
-"""What a start at 0 becomes, for a coefficient that is searched by its logarithm."""
-
 WIDEST = 12.0
 """E-folds beyond which no coefficient goes, in centred units: a line search that leaps stays among finite numbers."""
+
+
+EDGE = 1 - 1e-12
+"""Share of ``WIDEST`` up to which a coefficient keeps its digits."""
 
 
 def _bounded(x: Any) -> Any:
@@ -34,7 +35,7 @@ def _bounded(x: Any) -> Any:
 
 
 def _unbounded(y: Any) -> Any:
-    return WIDEST * jnp.arctanh(jnp.clip(y / WIDEST, -0.99, 0.99))
+    return WIDEST * jnp.arctanh(jnp.clip(y / WIDEST, -EDGE, EDGE))
 
 
 INWARD: dict[str, Callable[[Any], Any]] = {
@@ -44,8 +45,8 @@ INWARD: dict[str, Callable[[Any], Any]] = {
 }
 """From a coordinate to its coefficient, by the coefficient's sign."""
 OUTWARD: dict[str, Callable[[Any], Any]] = {
-    "+": lambda c: _unbounded(jnp.log(jnp.maximum(c, SMALLEST))),
-    "-": lambda c: _unbounded(jnp.log(jnp.maximum(-c, SMALLEST))),
+    "+": lambda c: _unbounded(jnp.log(c)),
+    "-": lambda c: _unbounded(jnp.log(-c)),
     "any": lambda c: c,
 }
 """From a coefficient back to its coordinate."""

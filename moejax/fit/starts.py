@@ -51,7 +51,8 @@ def _box(form: Form, name: str) -> tuple[float, float]:
 class Grid:
     """Every combination of some values of each coefficient, in the law's own parameterisation.
 
-    A 0 of a coefficient that must be positive becomes ``problem.SMALLEST`` of the unit it is searched in.
+    A coefficient that is searched by its logarithm starts no smaller than ``SMALLEST`` of the unit it is searched in,
+    where the objective is no longer flat.
     """
 
     values: Mapping[str, Sequence[float]]
@@ -62,7 +63,8 @@ class Grid:
         combinations = np.array(list(itertools.product(*(self.values[name] for name in form.free))))
         fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}
         law = form.law(**{name: combinations[:, i] for i, name in enumerate(form.free)}, **fixed)
-        return points_of(form, data, law)
+        points = points_of(form, data, law)
+        return np.where(_logarithmic(form), np.maximum(points, np.log(SMALLEST)), points)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,20 @@ class Given:
 Starts = Sobol | Grid | Given
 
 
+SMALLEST = 1e-2
+"""What a start at 0 becomes, for a coefficient that is searched by its logarithm."""
+OUTERMOST = 30.0
+"""Where a start beyond all reason is moved to: farther out the objective is flat."""
+
+
 def points_of(form: Form, data: Mapping[str, Any], stacked: Any) -> Points:
-    """The points at which a stack of laws sits."""
+    """The points at which a stack of laws starts."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return np.asarray(jax.jit(jax.vmap(lambda law: form.point_of(law, data)))(stacked))
+        found = np.asarray(jax.jit(jax.vmap(lambda law: form.point_of(law, data)))(stacked))
+    zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in form.free], axis=1)
+    reachable = np.where(zero, np.log(SMALLEST), np.clip(found, -OUTERMOST, OUTERMOST))
+    return np.where(_logarithmic(form), reachable, found)
+
+
+def _logarithmic(form: Form) -> Any:
+    return np.array([form.signs[name] != "any" for name in form.free])

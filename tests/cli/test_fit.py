@@ -60,7 +60,7 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
         (["--law", "chinchilla", *MAPPED, "--fix", "alpha=1"], "has no coefficient alpha"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1", "--fix", "irreducible=2"], "irreducible twice"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible"], "NAME=VALUE"),
-        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is above 0"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is not below 0"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),

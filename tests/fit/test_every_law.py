@@ -36,6 +36,7 @@ NOT_A_LOSS_OF_RUNS = {
     "isoflop_surface": "linear in its coefficients: moejax.laws.isoflop_surface.fit_surface solves it",
 }
 NOT_IDENTIFIABLE = {
+    "loss_compute": {"irreducible"},  # Kaplan's is 0, the end of what it can be.
     "leverage": {"ratio_maximum"},  # An activation ratio is at most 1, and the law saturates at 5e16.
     "hyperparameters": {"batch_scale", "batch_exponent"},  # Another output than the one that is fitted here.
     "allocation": {"tokens_scale", "tokens_exponent"},

@@ -1,0 +1,52 @@
+"""Standard errors of coefficients and decisions from the curvature at the optimum, without resampling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from moejax.fit.bootstrap import RESAMPLED
+from moejax.fit.fit_result import FitResult
+from moejax.fit.optimum import Decision, Optimum, optimum
+from moejax.fit.runs import Runs
+
+Matrix = Float[np.ndarray, "free free"]
+
+
+def sandwich(at: Optimum, labels: Any) -> Matrix:
+    """H⁻¹ · (sum over groups of g·gᵀ) · H⁻¹, with g the slope that a group's runs add: right whatever the noise is."""
+    slopes = np.zeros((labels.max() + 1, len(at.point)))
+    np.add.at(slopes, labels, at.weight[:, None] * at.scores)
+    count = len(np.unique(labels[at.weight > 0]))
+    half = at.solve(slopes.T)
+    return half @ half.T * count / max(count - 1, 1)
+
+
+def gauss_newton(at: Optimum, labels: Any) -> Matrix:
+    """H⁻¹ · dispersion: right if residuals are independent and alike."""
+    return at.solve(np.eye(len(at.point))) * at.dispersion
+
+
+COVARIANCES: dict[str, Callable[[Optimum, Any], Matrix]] = {"sandwich": sandwich, "gauss_newton": gauss_newton}
+
+
+def standard_errors(
+    result: FitResult, runs: Runs, decision: Decision, *, kind: str = "sandwich", by: str = "group"
+) -> Any:
+    """Standard error of every number of a decision, in its pytree, by the delta method.
+
+    Raises:
+      ValueError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
+    """
+    if kind not in COVARIANCES or by not in RESAMPLED:
+        raise ValueError(
+            f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
+        )
+    at = optimum(result, runs)
+    slopes = at.slopes(decision)
+    variance = np.einsum("af,fg,ag->a", slopes, COVARIANCES[kind](at, RESAMPLED[by](runs)), slopes)
+    _, unravel = at.decide(decision)
+    return unravel(np.sqrt(np.maximum(variance, 0.0)))

@@ -1,0 +1,108 @@
+"""Derivatives through the optimum agree with fitting again."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, RUNS, WITH_CONSTANTS
+from test_fit_law import RESULT
+from test_fit_law import RUNS as EFFECTIVE_RUNS
+
+from moejax import minimise
+from moejax.fit.bootstrap import bootstrap
+from moejax.fit.covariance import standard_errors
+from moejax.fit.fit_law import fit_law, form_of
+from moejax.fit.influence import influence
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Huber, Squared
+from moejax.fit.optimum import optimum
+from moejax.fit.starts import Given
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.law import coefficients
+
+assert not set(WITH_CONSTANTS) & set(NOT_A_LOSS_OF_RUNS)
+
+
+NEAR_ZERO = {"five_factor": {"active_coupling"}}
+"""What a table this small and noisy drives to the end of its range, where no derivative is told from nothing."""
+
+
+def refitted(result, runs, start):
+    """Coefficients of the fit to changed runs, searched from the old optimum."""
+    form, at = form_of(result), optimum(result, dataclasses.replace(runs, loss=start))
+    data = {**at.data, "loss": runs.loss}
+    lanes = minimise.minimise_lanes(form, at.point[None], data, runs.weight[None], tolerance=1e-12)
+    point, _, norm, _ = minimise.newton(form, lanes.points[0], data, runs.weight)
+    assert norm < 1e-7
+    with jax.enable_x64(True):
+        return coefficients(form.law_at(point, data))
+
+
+def assert_influence_is_that_of_refits(law, truth, output, penalty):
+    exact = predict(truth, RUNS, output)
+    noisy = exact * np.exp(0.003 * np.random.default_rng(3).normal(size=len(RUNS)))
+    runs = dataclasses.replace(RUNS, loss=noisy)
+    name = next(k for k, v in LAWS.items() if v is law)
+    unknown = NOT_IDENTIFIABLE.get(name, set()) | NEAR_ZERO.get(name, set())
+    fixed = {name: float(value) for name, value in coefficients(truth).items() if name in unknown}
+    result = fit_law(law, runs, starts=Given((truth,)), fixed=fixed, output=output, penalty=penalty)
+    free = [name for name in coefficients(truth) if name not in fixed]
+    found = influence(result, runs, lambda one: [getattr(one, name) for name in free])
+    for i in np.argsort(-np.abs(found[0].per_nat))[:2]:
+        step = 1e-4 * noisy[i]
+        ends = []
+        for sign in (1, -1):
+            moved = noisy.copy()
+            moved[i] += sign * step
+            ends.append(refitted(result, dataclasses.replace(runs, loss=moved), noisy))
+        for name, one in zip(free, found, strict=True):
+            measured = float(ends[0][name] - ends[1][name]) / (2 * step)
+            largest = np.abs(one.per_nat).max()
+            assert one.per_nat[i] == pytest.approx(measured, rel=1e-3, abs=1e-4 * largest), (name, i)
+
+
+@pytest.mark.parametrize("penalty", [Squared(), Huber()])
+def test_influence_of_a_loss_is_that_of_refits(penalty):
+    assert_influence_is_that_of_refits(Chinchilla, HOFFMANN_2022, "loss", penalty)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_CONSTANTS)
+def test_influence_of_a_loss_is_that_of_refits_for_every_law(name):
+    truth = next(iter(PUBLISHED[name].values())).law
+    assert_influence_is_that_of_refits(LAWS[name], truth, next(iter(LAWS[name].outputs)), Squared())
+
+
+def test_a_run_that_is_removed_moves_the_answer_as_foretold():
+    result = fit_law(LAWS["effective_params"], EFFECTIVE_RUNS, penalty=Squared())
+    (found,) = influence(result, EFFECTIVE_RUNS, lambda law: law.tokens_exponent)
+    for i in found.most(3):
+        without = fit_law(
+            LAWS["effective_params"],
+            EFFECTIVE_RUNS.only(np.arange(120) != i),
+            penalty=Squared(),
+            starts=Given((result.law,)),
+        )
+        moved = without.coefficients["tokens_exponent"] - result.coefficients["tokens_exponent"]
+        assert found.if_removed[i] == pytest.approx(moved, rel=0.35)
+
+
+def test_the_sentence_names_the_runs_that_decide():
+    (found,) = influence(RESULT, EFFECTIVE_RUNS, lambda law: law.tokens_exponent)
+    assert f"run {found.most(1)[0] + 1}" in found.sentence("tokens_exponent")
+
+
+def test_standard_errors_agree_with_the_bootstrap():
+    result = fit_law(LAWS["effective_params"], EFFECTIVE_RUNS, penalty=Squared())
+    resampled = bootstrap(result, EFFECTIVE_RUNS, 400).coefficients()
+    for kind in ("sandwich", "gauss_newton"):
+        errors = coefficients(standard_errors(result, EFFECTIVE_RUNS, lambda law: law, kind=kind))
+        for name, found in resampled.items():
+            assert float(errors[name]) == pytest.approx(found.deviation, rel=0.35), (kind, name)
+
+
+def test_unknown_kinds_of_errors_are_a_sentence():
+    with pytest.raises(ValueError, match="sandwich or gauss_newton"):
+        standard_errors(RESULT, EFFECTIVE_RUNS, lambda law: law, kind="jackknife")
