@@ -1,5 +1,6 @@
 """The page and its data: whole, self-contained, written in one piece."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -88,6 +89,17 @@ def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, 
     text = write_report(undetermined).read_text(encoding="utf-8")
     assert text.count("not determined") > html.count("not determined")
     assert any("are not determined" in limit for limit in undetermined.analysed.limits)
+
+
+def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
+    first, *others = concluded.analysed.laws
+    stuck = dataclasses.replace(
+        first, fit=dataclasses.replace(first.fit, stuck={"irreducible": "nothing depends on it"})
+    )
+    analysed = dataclasses.replace(concluded.analysed, laws=[stuck, *others])
+    text = write_report(dataclasses.replace(concluded, analysed=analysed)).read_text(encoding="utf-8")
+    badge = '<span class="badge open">not set by the data</span>'
+    assert (html.count(badge), text.count(badge)) == (0, 1)
 
 
 def test_the_data_are_json_that_any_reader_takes(concluded):
