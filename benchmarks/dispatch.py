@@ -1,16 +1,22 @@
-"""Speed of the dispatchers, side by side in one run, as a share of the speed of one matrix product of the same FLOPs.
+"""Speed of the dispatchers, side by side in one run, as shares of the speed of dense computation of the same FLOPs.
 
 Run on one core, as a device of a data-parallel CPU run has:
 
-    taskset -c 0 python benchmarks/dispatch.py                        # the sizes of the quickstart and of the papers
-    taskset -c 0 python benchmarks/dispatch.py --sizes quickstart --rounds 20
+    taskset -c 0 python benchmarks/dispatch.py
+    taskset -c 0 python benchmarks/dispatch.py --sizes quickstart --rounds 30
 
-A row is one layer's experts: forward alone, and forward with backward (gradients of tokens, gates and weights). The
-yardstick is X·W and its two gradients with X [tokens·top_k, D] and W [D, 3F], the FLOPs of that many rows through one
-SwiGLU expert. Rounds of all dispatchers alternate, and medians are compared, as a shared machine is noisy.
+A row is one layer's experts: forward alone, and forward with backward (gradients of tokens, gates and weights). There
+are two yardsticks, for as many rows as there are assignments: ``product``, one X·W and its two gradients with X
+[rows, D] and W [D, 3F]; and ``expert``, all rows through one SwiGLU expert, which is what a dense layer costs.
+
+Rounds of all programs alternate, and medians of processor time are compared, so that other work on the machine counts
+little. The allocator is told to keep memory it was given: fresh pages cost as much as the arithmetic at these sizes.
+The capacity dispatcher gets a capacity factor of 2, and so does less work where loads are skewed: it drops.
 """
 
 import argparse
+import ctypes
+import dataclasses
 import statistics
 import time
 from typing import NamedTuple
@@ -20,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.routing import DISPATCHERS, Experts
+from moejax.routing.capacity import limit_capacity
+from moejax.routing.experts import project_down, project_up
 from moejax.routing.routing import Routing, token_choice
 
 
@@ -63,53 +71,57 @@ def draw_routing(size: Size, generator: np.random.Generator) -> Routing:
     return token_choice(logits, logits, expert, jnp.full(expert.shape, 1.0 / size.top_k))
 
 
+def with_gradients(function):
+    """A program of a function's value and its gradients, given that of the value as the last argument."""
+
+    def both(*arguments):
+        y, back = jax.vjp(function, *arguments[:-1])
+        return y, back(arguments[-1])
+
+    return jax.jit(both)
+
+
 def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
-    """For each name a forward program, a program of value and gradients, and their arguments."""
+    """For each name a function, its arguments and the gradient of its value."""
     generator = np.random.default_rng(0)
 
     def normal(*shape):
         return jnp.asarray(generator.standard_normal(shape), jnp.float32) * 0.1
 
-    routing = draw_routing(size, generator)
-    x, dy = normal(size.tokens, size.model), normal(size.tokens, size.model)
+    routing, rows = draw_routing(size, generator), size.tokens * size.top_k
     weights = [normal(size.experts, *shape) for shape in [(size.model, size.hidden)] * 2 + [(size.hidden, size.model)]]
+    arguments = normal(size.tokens, size.model), routing.gate, Experts(*weights)
 
-    def of(dispatch):
-        def forward(x, gate, weights):
-            return dispatch(x, Routing(**{**vars(routing), "gate": gate}), Experts(*weights))
+    def of(name):
+        served = limit_capacity(routing, 2.0) if name == "capacity" else routing
+        return lambda x, gate, experts: DISPATCHERS[name](x, dataclasses.replace(served, gate=gate), experts)
 
-        def both(x, gate, weights, dy):
-            y, back = jax.vjp(forward, x, gate, weights)
-            return y, back(dy)
+    def one_expert(x, gate, experts):
+        return project_down(*project_up(x, experts), gate, experts)
 
-        return jax.jit(forward), jax.jit(both), (x, routing.gate, weights), dy
-
-    def product(x, w):
-        return x @ w
-
-    def product_both(x, w, dy):
-        y, back = jax.vjp(product, x, w)
-        return y, back(dy)
-
-    rows, columns = size.tokens * size.top_k, 3 * size.hidden
-    yardstick = (
-        jax.jit(product),
-        jax.jit(product_both),
-        (normal(rows, size.model), normal(size.model, columns)),
-        normal(rows, columns),
-    )
-    return {"product": yardstick} | {name: of(DISPATCHERS[name]) for name in dispatchers}
+    first = Experts(*(matrix[0] for matrix in weights))
+    made = {
+        "product": (jnp.matmul, (normal(rows, size.model), normal(size.model, 3 * size.hidden)), 3 * size.hidden),
+        "expert": (one_expert, (normal(rows, size.model), routing.gate, first), size.model),
+    } | {name: (of(name), arguments, size.model) for name in dispatchers}
+    return {
+        name: (function, arguments, normal(arguments[0].shape[0], width))
+        for name, (function, arguments, width) in made.items()
+    }
 
 
 def seconds(program, *arguments) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     jax.block_until_ready(program(*arguments))
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def measure(size: Size, dispatchers: list[str], rounds: int) -> dict[str, tuple[float, float]]:
     """Median seconds of forward, and of forward with backward, by name."""
-    made = programs(size, dispatchers)
+    made = {
+        name: (jax.jit(function), with_gradients(function), arguments, dy)
+        for name, (function, arguments, dy) in programs(size, dispatchers).items()
+    }
     times = {name: ([], []) for name in made}
     for turn in range(rounds + 2):
         for name, (forward, both, arguments, dy) in made.items():
@@ -120,23 +132,31 @@ def measure(size: Size, dispatchers: list[str], rounds: int) -> dict[str, tuple[
     return {name: (statistics.median(f), statistics.median(b)) for name, (f, b) in times.items()}
 
 
+def keep_memory() -> None:
+    """Have glibc reuse freed memory instead of returning it to the system; elsewhere, nothing."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, top_pad, mmap_max = -1, -2, -4
+        for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**28)):
+            mallopt(parameter, value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", choices=SIZES, nargs="+", default=["quickstart", "reference"])
     parser.add_argument("--dispatchers", choices=DISPATCHERS, nargs="+", default=list(DISPATCHERS))
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
-    header = "".join(f"{name:>24}" for name in options.dispatchers)
-    print(f"{'tokens k   D   F   E load':<30}{'product ms':>16}{header}")
+    keep_memory()
     for size in (size for name in options.sizes for size in SIZES[name]):
+        print(f"tokens {size.tokens}, top {size.top_k}, D {size.model}, F {size.hidden}, E {size.experts}, {size.load}")
         times = measure(size, options.dispatchers, options.rounds)
-        forward, both = times["product"]
-        cells = "".join(
-            f"{f'{1e3 * times[n][0]:.2f}/{1e3 * times[n][1]:.2f} ms {forward / times[n][0]:.2f}/{both / times[n][1]:.2f}':>24}"
-            for n in options.dispatchers
-        )
-        shape = f"{size.tokens:6} {size.top_k} {size.model:3} {size.hidden:4} {size.experts:3} {size.load}"
-        print(f"{shape:<30}{f'{1e3 * forward:.2f}/{1e3 * both:.2f}':>16}{cells}", flush=True)
+        for name, (forward, both) in times.items():
+            shares = "  ".join(
+                f"{yardstick} {times[yardstick][0] / forward:4.2f} / {times[yardstick][1] / both:4.2f}"
+                for yardstick in ("product", "expert")
+            )
+            print(f"  {name:<10} {1e3 * forward:8.2f} / {1e3 * both:8.2f} ms   {shares}", flush=True)
 
 
 if __name__ == "__main__":
