@@ -46,15 +46,17 @@ def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None)
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
     freedom = max(len(jacobian) - len(form.free), 1)
     noise = float(np.sqrt(residual @ residual / freedom))
-    sentences = [
-        f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
-        for name in form.law.inputs
-        if np.ptp(np.asarray(getattr(data["design"], name))[kept]) == 0
-    ]
+    sentences = []
     for size, direction in zip(sizes, directions, strict=True):
         # One e-fold along this direction changes the predictions by less than the scatter that is left.
         if size < noise:
             sentences.append(_in_words(form, direction, noise / max(size, 1e-300)))
+    if sentences or stuck:
+        sentences += [
+            f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
+            for name in form.law.inputs
+            if np.ptp(np.asarray(getattr(data["design"], name))[kept]) == 0
+        ]
     condition = float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(form.free) else float("inf")
     if len(jacobian) < len(form.free):
         sentences.append(f"{len(jacobian)} runs cannot set {len(form.free)} coefficients.")

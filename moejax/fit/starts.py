@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,12 +54,13 @@ class Grid:
     where the objective is no longer flat.
     """
 
-    values: Mapping[str, Sequence[float]]
+    values: Mapping[str, Sequence[float | int]]
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in form.free if name not in self.values]:
             raise ValueError(f"The grid of starts has no values for {', '.join(missing)}; add them or fix them.")
-        combinations = np.array(list(itertools.product(*(self.values[name] for name in form.free))))
+        axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in form.free), indexing="ij")
+        combinations = np.stack([axis.ravel() for axis in axes], axis=1)
         fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}
         law = form.law(**{name: combinations[:, i] for i, name in enumerate(form.free)}, **fixed)
         points = points_of(form, data, law)
@@ -79,6 +79,37 @@ class Given:
 
 
 Starts = Sobol | Grid | Given
+
+
+def _e_to(powers: Sequence[float | int]) -> tuple[float, ...]:
+    return tuple(float(np.exp(power)) for power in powers)
+
+
+HOFFMANN_GRID = Grid(
+    {
+        "irreducible": _e_to((-1, -0.5, 0, 0.5, 1)),
+        "params_scale": _e_to((0, 5, 10, 15, 20, 25)),
+        "params_exponent": (0, 0.5, 1, 1.5, 2),
+        "tokens_scale": _e_to((0, 5, 10, 15, 20, 25)),
+        "tokens_exponent": (0, 0.5, 1, 1.5, 2),
+    }
+)
+"""The 4,500 starts of Hoffmann et al. (2022), Appendix D.3, for ``laws.chinchilla``."""
+ABNAR_GRID = Grid(
+    {
+        "params_scale": _e_to((0, 10, 20)),
+        "params_exponent": (0, 0.25, 0.5, 0.75, 1, 1.25),
+        "tokens_scale": _e_to((0, 10, 20)),
+        "tokens_exponent": (0, 0.25, 0.5, 0.75, 1, 1.25),
+        "sparsity_scale": _e_to((0, 10, 20)),
+        "sparsity_exponent": (-1, -0.5, 0, 0.5, 1),
+        "coupling_scale": _e_to((0, 10, 20)),
+        "coupling_exponent": (-1, -0.5, 0, 0.5, 1),
+        "coupling_params_exponent": (0, 0.25, 0.5, 0.75, 1, 1.25),
+        "irreducible": _e_to((1.5,)),
+    }
+)
+"""The 437,400 starts of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
 
 
 SMALLEST = 1e-2

@@ -1,0 +1,67 @@
+"""Whether constants that somebody fitted are an optimum of the runs they were fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Huber, Penalty
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Grid
+from moejax.laws.law import coefficients
+
+SAME = 1e-5
+"""A coefficient within this share of a starting value, to which the papers print them, never left it."""
+WORSE = 1e-3
+"""An objective higher by more than this share is not the optimum's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A law that was given, beside the best one for the same runs and penalty."""
+
+    value: float
+    """Sum of penalties of the law that was given."""
+    best: FitResult
+    excess: float
+    """Share by which that is higher than the optimum's."""
+    at_start: dict[str, float]
+    """Coefficients that are, digit for digit, a value their search started from."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The findings, in words; none if the law is an optimum."""
+        found = []
+        if self.excess > WORSE:
+            found.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
+        found += [f"{name} is {value:.6g}, a value it was started from: it never moved." for name, value in self._stuck]
+        return tuple(found)
+
+    @property
+    def _stuck(self) -> list[tuple[str, float]]:
+        return list(self.at_start.items())
+
+
+def diagnose(law: Any, runs: Runs, *, penalty: Penalty | None = None, grid: Grid | None = None) -> Diagnosis:
+    """Hold a law with constants against the best one for the same runs.
+
+    Args:
+      grid: where the law's own search started, if that is known.
+    """
+    penalty = penalty or Huber()
+    best = fit_law(law, runs, penalty=penalty)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        value = float(np.sum(runs.weight * np.asarray(penalty(predict(law, runs, best.output), runs.loss))))
+    starts = {} if grid is None else grid.values
+    at_start = {
+        name: float(number)
+        for name, number in coefficients(law).items()
+        if any(abs(number - start) <= SAME * abs(start) for start in starts.get(name, ()) if start)
+    }
+    return Diagnosis(value=value, best=best, excess=value / best.value - 1, at_start=at_start)
