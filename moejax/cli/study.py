@@ -33,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     study.check()
     from moejax.cli.progress import progress_display
     from moejax.report.answer import answer
-    from moejax.report.report import write_report
-    from moejax.study.run import as_json, conclude, train_study
+    from moejax.report.report import as_data, write_report
+    from moejax.study.run import conclude, train_study
 
     _say(f"1/3  training {len(study.models)} models x {len(study.recipe.budgets_tokens)} budgets into {folder}")
     with progress_display() as update:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     _say("3/3  writing the report")
     report = write_report(concluded)
     if arguments.json:
-        print(json.dumps(as_json(concluded), indent=2))
+        print(json.dumps(as_data(concluded), indent=2))
     else:
         print(answer(concluded))
         print(f"report: {report.resolve()}")

@@ -96,9 +96,15 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
         low=float(low),
         middle=float(middle),
         high=float(high),
-        deviation=float(np.std(finite)),
+        deviation=_deviation(finite),
         undefined=float(1 - len(finite) / len(answers)),
     )
+
+
+def _deviation(values: Float[np.ndarray, " values"]) -> float:
+    """Standard deviation; infinite, without a warning, where resamples lie so far out that squares overflow."""
+    with np.errstate(over="ignore"):
+        return float(np.std(values))
 
 
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:
