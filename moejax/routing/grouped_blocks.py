@@ -41,17 +41,18 @@ class Block(NamedTuple):
         return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, self.expert, keepdims=False), experts)
 
 
-def block_sizes(rows_per_expert: int) -> tuple[int, ...]:
+def block_sizes(rows_per_expert: int, model: int, hidden: int) -> tuple[int, ...]:
     """Sizes of a head, ascending; the last is that of a full block.
 
-    Found by timing on one core, balanced and under Zipf loads. Few rows: in balance an expert is one block, of the
-    mean or a little more. Many: full blocks of 512 and a head of at most twice its rows. Below 64 the loop costs more
-    than the rows saved.
+    Found by timing on one core, balanced and under Zipf loads (``benchmarks/dispatch.py``). In balance an expert is
+    one block of the mean or a little more; where it has many rows, full blocks and a short head. Each size is one
+    more body to compile and one more loop to pass by, which only matrices that are not small repay.
     """
+    is_small = model * hidden <= 128 * 128
     if rows_per_expert >= 384:
-        return 64, 128, 256, 512
-    mean = max(16 * round(rows_per_expert / 16), 64)
-    return mean // 4, mean // 2, mean, mean + mean // 4
+        return (128, 512) if is_small else (64, 128, 256, 512)
+    eighth = 2 * max(round(rows_per_expert / 16), 4)
+    return tuple(eighth * eighths for eighths in ((4, 10) if is_small else (2, 4, 6, 8, 9, 10)))
 
 
 def _each_block(
