@@ -23,7 +23,7 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
     The platform the program is compiled for chooses the kernel: blocks on a CPU, ``jax.lax.ragged_dot`` on a TPU,
     tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
     """
-    sizes = grouped_blocks.block_sizes(routing.expert.shape[0] // experts.num_experts, *experts.gate.shape[1:])
+    sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
     layout = by_expert(routing, padding=sizes[-1])
     rows, weight = spread(x, routing, layout), arrange(routing.gate, layout)
     return collect(_experts(sizes, rows, weight, layout.offsets, experts), routing, layout)

@@ -36,5 +36,6 @@ def expert_choice(
         logits=logits,
         num_tokens=tokens,
         num_experts=experts,
+        balanced_load=capacity,
         capacity=capacity,
     )

@@ -69,6 +69,7 @@ def _local_routing(routing: Routing, token, expert, gate, tokens_here: int, expe
         logits=None,
         num_tokens=num_tokens,
         num_experts=experts_here,
+        balanced_load=routing.balanced_load * num_tokens // routing.num_tokens,
         per_token=routing.per_token,
         capacity=routing.capacity,
     ).keep(here)

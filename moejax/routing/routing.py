@@ -37,6 +37,8 @@ class Routing:
     """Float32[tokens, experts]: what the router's linear map gave; None inside a dispatch."""
     num_tokens: int = field(metadata={"static": True})
     num_experts: int = field(metadata={"static": True})
+    balanced_load: int = field(metadata={"static": True})
+    """Assignments of an expert when all have as many; kernels size their blocks by it."""
     per_token: int | None = field(default=None, metadata={"static": True})
     """Entries each token has, if all have as many and they lie token after token; None if they lie otherwise."""
     capacity: int | None = field(default=None, metadata={"static": True})
@@ -93,5 +95,6 @@ def token_choice(
         logits=logits,
         num_tokens=tokens,
         num_experts=logits.shape[1],
+        balanced_load=tokens * top_k // logits.shape[1],
         per_token=top_k,
     )
