@@ -131,7 +131,7 @@ def values(
     found = []
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         for i in range(0, len(points), chunk):
-            found.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk), shared, lane)))
+            found.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk, np.nan), shared, lane)))
             if progress:
                 progress(min(i + chunk, len(points)), len(points))
     flat = np.concatenate(found)[: len(points)]
@@ -146,7 +146,7 @@ def minimise_lanes(
     *,
     tolerance: float = 1e-8,
     max_iterations: int = 500,
-    chunk: int = 32,
+    chunk: int = 8,
     progress: Progress | None = None,
 ) -> Lanes:
     """Minimise ``objective(point, shared, lane)`` once for every start; ``lanes`` has their leading axis."""
@@ -167,7 +167,7 @@ def lane_chunks(
     lanes: Any,
     tolerance: float,
     max_iterations: int,
-    chunk: int = 32,
+    chunk: int = 8,
 ) -> Iterator[tuple[int, Lanes]]:
     """The same in chunks as they finish, each with the index of its first lane.
 
@@ -179,7 +179,11 @@ def lane_chunks(
     offsets = iter(range(0, len(starts), chunk))
     with ThreadPoolExecutor(max_workers=_workers()) as pool:
         for offset in offsets:
-            part = jax.tree.map(lambda x, i=offset: _filled(x[i : i + chunk], chunk), (starts, lanes))
+            # Lanes that only fill the chunk start at no number, and so end at once.
+            part = (
+                _filled(starts[offset : offset + chunk], chunk, np.nan),
+                jax.tree.map(lambda x, i=offset: _filled(x[i : i + chunk], chunk, 0.0), lanes),
+            )
             count = min(chunk, len(starts) - offset)
             pending.add(pool.submit(_run_chunk, objective, part, shared, tolerance, max_iterations, offset, count))
             if len(pending) > _workers():
@@ -208,10 +212,11 @@ def _workers() -> int:
     return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
-def _filled(rows: Any, length: int) -> np.ndarray:
-    """Rows repeated up to a length, so that every chunk has the shape that was compiled."""
+def _filled(rows: Any, length: int, filling: float) -> np.ndarray:
+    """Rows filled up to a length, so that every chunk has the shape that was compiled."""
     rows = np.asarray(rows)
-    return rows if len(rows) == length else rows[np.arange(length) % len(rows)]
+    missing = length - len(rows)
+    return np.concatenate([rows, np.full((missing, *rows.shape[1:]), filling, rows.dtype)]) if missing else rows
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from moejax import minimise
 from moejax.fit.fit_law import Progress, form_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.problem import data_of
+from moejax.fit.problem import data_of, laws_at
 from moejax.fit.runs import Runs
 from moejax.laws.law import coefficients
 
@@ -156,14 +156,12 @@ def bootstrap(
         np.tile(start, (count, 1)),
         data,
         resample(runs, count, by=by, seed=seed),
-        tolerance=1e-8,
+        tolerance=1e-6,
         max_iterations=max_iterations,
         progress=lambda done, total: progress("resampling", done, total) if progress else None,
     )
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        laws = jax.jit(jax.vmap(lambda point: form.law_at(point, data)))(lanes.points)
-        # What is fixed does not depend on the point, so vmap leaves it without the axis of resamples.
-        laws = jax.tree.map(lambda leaf: np.broadcast_to(np.asarray(leaf), (count,)), laws)
+        laws = jax.tree.map(np.asarray, laws_at(form, lanes.points, data))
     return Bootstrap(
         laws=laws,
         values=lanes.values * data["scale"],

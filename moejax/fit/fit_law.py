@@ -15,7 +15,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify
 from moejax.fit.metrics import metrics
 from moejax.fit.objective import Huber, Penalty
-from moejax.fit.problem import Form, data_of
+from moejax.fit.problem import Form, data_of, law_at
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Given, Sobol, Starts
 
@@ -146,7 +146,7 @@ def _result(
     count: int,
 ) -> FitResult:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        law = jax.tree.map(float, jax.jit(form.law_at)(point, data))
+        law = jax.tree.map(float, law_at(form, point, data))
     known = identify(form, data, runs.weight, point, start)
     errors = metrics(law, runs, form.output)
     n, k = errors.runs, len(form.free) + 1

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from moejax.fit.fit_law import form_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.problem import Form, data_of
+from moejax.fit.problem import Form, data_of, law_at
 from moejax.fit.runs import Runs
 
 Decision = Callable[[Any], Any]
@@ -42,17 +42,13 @@ class Optimum:
     def decide(self, decision: Decision) -> tuple[np.ndarray, Any]:
         """What a decision is at the optimum, as a flat array, and how to put such an array into its pytree."""
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            flat, unravel = ravel_pytree(decision(self.form.law_at(self.point, self.data)))
+            flat, unravel = ravel_pytree(decision(law_at(self.form, self.point, self.data)))
             return np.asarray(flat), unravel
 
     def slopes(self, decision: Decision) -> Float[np.ndarray, "answers free"]:
         """Derivative of a decision in the coordinates."""
-
-        def flat(point: Any) -> Any:
-            return ravel_pytree(decision(self.form.law_at(point, self.data)))[0]
-
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return np.asarray(jax.jit(jax.jacrev(flat))(self.point))
+            return np.asarray(_slopes(self.form, decision, self.point, self.data))
 
     def solve(self, right: Float[np.ndarray, "free columns"]) -> Float[np.ndarray, "free columns"]:
         """H⁻¹ · right; directions without curvature are left out, as the runs say nothing about them."""
@@ -103,3 +99,8 @@ def _derivatives(form: Form, point: Any, data: Any, weights: Any) -> tuple[Any, 
     bends = jax.jvp(lambda loss: jax.jacfwd(penalties)(point, loss), (data["loss"],), (ones,))[1]
     hessian = jax.hessian(lambda at: jnp.sum(weights * penalties(at, data["loss"])))(point)
     return hessian, jax.jacfwd(penalties)(point, data["loss"]), bends, psi, stiffness
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _slopes(form: Form, decision: Decision, point: Any, data: Any) -> Any:
+    return jax.jacrev(lambda at: ravel_pytree(decision(form.law_at(at, data)))[0])(point)

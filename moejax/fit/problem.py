@@ -115,6 +115,25 @@ class Form:
         return jnp.sum(weights * self.penalties(point, data)) / data["scale"]
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def law_at(form: Form, point: Any, data: Mapping[str, Any]) -> Any:
+    """``form.law_at``, compiled once for equal forms and shapes."""
+    return form.law_at(point, data)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def laws_at(form: Form, points: Any, data: Mapping[str, Any]) -> Any:
+    """The laws at many points, as one law of arrays; what is fixed is the same in all."""
+    stacked = jax.vmap(lambda point: form.law_at(point, data))(points)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(points),)), stacked)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def points_of(form: Form, stacked: Any, data: Mapping[str, Any]) -> Any:
+    """The points at which the laws of a law of arrays sit."""
+    return jax.vmap(lambda law: form.point_of(law, data))(stacked)
+
+
 def outputs(law: Any, design: designs.Design, output: str) -> Any:
     """One output of a law for a design of arrays."""
     found = jax.vmap(law)(design)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.stats import qmc
 
+from moejax.fit import problem
 from moejax.fit.problem import Form
 
 Points = Float[np.ndarray, "starts free"]
@@ -121,7 +122,7 @@ OUTERMOST = 30.0
 def points_of(form: Form, data: Mapping[str, Any], stacked: Any) -> Points:
     """The points at which a stack of laws starts."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        found = np.asarray(jax.jit(jax.vmap(lambda law: form.point_of(law, data)))(stacked))
+        found = np.asarray(problem.points_of(form, stacked, data))
     zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in form.free], axis=1)
     reachable = np.where(zero, np.log(SMALLEST), np.clip(found, -OUTERMOST, OUTERMOST))
     return np.where(_logarithmic(form), reachable, found)

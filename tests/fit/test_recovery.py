@@ -1,0 +1,106 @@
+"""Intervals hold the truth as often as they say: laws refitted to their own predictions with noise, a hundred times."""
+
+import csv
+import dataclasses
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from test_every_law import RUNS
+
+from moejax.fit.covariance import standard_errors
+from moejax.fit.fit_law import fit_law
+from moejax.fit.metrics import metrics, predict
+from moejax.fit.objective import Squared
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Given
+from moejax.laws import PUBLISHED
+from moejax.laws.design import Design
+from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.five_factor_optima import best_active_experts, best_shared_share, optimal_active_share
+
+WIDTH = 1.645
+"""Standard errors from the middle to the end of a 90 % interval."""
+
+
+def zhao_sweep():
+    """Table 6 of Zhao et al. (2025): 446 configurations, of which 88 were held out."""
+    text = (files("moejax.reproduce") / "zhao_table_6.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    table = {name: np.array([float(row[name]) for row in rows]) for name in ("Na", "N", "D", "G", "S", "is_validation")}
+    shared = table["G"] * table["S"]
+    design = Design(
+        params_active=table["Na"],
+        params_total=table["N"],
+        tokens=table["D"],
+        top_k=table["G"] - shared,
+        num_shared_experts=shared,
+    )
+    return runs_from(design, np.ones(len(rows))), table["is_validation"] == 1
+
+
+def zhao_decisions(law):
+    experts, shared = best_active_experts(law), best_shared_share(law)
+    return [experts, shared, optimal_active_share(law, 671e9, experts, shared).value["active_share"]]
+
+
+def covered(truth, sweep, decision, noise, held_out, seeds, output="loss"):
+    """How often each decision's interval holds its true value, and the held-out errors over the noise."""
+    exact = predict(truth, sweep, output)
+    wanted = np.asarray(decision(truth), float)
+    hits, errors = np.zeros(len(wanted)), []
+    for seed in range(seeds):
+        losses = exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(exact)))
+        runs = dataclasses.replace(sweep, loss=losses)
+        fitted = runs.only(~held_out)
+        result = fit_law(type(truth), fitted, starts=Given((truth,)), penalty=Squared(), output=output)
+        spread = np.asarray(standard_errors(result, fitted, decision, by="run"), float)
+        hits += np.abs(np.asarray(decision(result.law), float) - wanted) <= WIDTH * spread
+        if held_out.any():
+            errors.append(metrics(result.law, runs.only(held_out), output).rmse_log / noise)
+    return hits, np.array(errors)
+
+
+def test_zhaos_optima_are_within_their_intervals_and_validation_errors_at_the_noise():
+    sweep, held_out = zhao_sweep()
+    assert (len(sweep), held_out.sum()) == (446, 88)
+    hits, errors = covered(ZHAO_2025, sweep, zhao_decisions, 0.003, held_out, seeds=5)
+    assert (hits >= 3).all()
+    assert errors.mean() == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.003, 0.006])
+def test_zhaos_optima_are_covered_in_85_of_100_seeds(noise):
+    sweep, held_out = zhao_sweep()
+    hits, errors = covered(ZHAO_2025, sweep, zhao_decisions, noise, held_out, seeds=100)
+    assert (hits >= 85).all(), hits
+    assert errors.mean() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [("sparsity", "loss"), ("expert_count", "loss"), ("granularity", "loss"), ("leverage", "efficiency_leverage")],
+)
+def test_what_other_laws_say_far_beyond_the_table_is_covered_in_85_of_100_seeds(name, output):
+    truth = next(iter(PUBLISHED[name].values())).law
+    beyond = Design(
+        params_active=1e11,
+        params_total=1e12,
+        tokens=1e13,
+        flops=6e24,
+        num_experts=64.0,
+        top_k=4.0,
+        num_shared_experts=1.0,
+        model_dim=4096.0,
+        expert_hidden=1024.0,
+    )
+
+    def decision(law):
+        found = law(beyond)
+        return [found[output] if isinstance(found, dict) else found]
+
+    nothing = np.zeros(len(RUNS), bool)
+    hits, _ = covered(truth, RUNS, decision, 0.003, nothing, seeds=100, output=output)
+    assert hits[0] >= 85
