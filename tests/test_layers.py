@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "train": {"train", "model", "routing", "laws"} | BASE,
     "study": {"study", "train", "fit", "laws", "model"} | BASE,
     "report": {"report", "study", "train", "fit", "laws"} | BASE,
-    "cli": {"cli", "report", "study", "train", "fit", "model", "routing", "laws"} | BASE,
+    "reproduce": {"reproduce", "fit", "model", "laws"} | BASE,
+    "cli": {"cli", "report", "reproduce", "study", "train", "fit", "model", "routing", "laws"} | BASE,
     "__main__": {"cli"} | BASE,
 }
 """The parts of moejax that each part may import: docs/architecture.md as a table."""

@@ -11,5 +11,6 @@ COMMANDS = {
     "predict": "loss that published laws predict for a model",
     "count": "parameters, FLOPs and memory of a model, by part and by convention",
     "laws": "the laws, their papers and constants",
+    "reproduce": "every computable number of five papers, recomputed and held to what is printed",
 }
 """Every command with its one line of help, in the order of ``moejax --help``; module ``moejax.cli.NAME`` runs it."""

@@ -1,0 +1,98 @@
+"""``moejax reproduce``: every computable number of five documents, recomputed and held to what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+NAME = "reproduce"
+HELP = (
+    "Recompute every computable number of five documents on Mixture-of-Experts scaling and hold it to what is printed. "
+    "Exit status 1 if a verdict is not the one on record."
+)
+EXAMPLE = """\
+  moejax reproduce
+  moejax reproduce --paper zhao --json zhao.json
+  moejax reproduce --errata docs/errata.md"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("--paper", metavar="NAME", help="one of zhao, abnar, chapter_002, tian, li")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write every record; on stdout, in place of tables, if bare",
+    )
+    parser.add_argument("--errata", metavar="FILE", help="write what does not follow, for the authors (Markdown)")
+    parser.add_argument("--verdicts", metavar="FILE", help="hold to the verdicts in this file, not to those on record")
+    parser.add_argument("--record", metavar="FILE", help="write the verdicts found, as --verdicts reads them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute, show, write; 1 if a verdict has changed."""
+    from moejax.cli.progress import progress_display
+    from moejax.reproduce.errata import errata
+    from moejax.reproduce.papers import chosen, reproduce
+    from moejax.reproduce.verdicts import as_text, changes, recorded
+
+    papers = chosen(arguments.paper)
+    known = _read(Path(arguments.verdicts)) if arguments.verdicts else recorded()
+    with progress_display() as update:
+        records = reproduce(papers, update)
+    text = json.dumps([record.as_json() for record in records], indent=2, ensure_ascii=False)
+    if arguments.json == "-":
+        print(text)
+    else:
+        _show(records)
+    for path, content in ((arguments.json, text + "\n"), (arguments.errata, errata(records))):
+        if path and path != "-":
+            _write(Path(path), content)
+    if arguments.record:
+        _write(Path(arguments.record), as_text(records))
+        return 0
+    changed = changes(records, known)
+    for sentence in changed:
+        print(sentence, file=sys.stderr)
+    return 1 if changed else 0
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as verdicts: {error}. `--record {path}` writes such a file.") from None
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}. Name a file in a folder that exists.") from None
+
+
+def _show(records: list[Any]) -> None:
+    from moejax.cli.table import show
+    from moejax.reproduce.papers import PAPERS, tally
+    from moejax.reproduce.record import MATCH, VERDICTS
+
+    counts = tally(records)
+    for paper in counts:
+        rows = [
+            [record.where, record.quantity, record.verdict, record.explanation]
+            for record in records
+            if record.paper == paper and record.kind != MATCH
+        ]
+        columns = ["where", "quantity", "verdict", "explanation"]
+        show(f"{PAPERS[paper].title}: what is not as printed", columns, rows, words=columns)
+    rows = [[paper, *map(str, row.values()), str(sum(row.values()))] for paper, row in counts.items()]
+    total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
+    rows.append(["all", *map(str, total), str(sum(total))])
+    show("Verdicts", ["paper", *VERDICTS, "all"], rows)

@@ -1,0 +1,243 @@
+"""Abnar et al. (2025): the coefficients of Eq. 6, the trends it is said to show, its fit and its count of FLOPs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.fit.objective import Huber
+from moejax.fit.starts import ABNAR_GRID
+from moejax.laws import sparsity_optima as optima
+from moejax.laws.active_params import ACTIVE_PARAMS
+from moejax.laws.claim import check
+from moejax.laws.conventions import FLOPS
+from moejax.laws.design import Design
+from moejax.laws.sparsity import ABNAR_2025 as LAW
+from moejax.reproduce.record import Reading, Record, Records, readings, short, trend
+
+TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
+
+TABLE_3 = {
+    "alpha": "0.5962",
+    "beta": "0.3954",
+    "lambda": "-0.1666",
+    "delta": "0.1603",
+    "gamma": "0.1595",
+    "a": "16612.50",
+    "b": "5455.67",
+    "c": "0.4598",
+    "d": "17.26",
+    "e": "0.94",
+}
+TABLE_2 = {
+    **dict.fromkeys(("a", "b", "c", "d"), "3"),
+    **dict.fromkeys(("alpha", "beta", "gamma"), "6"),
+    **dict.fromkeys(("lambda", "delta"), "5"),
+    "e": "1",
+}
+"""How many values each coefficient starts from."""
+
+BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)
+"""Appendix D.1."""
+SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
+"""Table 1."""
+SIZES = (5e8, 1e9, 2e9, 4e9)
+READINGS = {
+    "proportional": "N_a = (1-S)·N, which the document does not give",
+    "backbone_by_active": "parameters outside the experts being half of the active experts', which it does not give",
+    "backbone_by_total": "parameters outside the experts being 5 % of all, which it does not give",
+}
+"""What must be assumed of N_a(N, S), by its name in ``active_params.py``."""
+
+
+def records() -> Records:
+    """Every number of the document, and every trend."""
+    yield from _constants()
+    yield from _by_sparsity()
+    yield from _by_budget()
+    yield from _by_size()
+    yield from _joint()
+    yield from _fit()
+    yield from _flops_estimate()
+
+
+def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
+    return Record(
+        paper="abnar", where=where, quantity=quantity, published=published, readings=readings(*values), **rest
+    )
+
+
+def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
+    """What ``find`` gives under each reading of N_a(N, S)."""
+    return [Reading(find(ACTIVE_PARAMS[key]), name) for key, name in READINGS.items()]
+
+
+def _trend(where: str, quantity: str, published: str, found: list[Reading], note: str = "") -> Record:
+    agree = sum(reading.agrees(published) for reading in found)
+    tried = f"so under {agree or 'none'} of the {len(found)} readings of N_a(N, S) that were tried"
+    return _record(where, quantity, published, *found, note=f"{tried}; {note}" if note else tried)
+
+
+def _constants() -> Records:
+    by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
+    for symbol, printed in TABLE_3.items():
+        yield _record("Table 3", f"coefficient {symbol} of the law in use here", printed, by_symbol[symbol])
+    without = dataclasses.replace(LAW, coupling_scale=0.0)
+    designs = [Design(params_total=1e9, tokens=1e11, num_experts=1 / (1 - s), top_k=1.0) for s in SPARSITIES]
+    falls = trend(without(design) for design in designs)
+    yield _record("Section 6", "the term with lambda, with S (sparser models lower the loss)", "falls", falls)
+
+
+def _size(flops: float, sparsity: float, reading: Any) -> float:
+    return float(optima.best_params_total(LAW, flops, sparsity, reading))
+
+
+def _active(flops: float, sparsity: float, reading: Any) -> float:
+    return float(reading(_size(flops, sparsity, reading), sparsity))
+
+
+def _loss(flops: float, sparsity: float, reading: Any) -> float:
+    total = _size(flops, sparsity, reading)
+    tokens = flops / (6 * float(reading(total, sparsity)))
+    return float(LAW(Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)))
+
+
+def _by_sparsity() -> Records:
+    for flops in BUDGETS:
+        for where, quantity, published, value in (
+            ("Section 2.1 and Figure 3a", "N*", "rises", _size),
+            ("Section 2.1 and Figure 3b", "N_a*", "falls", _active),
+            ("Section 2 and Figure 3c", "L*", "falls", _loss),
+        ):
+
+            def find(reading: Any, value: Any = value, flops: float = flops) -> str:
+                return trend(value(flops, sparsity, reading) for sparsity in SPARSITIES)
+
+            name = f"{quantity} with S from 0 to 0.98, at C = {short(flops)}"
+            yield _trend(where, name, published, _under_each(find))
+
+
+def _by_budget() -> Records:
+    for sparsity in (0.5, 0.9, 0.95):
+        for where, quantity, published, value, note in (
+            ("Section 1", "N*", "rises", _size, ""),
+            ("Section 1", "N_a*", "falls", _active, "Figures 9 and 12 have it rise, as Eq. 6 does"),
+            ("Figures 9 and 12", "N_a*", "rises", _active, ""),
+        ):
+
+            def find(reading: Any, value: Any = value, sparsity: float = sparsity) -> str:
+                return trend(value(flops, sparsity, reading) for flops in BUDGETS)
+
+            name = f"{quantity} with C from 3e19 to 1e21, at S = {sparsity:g}"
+            yield _trend(where, name, published, _under_each(find), note)
+
+
+def _sparsity(flops: float, total: float, reading: Any) -> float:
+    return float(optima.best_sparsity(LAW, flops, total, reading))
+
+
+def _by_size() -> Records:
+    for flops in BUDGETS:
+        found = _under_each(lambda reading, flops=flops: trend(_sparsity(flops, total, reading) for total in SIZES))
+        yield _trend(
+            "Section 2.2 and Appendix D.2", f"S* with N from 0.5B to 4B, at C = {short(flops)}", "rises", found
+        )
+    for total in (1e9, 2e9, 4e9):
+        found = _under_each(lambda reading, total=total: trend(_sparsity(flops, total, reading) for flops in BUDGETS))
+        name = f"S* with C from 3e19 to 1e21, at N = {total / 1e9:g}B"
+        yield _trend("Section 3 and Appendix D.2", name, "falls", found)
+        note = "Section 3, Figure 4 and Appendix D.2 have it fall, as Eq. 6 does"
+        yield _trend("Section 6", name, "rises", found, note)
+    dense = _under_each(lambda reading: sum(_sparsity(flops, 5e8, reading) <= 0 for flops in BUDGETS))
+    note = "the document reads this from the surfaces of Eq. 8, whose coefficients are not printed"
+    yield _trend("Appendix D.2", "of five budgets, those whose S* at N = 500M is 0 (most)", ">=3", dense, note)
+    for flops in (1e20, 1e21):
+        large = _under_each(lambda reading, flops=flops: _sparsity(flops, 1e13, reading))
+        yield _trend("Section 2.2", f"S* of a very large model, N = 10T, at C = {short(flops)}", "1.0", large)
+
+
+def _joint() -> Records:
+    everything = ACTIVE_PARAMS["proportional"]
+    found = optima.joint_optimum(LAW, 1e20, everything, cap=1 - 1e-15)
+    name = "S of the joint optimum of Eq. 2 at C = 1e20"
+    yield _record("Section 3", f"{name} ('approaches 1')", "1.0", Reading(found.sparsity, READINGS["proportional"]))
+    claims = {
+        "N* at S = 0.9": optima.optimal_params_total(LAW, 1e20, 0.9, everything),
+        "S* at N = 1B": optima.optimal_sparsity(LAW, 1e20, 1e9, everything),
+    }
+    for name, claim in claims.items():
+        holds = Reading("holds" if check(claim).holds else "fails", READINGS["proportional"])
+        yield _record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", holds)
+
+
+def _fit() -> Records:
+    by_symbol = {f.metadata["symbol"]: ABNAR_GRID.values[f.name] for f in dataclasses.fields(LAW)}
+    for symbol, printed in TABLE_2.items():
+        yield _record("Table 2", f"values that {symbol} starts from in the fit here", printed, len(by_symbol[symbol]))
+    starts = math.prod(len(values) for values in by_symbol.values())
+    yield _record("Table 2", "starts of the fit, all combinations of the values", None, starts)
+    for where, squared, huber in (("the fitted runs", 0.00056, "0.0036"), ("the held-out runs", 0.0058, "0.0011")):
+        # A Huber loss grows more slowly than r², so of all residuals with one mean square, equal ones have the most.
+        residual, zero = math.sqrt(squared), 0.0
+        stated = float(Huber(delta=1e-3, residual="nats")(residual, zero))
+        wide = float(Huber(delta=math.inf, residual="nats")(residual, zero))
+        yield _record(
+            "Appendix F",
+            f"largest mean Huber loss that a mean squared error of {squared:g} allows, {where}",
+            f">={huber}",
+            stated,
+            Reading(wide, "a Huber loss whose delta is not the 1e-3 of Section 5"),
+            note="a sum over runs in place of a mean would explain it",
+            implied=True,
+        )
+    for where, quantity, printed in (
+        ("Appendix F", "mean squared error, fitted runs", "0.00056"),
+        ("Appendix F", "mean squared error, held-out runs at S = 0.98", "0.0058"),
+        ("Appendix F", "R² in percent, fitted runs", "99"),
+        ("Appendix F", "R² in percent, held-out runs at S = 0.98", "68"),
+        ("Figure 1", "mean squared error of the IsoFLOP surfaces", "0.0001"),
+    ):
+        yield _record(where, quantity, printed, None, note="the losses of the runs are not published")
+    yield _record(
+        "Appendix E",
+        "correlation of lengths of given and generated answers",
+        "0.88",
+        None,
+        note="the answers are not published",
+    )
+
+
+def _shape(model_dim: int, sparsity: float) -> Architecture:
+    """A family of shapes for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
+    return Architecture(
+        vocab_size=50_432,
+        model_dim=model_dim,
+        num_layers=model_dim // 64,
+        num_heads=model_dim // 64,
+        num_kv_heads=model_dim // 64,
+        head_dim=64,
+        num_experts=round(1 / (1 - sparsity)),
+        top_k=1,
+        expert_hidden=4 * model_dim,
+    )
+
+
+def _flops_estimate() -> Records:
+    widths = (512, 1024, 2048, 4096)
+    family = "models with d_model of 512 to 4096, 64 of it per layer; the document's shapes are not printed"
+    for sparsity in (0.0, 0.5, 0.75, 0.9, 0.95, 0.98):
+        shapes = [_shape(width, sparsity) for width in widths]
+        gaps = [
+            abs(FLOPS["abnar-eq9"].per_token(shape, 2048) / FLOPS["6-params-active"].per_token(shape, 2048) - 1)
+            for shape in shapes
+        ]
+        name = f"gap between Eq. 9 and 6·N_a per token, with size, at S = {sparsity:g}"
+        yield _record("Appendix C and Figure 7", name, "falls", Reading(trend(gaps), family))
+    for model_dim in widths:
+        shape = _shape(model_dim, 0.98)
+        router = FLOPS["abnar"].per_token(shape, 2048) / FLOPS["abnar-eq9"].per_token(shape, 2048) - 1
+        name = f"share of the router in the FLOPs at d_model = {model_dim} and S = 0.98 ('negligible')"
+        yield _record("Appendix C", name, "<0.01", Reading(router, f"less than 1 % for {family}"))

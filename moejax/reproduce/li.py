@@ -1,0 +1,206 @@
+"""The explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026): its identities and its tables."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.laws import resources
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.conventions import FLOPS, PARAMS
+from moejax.laws.design import Design
+from moejax.laws.door import published
+from moejax.reproduce.record import Reading, Record, Records, readings, same, trend
+
+TITLE = 'Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026)'
+
+LAW = published("resources", "li-2026").law
+MODEL_DIM, DENSE_HIDDEN, LAYERS, SEQUENCE = 1408, 3904, 16, 16384.0
+ALPHA = DENSE_HIDDEN / MODEL_DIM
+BACKBONES = {
+    "E = 62, K = 4": (62, 4, 352, 352),
+    "E = 22, K = 3": (22, 3, 1408, 0),
+    "E = 88, K = 22": (88, 22, 352, 7744),
+}
+"""Experts, experts that serve a token, their width, and the width of shared experts: shapes to hold identities on."""
+
+TABLE_8 = {
+    "WebData-en": (79.53, 82.00, "-2.47"),
+    "Code": (4.62, 4.50, "0.12"),
+    "Wikipedia": (5.06, 4.50, "0.56"),
+    "Book": (5.18, 4.50, "0.68"),
+    "arXiv": (3.38, 1.06, "2.32"),
+    "StackExchange": (2.21, 2.00, "0.21"),
+}
+"""Percent of the document's recipe and of LLaMA-1's, and the printed difference."""
+
+TABLES_4_TO_6 = {
+    "Table 4": ("1.6766", "1.6697", "1.6813", "1.8557", "1.8737", "1.8620", "1.6752", "1.6712", "1.6726"),
+    "Table 5": ("1.6750", "1.452", "1.355", "1.440", "1.409"),
+    "Table 6": ("2.0338", "2.0470", "1.9996", "2.0266", "2.0156", "2.0235"),
+}
+
+
+def records() -> Records:
+    """Every number of the document."""
+    for name, shape in BACKBONES.items():
+        yield from _identities(name, *shape)
+    yield from _token_multiplier()
+    yield from _doubling()
+    yield from _shapes()
+    yield from _other_papers()
+    yield from _recipe()
+    for where, losses in TABLES_4_TO_6.items():
+        for loss in losses:
+            yield _record(where, f"measured {loss}", loss, None, note="the runs are not published")
+
+
+def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
+    return Record(paper="li", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
+
+
+def _model(experts: int, top_k: int, hidden: int, shared: int, dense_layers: int = 0) -> Architecture:
+    return Architecture(
+        vocab_size=65_536,
+        model_dim=MODEL_DIM,
+        num_layers=LAYERS,
+        num_heads=11,
+        num_kv_heads=11,
+        head_dim=128,
+        dense_hidden=DENSE_HIDDEN,
+        num_dense_layers=dense_layers,
+        num_experts=experts,
+        top_k=top_k,
+        expert_hidden=hidden,
+        num_shared_experts=1 if shared else 0,
+        shared_hidden=shared,
+    )
+
+
+def _dense() -> Architecture:
+    return _model(0, 0, 0, 0)
+
+
+def _per_token(architecture: Architecture) -> float:
+    """M: forward FLOPs of a token, counted by part."""
+    return FLOPS["resources"].per_token(architecture, SEQUENCE) / 3
+
+
+def _identities(name: str, experts: int, top_k: int, hidden: int, shared: int) -> Records:
+    model, dense, context = _model(experts, top_k, hidden, shared), _dense(), SEQUENCE / MODEL_DIM
+    mu, beta = (shared + experts * hidden) / MODEL_DIM, (shared + top_k * hidden) / MODEL_DIM
+    total, active = PARAMS["resources"].total(model), PARAMS["resources"].active(model)
+    rate = active / total
+    size = PARAMS["resources"].total(dense)
+    kappa_dense, kappa = (resources.attention_factor(ratio, context) for ratio in (ALPHA, beta))
+    one_dense = _model(experts, top_k, hidden, shared, dense_layers=1)
+    layers = [resources.layer_params(MODEL_DIM, LAYERS - 1, ratio) for ratio in (mu, beta)]
+    rest = resources.layer_params(MODEL_DIM, 1, ALPHA)
+    design = Design(params_total=total, params_active=active, model_dim=MODEL_DIM, num_layers=LAYERS)
+    found = LAW(design)
+    dense_dim = LAW.dense_width(total)
+    dense_context = SEQUENCE / dense_dim
+    dense_per_token = 2 * total * resources.attention_factor(ALPHA, dense_context)
+    sides = {
+        "Eq. 6": (resources.layer_params(88.0 * LAYERS, LAYERS, ALPHA), size),
+        "Eqs. 7, 11 and 13": (2 * size * kappa_dense, _per_token(dense)),
+        "Eq. 14": (layers[0] + rest, PARAMS["resources"].total(one_dense)),
+        "Eq. 15": (layers[1] + rest, PARAMS["resources"].active(one_dense)),
+        "Eq. 17": (2 * rate * total + 4 * MODEL_DIM * SEQUENCE * LAYERS, _per_token(model)),
+        "Eqs. 16 and 18": (resources.activation_rate(beta, mu), rate),
+        "Eqs. 19 to 21": (2 * rate * total * kappa, _per_token(model)),
+        "Eq. 22": (resources.layer_params(dense_dim, dense_dim / 88.0, ALPHA), total),
+        "Eq. 23": (found["compute_ratio"], _per_token(model) / dense_per_token),
+        "Eqs. 24 and 25": (found["token_multiplier"] * _per_token(model), dense_per_token),
+        "Eq. 27": (resources.active_ratio(rate, mu), beta),
+    }
+    for where, (left, right) in sides.items():
+        inputs = {"D_m": MODEL_DIM, "L": LAYERS, "S": SEQUENCE, "mu": mu, "beta": beta, "alpha": ALPHA}
+        yield _record(where, f"identity between formula and count, {name}", "holds", same(left, right), inputs=inputs)
+
+
+def _design(rate: float, mu: float = 22.0) -> Design:
+    total = resources.layer_params(MODEL_DIM, LAYERS, mu)
+    return Design(params_total=total, params_active=rate * total, model_dim=MODEL_DIM, num_layers=LAYERS)
+
+
+def _token_multiplier() -> Records:
+    rates = (0.1, 0.2, 0.3, 0.4)
+    for rate in rates:
+        context = SEQUENCE / MODEL_DIM
+        exact = float(LAW(_design(rate))["token_multiplier"])
+        without = float(_short_sequences(rate))
+        name = f"tokens of the mixture over the dense model's at r_a = {rate:g}, zeta = 88, mu = 22 ('roughly 1/r_a')"
+        yield _record(
+            "Abstract of Appendix A and Eq. 26",
+            name,
+            f"{1 / rate:.4g}",
+            Reading(exact, within=0.15),
+            Reading(without, "short sequences (S = 128), where attention scores weigh nothing", within=0.15),
+            inputs={"S": SEQUENCE, "gamma_m": round(context, 3)},
+            note="at S = 16384 attention scores, which do not fall with r_a, are a large part of the FLOPs",
+        )
+    ratios = [float(LAW(_design(rate))["compute_ratio"]) for rate in rates]
+    steps = [later - earlier for earlier, later in itertools.pairwise(ratios)]
+    yield _record(
+        "Eq. 23 and Figure 1a", "R_c is linear in r_a, but for a constant", "holds", same(steps[0], steps[-1])
+    )
+    yield _record("A.4", "forward FLOPs per token of the mixture, with r_a", "rises", trend(ratios))
+    value = flops_per_token(_dense(), SEQUENCE).training / flops_per_token(_dense(), SEQUENCE).forward
+    yield _record("Eq. 5", "C over M·D", "3", value)
+    note = "Eq. 5 has C = 3·M·D with M of the forward pass"
+    yield _record("Table 7", "C over M·D", "1", value, note=note)
+
+
+def _short_sequences(rate: float) -> Any:
+    law = type(LAW)(dense_ratio=LAW.dense_ratio, dense_aspect=LAW.dense_aspect, sequence_length=128.0)
+    return law(_design(rate))["token_multiplier"]
+
+
+def _doubling() -> Records:
+    where = "Appendix F"
+    large = "the limit of large mu, which the text names"
+    for quantity, name in (("mu", "total_ratio"), ("beta", "active_ratio")):
+        values = []
+        for mu, reading in ((22.0, ""), (1e6, large)):
+            found = LAW(_design(0.2, mu))
+            values.append(Reading(float(found[f"{name}_doubled"] / found[name]), reading, within=0.1))
+        note = "the constant of Eq. 27 makes it 2.4 at r_a = 0.2 and mu = 22"
+        yield _record(where, f"growth of {quantity} from 7B to 14B at r_a = 0.2 ('roughly 2')", "2", *values, note=note)
+    bare = resources.activation_rate(0.0, 22.0)
+    yield _record(where, "least r_a at mu = 22, attention alone, in percent", None, 100 * bare)
+
+
+def _shapes() -> Records:
+    yield _record("Appendix C.3", "zeta at D_m = 1408 and L = 16", "88", MODEL_DIM / LAYERS)
+    for heads, head_dim, where in ((22, 64, "Appendix C.2"), (11, 128, "Appendix C.3")):
+        yield _record(where, f"D_m of H = {heads} heads of {head_dim}", str(MODEL_DIM), heads * head_dim)
+
+
+def _other_papers() -> Records:
+    kimi = CATALOGUE["kimi-k2"].architecture
+    small = CATALOGUE["deepseek-moe-16b"]
+    total, active = small.computed()
+    yield _record("Appendix B.2", "sparsity of Kimi K2", "48", kimi.num_experts / kimi.top_k)
+    yield _record("Appendix B.2", "experts that serve a token in Kimi K2", "8", kimi.top_k)
+    yield _record("Appendix B.2", "shared experts of Kimi K2", "1", kimi.num_shared_experts)
+    yield _record("Appendix B.2", "routed experts of Kimi K2", "384", kimi.num_experts)
+    yield _record("Appendix B.1", "total parameters of DeepSeekMoE", "16", total / 1e9, unit="B")
+    share = Reading(100 * active / 7e9, within=0.05)
+    yield _record("Appendix B.1", "computations of DeepSeekMoE over a dense 7B's ('about 40 %')", "40", share, unit="%")
+    yield _record("Appendix B.1", "active parameters of a dense 7B over DeepSeekMoE's", "2.5", 7e9 / active)
+
+
+def _recipe() -> Records:
+    for name, (own, llama, printed) in TABLE_8.items():
+        yield _record("Table 8", f"difference of {name}", printed, own - llama, unit="%")
+    yield _record("Table 8", "sum of the recipe", "100.0", sum(own for own, _, _ in TABLE_8.values()), unit="%")
+    llama = sum(llama for _, llama, _ in TABLE_8.values())
+    note = "LLaMA-1 has 2.5 % of arXiv, which makes it 100"
+    yield _record("Table 8", "sum of the LLaMA-1 recipe", "100.0", llama, unit="%", note=note)
+    parts = 1.69 + 0.13 + 3.24
+    yield _record("Table 8", "Wikipedia, summed over its languages", "5.06", parts, unit="%")
+    yield _record("Table 8", "web data of LLaMA-1, summed over its parts", "82.00", 67.0 + 15.0, unit="%")
+    yield _record("Appendix E", "generic web data ('roughly 80 %')", "80", TABLE_8["WebData-en"][0], unit="%")

@@ -1,0 +1,65 @@
+"""The five documents, and all their records."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import jax
+
+from moejax.reproduce import abnar, chapter_002, li, tian, zhao
+from moejax.reproduce.record import VERDICTS, Record, Records
+from moejax.reproduce.verdicts import recorded
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A document, and what computes its numbers."""
+
+    title: str
+    records: Callable[[], Records]
+
+
+PAPERS = {
+    "zhao": Paper(zhao.TITLE, zhao.records),
+    "abnar": Paper(abnar.TITLE, abnar.records),
+    "chapter_002": Paper(chapter_002.TITLE, chapter_002.records),
+    "tian": Paper(tian.TITLE, tian.records),
+    "li": Paper(li.TITLE, li.records),
+}
+"""Documents by name, as in ``moejax.laws.ALIASES``."""
+
+
+def chosen(name: str | None) -> list[str]:
+    """The papers that a name means: one, or all for None.
+
+    Raises:
+      ValueError: no such paper, with the nearest names.
+    """
+    if name is None:
+        return list(PAPERS)
+    asked = name.strip().lower().replace("-", "_")
+    if asked not in PAPERS:
+        near = difflib.get_close_matches(asked, PAPERS, n=2, cutoff=0.5) or PAPERS
+        raise ValueError(f"There is no paper '{name}' to reproduce; there is {', '.join(near)}.")
+    return [asked]
+
+
+def reproduce(papers: Iterable[str], update: Callable[[float, str], None] = lambda share, text: None) -> list[Record]:
+    """Every record of some papers, computed in float64; ``update`` hears how far it is."""
+    papers, found = list(papers), []
+    expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
+    with jax.enable_x64(True):
+        for paper in papers:
+            for record in PAPERS[paper].records():
+                found.append(record)
+                update(min(1.0, len(found) / expected), f"{paper}: {record.where}")
+    return found
+
+
+def tally(records: Iterable[Record]) -> dict[str, dict[str, int]]:
+    """How many records of each paper have each kind of verdict."""
+    counts = Counter((record.paper, record.kind) for record in records)
+    return {paper: {kind: counts[paper, kind] for kind in VERDICTS} for paper in dict.fromkeys(p for p, _ in counts)}

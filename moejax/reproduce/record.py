@@ -1,0 +1,213 @@
+"""One printed number, what it comes to when computed, and whether the two agree.
+
+A verdict is never written down: it follows from the printed digits, the computed number and the rounding that a
+reading assumes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+Value = float | int | str | None
+
+MATCH, UNDER_READING, ERROR, NOT_CHECKABLE = "match", "match under reading", "document error", "not checkable"
+VERDICTS = {
+    MATCH: "computed as the document says, rounded to its digits, the number is the printed one",
+    UNDER_READING: "the number comes out under a reading that the document does not state, or states elsewhere",
+    ERROR: "the number does not follow from the document's own formulas and data, under any reading that was tried",
+    NOT_CHECKABLE: "the document does not print what the number comes from",
+}
+"""The kinds of verdict, and what each means."""
+
+_SLACK = 1e-9
+ROUNDINGS: dict[str, Callable[[float, float, float], bool]] = {
+    "nearest": lambda computed, printed, unit: abs(computed - printed) <= (0.5 + _SLACK) * unit,
+    "up": lambda computed, printed, unit: -_SLACK * unit <= printed - computed < (1 - _SLACK) * unit,
+    "down": lambda computed, printed, unit: -_SLACK * unit <= computed - printed < (1 - _SLACK) * unit,
+}
+"""Whether a computed number is printed so, ``unit`` being one in the last printed digit."""
+SAID = {">=": "at least ", "<=": "at most ", ">": "more than ", "<": "less than "}
+"""The bounds in words."""
+BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    ">=": lambda computed, bound: computed >= bound,
+    "<=": lambda computed, bound: computed <= bound,
+    ">": lambda computed, bound: computed > bound,
+    "<": lambda computed, bound: computed < bound,
+}
+"""What a document states as a bound; two letters come before one."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to read the document, and the number that comes out."""
+
+    computed: Value
+    name: str = ""
+    """What is assumed beyond the document's words; empty if nothing is."""
+    rounding: str = "nearest"
+    """A key of ``ROUNDINGS``."""
+    within: float | None = None
+    """A share of the printed number, in place of a rounding, where the document says "about"."""
+
+    def agrees(self, published: str) -> bool:
+        """Whether this is what is printed."""
+        if self.computed is None or isinstance(self.computed, str):
+            return self.computed == published
+        for sign, holds in BOUNDS.items():
+            if published.startswith(sign):
+                return holds(self.computed, float(published[len(sign) :]))
+        printed = Decimal(published)
+        if self.within is not None:
+            return abs(self.computed - float(printed)) <= self.within * abs(float(printed)) * (1 + _SLACK)
+        exponent = printed.as_tuple().exponent
+        assert isinstance(exponent, int), f"{published} is not a number"
+        return ROUNDINGS[self.rounding](self.computed, float(printed), 10.0**exponent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One quantity of one document."""
+
+    paper: str
+    where: str
+    """Table, equation or section."""
+    quantity: str
+    published: str | None
+    """As printed, or a word; ``>7`` is a bound. None if the document prints no such number."""
+    readings: tuple[Reading, ...]
+    """The document's own words first."""
+    unit: str = ""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    """What a reader must know when the two differ: a clause without a full stop."""
+    implied: bool = False
+    """Whether ``published`` stands there only by implication: as a formula's value, or in the sense of a sentence."""
+
+    @property
+    def printed(self) -> str:
+        """``published`` as a person says it."""
+        text = self.published or "nothing"
+        sign = next((sign for sign in SAID if text.startswith(sign)), "")
+        return SAID.get(sign, "") + text[len(sign) :]
+
+    @property
+    def how(self) -> str:
+        """How the document says it: ``printed`` digits, ``stated`` in words, or ``implied``."""
+        digits = self.published is None or re.fullmatch(r"[-+.e\d]+", self.published)
+        return "implied" if self.implied else "printed" if digits else "stated"
+
+    @property
+    def shown(self) -> str:
+        """``computed`` as it is shown, with a power of ten if the printed number has one."""
+        if isinstance(self.computed, str) or self.computed is None or "e" not in (self.published or ""):
+            return written(self.computed)
+        digits, power = f"{self.computed:.4e}".split("e")
+        return f"{digits}e{int(power)}"
+
+    @property
+    def key(self) -> str:
+        """What tells it from every other record."""
+        return f"{self.paper} | {self.where} | {self.quantity}"
+
+    @property
+    def found(self) -> Reading | None:
+        """The first reading that agrees."""
+        if self.published is None:
+            return None
+        return next((reading for reading in self.readings if reading.agrees(self.published)), None)
+
+    @property
+    def computed(self) -> Value:
+        """By the reading that agrees, or else by the document's own words."""
+        return (self.found or self.readings[0]).computed
+
+    @property
+    def kind(self) -> str:
+        """A key of ``VERDICTS``."""
+        if self.published is None or all(reading.computed is None for reading in self.readings):
+            return NOT_CHECKABLE
+        if self.found is None:
+            return ERROR
+        return UNDER_READING if self.found.name else MATCH
+
+    @property
+    def verdict(self) -> str:
+        """The kind, with the reading if there is one."""
+        return f"{UNDER_READING} {self.found.name}" if self.found and self.found.name else self.kind
+
+    @property
+    def explanation(self) -> str:
+        """One sentence."""
+        unit = f" {self.unit}" if self.unit else ""
+        came = f"Computed {self.shown}{unit}"
+        said = {
+            MATCH: f"{came}, {self.how} {self.printed}",
+            UNDER_READING: f"{came}, {self.how} {self.printed}, reading it as {self.found.name if self.found else ''}",
+            ERROR: f"{came} where {self.printed} is {self.how}",
+            NOT_CHECKABLE: "Nothing is printed that it could be computed from"
+            if self.computed is None
+            else f"{came}; the document prints no number to hold it to",
+        }[self.kind]
+        return f"{said}{f'; {self.note}' if self.note and self.kind != MATCH else ''}."
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, the verdict among them."""
+        return {
+            "paper": self.paper,
+            "where": self.where,
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "inputs": dict(self.inputs),
+            "published": self.published,
+            "computed": self.computed,
+            "readings": [
+                {
+                    "reading": reading.name or "as printed",
+                    "computed": reading.computed,
+                    "agrees": self.published is not None and reading.agrees(self.published),
+                }
+                for reading in self.readings
+            ],
+            "reading": self.found.name if self.found else "",
+            "verdict": self.verdict,
+            "explanation": self.explanation,
+        }
+
+
+Records = Iterator[Record]
+
+
+def written(value: Value) -> str:
+    """A computed value as it is shown: five digits, words as they are."""
+    if value is None or isinstance(value, str):
+        return value or "nothing"
+    return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def short(number: float) -> str:
+    """A round number as people write it: ``1e20``, ``0.95``."""
+    return f"{number:g}".replace("e+", "e")
+
+
+def readings(*values: Reading | Value) -> tuple[Reading, ...]:
+    """Readings, of which plain values are what the document's own words give."""
+    return tuple(value if isinstance(value, Reading) else Reading(value) for value in values)
+
+
+def trend(values: Any) -> str:
+    """``rises`` or ``falls``, if the values do from each to the next, without exception; ``turns`` otherwise."""
+    numbers = [float(value) for value in values]
+    steps = [later - earlier for earlier, later in itertools.pairwise(numbers)]
+    if all(step > 0 for step in steps):
+        return "rises"
+    return "falls" if all(step < 0 for step in steps) else "turns"
+
+
+def same(one: Any, other: Any) -> str:
+    """``holds`` if two sides of an identity agree to a billionth, ``fails`` otherwise."""
+    return "holds" if abs(float(one) / float(other) - 1) < 1e-9 else "fails"

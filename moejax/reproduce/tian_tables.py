@@ -1,0 +1,218 @@
+"""Tian et al. (2025): the lists of experiments (Tables 8 to 12 and 15), and sums and means of Tables 2, 4 and 7."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.conventions import FLOPS
+from moejax.laws.design import Design
+from moejax.laws.door import published
+from moejax.reproduce.record import Reading, Record, Records, readings, short
+
+GROUPS = (
+    (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
+    (8, 512, 8, 2, 512, "1.31e-3", "147", 6e18, "1.31e-3", "2048"),
+    (10, 640, 10, 2, 640, "1.11e-3", "228", 2e19, "1.11e-3", "2560"),
+    (14, 768, 12, 4, 768, "9.5e-4", "342", 6e19, "9.5e-3", "3072"),
+    (16, 1024, 16, 4, 1024, "8.1e-4", "531", 2e20, "8.1e-3", "4096"),
+    (22, 1280, 20, 4, 1280, "7.0e-4", "795", 6e20, "7.0e-3", "5120"),
+)
+"""Layers, d_model, heads, key-value heads, Table 8's d_expert, eta and B, FLOPs; Table 12's eta; Table 11's d_ffn."""
+
+EXPERTS = (64, 128, 192, 256, 384, 512)
+"""Table 9: routed experts, in the order of ``TABLE_9``."""
+
+TABLE_12 = {
+    8: [
+        [(352, 450), (368, 380), (384, 320), (400, 260), (416, 208)],
+        [(480, 626), (512, 512), (544, 410), (560, 364), (576, 320)],
+    ],
+    10: [[(600, 766), (640, 640), (680, 528), (700, 476), (740, 380)]],
+    14: [[(696, 988), (768, 768), (816, 642), (840, 584), (888, 474)]],
+    16: [[(896, 1378), (1024, 1024), (1088, 876), (1152, 742), (1184, 680)]],
+    22: [[(1120, 1686), (1280, 1280), (1360, 1110), (1440, 956), (1520, 816)]],
+}
+"""By layers: groups of equal M, each a list of d_model and d_expert."""
+
+TABLE_9 = {
+    384: (384, 192, 128, 96, 64, 48),
+    512: (512, 256, 170, 128, 85, 64),
+    640: (640, 320, 213, 160, 106, 80),
+    768: (768, 384, 256, 192, 128, 96),
+    1024: (1024, 512, 341, 256, 170, 128),
+    1280: (1280, 640, 426, 320, 213, 160),
+}
+"""By d_model: d_expert for 64, 128, 192, 256, 384 and 512 experts."""
+TABLE_10_SHARED = ("1", "1", "1", "2", "1", "1")
+"""E_s beside E_a = 11, by group."""
+TABLE_15 = {192: "384", 256: "192", 384: "128", 512: "96"}
+TABLE_4 = (46.0, 5.0, 4.0, 6.0, 25.0, 0.1, 1.9, 1.0, 4.0, 6.0, 1.0)
+
+TABLE_7 = {
+    "General/Reasoning": (
+        "55.8",
+        "56.2",
+        (59.7, 78.0, 33.4, 68.6, 48.0, 16.5, 55.6, 65.6, 76.6),
+        (57.0, 78.7, 34.9, 75.2, 35.7, 19.5, 61.3, 66.6, 77.2),
+    ),
+    "Professional": ("44.0", "44.7", (51.1, 21.7, 50.7, 52.5, 63.6, 24.8), (53.1, 24.0, 51.9, 51.1, 60.6, 27.3)),
+    "Language": ("69.2", "71.6", (73.4, 65.0), (75.6, 67.6)),
+    "Code": (
+        "36.9",
+        "39.8",
+        (31.7, 34.2, 35.4, 62.8, 41.0, 50.0, 7.5, 32.9),
+        (35.4, 32.3, 51.8, 61.3, 44.6, 51.6, 7.4, 34.1),
+    ),
+    "Math": (
+        "32.9",
+        "34.7",
+        (59.2, 23.7, 60.5, 35.6, 41.6, 3.3, 27.5, 33.1, 12.1),
+        (58.0, 29.8, 62.9, 36.8, 42.6, 2.9, 28.6, 33.5, 17.6),
+    ),
+}
+"""Printed means of Dense-6.1B and MoE-mini, and their scores."""
+
+
+def records() -> Records:
+    """Everything that can be computed from the lists."""
+    yield from _hyperparameters()
+    yield from _granularity()
+    yield from _shared_experts()
+    yield from _dense_layers()
+    yield from _equal_compute()
+    yield from _sums()
+
+
+def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
+    return Record(paper="tian", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
+
+
+UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
+"""What the columns eta and B of Tables 8 to 12 are measured in: batches are of sequences of 4096 tokens."""
+
+
+def _hyperparameters() -> Records:
+    law = published("hyperparameters", "tian-2025").law
+    note = "the columns are power laws of the maximum training FLOPs, with other constants than Eq. 5's"
+    for *_, rate, batch, flops, rate_12, _ in GROUPS:
+        at = f"at {short(flops)} FLOPs"
+        found = law(Design(flops=flops))
+        eta, sequences = (Reading(found[name] / unit, within=0.02) for name, unit in UNITS.items())
+        yield _record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
+        yield _record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
+        slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
+        yield _record("Table 12", f"eta {at}, as Table 8 has it", rate_12, float(rate), note=slip)
+    first, last = GROUPS[0], GROUPS[-1]
+    decades = math.log(last[7] / first[7])
+    for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
+        slope = math.log(float(last[column]) / float(first[column])) / decades
+        yield _record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
+
+
+def _granularity() -> Records:
+    for _, width, *_ in GROUPS:
+        for experts, expert in zip(EXPERTS, TABLE_9[width], strict=True):
+            note = "d_expert is rounded to a whole number"
+            yield _record(
+                "Table 9",
+                f"G of {experts} experts at d_model = {width}",
+                str(experts // 32),
+                2 * width / expert,
+                note=note,
+            )
+    for _, width, _, _, expert, *_ in GROUPS:
+        note = "d_expert = 320 where 384 would give 2"
+        yield _record("Table 8", f"G at d_model = {width} (Figure 4: fixed at 2)", "2.0", 2 * width / expert, note=note)
+    for experts, printed in TABLE_15.items():
+        expert = 64 * 768 / experts
+        note = "Table 9 has 256 for the same model"
+        yield _record("Table 15", f"d_expert of {experts} experts at d_model = 768", printed, expert, note=note)
+
+
+def _shared_experts() -> Records:
+    for (_, width, *_), printed in zip(GROUPS, TABLE_10_SHARED, strict=True):
+        note = "the caption fixes E_a + E_s = 12, and E_a is 11"
+        yield _record("Table 10", f"E_s beside E_a = 11 at d_model = {width}", printed, 12 - 11, note=note)
+    shares = [100 * shared / 12 for shared in (10, 8, 6, 4, 1, 0)]
+    for printed in ("83.3", "16.7", "8.3"):
+        nearest = min(shares, key=lambda share, printed=printed: abs(share - float(printed)))
+        note = "no row of Table 10 has two shared experts of twelve active ones"
+        yield _record(
+            "Appendix F.3", f"S = {printed} % among the rows of Table 10", printed, nearest, unit="%", note=note
+        )
+
+
+def _dense_layers() -> Records:
+    for _, width, *_, ffn in GROUPS:
+        note = "Appendix F.4 sets it to the width of the active experts together, 3·d_expert, for equal FLOPs"
+        yield _record(
+            "Table 11", f"d_ffn of the dense layers at d_model = {width}", ffn, 3 * TABLE_9[width][0], note=note
+        )
+
+
+FORMS = {
+    "": lambda model: FLOPS["tian-printed"].per_token(model, 4096),
+    "Eqs. 10 and 11 as printed, without the logits of Eq. 12": lambda model: (
+        FLOPS["tian-printed"].per_token(model, 4096) - 3 * flops_per_token(model, 4096).unembedding
+    ),
+    "attention of 2d²·(2 + 2·n_kv/n_h), shared experts of 6·d·d_expert, no logits": lambda model: FLOPS[
+        "tian"
+    ].per_token(model, 4096),
+}
+"""M, by what must be assumed of Appendix I."""
+
+
+def _equal_compute() -> Records:
+    groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
+    where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
+    note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
+    for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _) in zip(groups, GROUPS, strict=True):
+        models = [_attention_share(layers, heads, kv_heads, *widths) for widths in group]
+        spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
+        most = {name: max(most[name], spread[name]) for name in FORMS}
+        name = f"standard deviation of M in the group of {short(flops)} FLOPs, as a share ('constant')"
+        yield _record(where, name, "<0.001", *(Reading(share, form) for form, share in spread.items()), note=note)
+    values = [Reading(share, form) for form, share in most.items()]
+    yield _record(where, "largest of the six standard deviations", "<0.001", *values, note=note)
+
+
+def _attention_share(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:
+    return Architecture(
+        vocab_size=126_464,
+        model_dim=width,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=width // heads,
+        num_experts=64,
+        top_k=2,
+        num_shared_experts=1,
+        expert_hidden=expert,
+    )
+
+
+def _spread(scales: list[float]) -> float:
+    return statistics.pstdev(scales) / statistics.mean(scales)
+
+
+def _mean(scores: tuple[float, ...]) -> tuple[Any, ...]:
+    mean = statistics.mean(scores)
+    return mean, Reading(mean, "cut off after one digit", "down")
+
+
+def _sums() -> Records:
+    yield _record("Table 4", "sum of the shares of the training data", "100.0", sum(TABLE_4), unit="%")
+    for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
+        for category, row in TABLE_7.items():
+            yield _record("Tables 2 and 7", f"mean of {category}, {model}", row[which], *_mean(row[2 + which]))
+        scores = [score for row in TABLE_7.values() for score in row[2 + which]]
+        means = statistics.mean(statistics.mean(row[2 + which]) for row in TABLE_7.values())
+        values = means, Reading(statistics.mean(scores), "the mean of all 34 scores, not of the five categories")
+        yield _record("Tables 2 and 7", f"overall mean, {model}", ("44.0", "45.5")[which], *values)
+    code = TABLE_7["Code"]
+    yield _record("Appendix H", "MoE-mini's lead on HumanEval-Plus", ">16", code[3][2] - code[2][2])
+    yield _record("Appendix H", "MoE-mini's lead overall, 45.5 - 44.0", "1.5", 45.5 - 44.0)

@@ -1,0 +1,37 @@
+"""The verdicts that are on record, and how those found now differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+
+from moejax.reproduce.record import Record
+
+
+def recorded() -> dict[str, str]:
+    """Verdicts by ``Record.key``, as last written down by ``moejax reproduce --record``."""
+    return json.loads((files("moejax.reproduce") / "verdicts.json").read_text())
+
+
+def as_text(records: Iterable[Record]) -> str:
+    """What ``verdicts.json`` holds, for these records."""
+    return json.dumps({record.key: record.verdict for record in records}, indent=0, ensure_ascii=False) + "\n"
+
+
+def changes(records: Iterable[Record], known: Mapping[str, str]) -> list[str]:
+    """Sentences that name every verdict that differs from the one on record, is new, or is missing."""
+    now = {record.key: record for record in records}
+    papers = {record.paper for record in now.values()}
+    told = [
+        f"{key}: the verdict was '{known[key]}' and is '{record.verdict}'. {record.explanation}"
+        for key, record in now.items()
+        if key in known and known[key] != record.verdict
+    ]
+    told += [
+        f"{key}: this quantity has no verdict on record; it is '{now[key].verdict}'." for key in now.keys() - known
+    ]
+    gone = [key for key in known.keys() - now.keys() if key.split(" | ")[0] in papers]
+    return sorted(
+        told + [f"{key}: this quantity is on record as '{known[key]}' and no longer computed." for key in gone]
+    )
