@@ -16,7 +16,7 @@ from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025 as LAW
-from moejax.reproduce.record import Reading, Record, Records, readings, short, trend
+from moejax.reproduce.record import Number, Reading, Record, Records, readings, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
 
@@ -91,15 +91,15 @@ def _constants() -> Records:
     yield _record("Section 6", "the term with lambda, with S (sparser models lower the loss)", "falls", falls)
 
 
-def _size(flops: float, sparsity: float, reading: Any) -> float:
+def _size(flops: Number, sparsity: Number, reading: Any) -> float:
     return float(optima.best_params_total(LAW, flops, sparsity, reading))
 
 
-def _active(flops: float, sparsity: float, reading: Any) -> float:
+def _active(flops: Number, sparsity: Number, reading: Any) -> float:
     return float(reading(_size(flops, sparsity, reading), sparsity))
 
 
-def _loss(flops: float, sparsity: float, reading: Any) -> float:
+def _loss(flops: Number, sparsity: Number, reading: Any) -> float:
     total = _size(flops, sparsity, reading)
     tokens = flops / (6 * float(reading(total, sparsity)))
     return float(LAW(Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)))
@@ -113,7 +113,7 @@ def _by_sparsity() -> Records:
             ("Section 2 and Figure 3c", "L*", "falls", _loss),
         ):
 
-            def find(reading: Any, value: Any = value, flops: float = flops) -> str:
+            def find(reading: Any, value: Any = value, flops: Number = flops) -> str:
                 return trend(value(flops, sparsity, reading) for sparsity in SPARSITIES)
 
             name = f"{quantity} with S from 0 to 0.98, at C = {short(flops)}"
@@ -128,14 +128,14 @@ def _by_budget() -> Records:
             ("Figures 9 and 12", "N_a*", "rises", _active, ""),
         ):
 
-            def find(reading: Any, value: Any = value, sparsity: float = sparsity) -> str:
+            def find(reading: Any, value: Any = value, sparsity: Number = sparsity) -> str:
                 return trend(value(flops, sparsity, reading) for flops in BUDGETS)
 
             name = f"{quantity} with C from 3e19 to 1e21, at S = {sparsity:g}"
             yield _trend(where, name, published, _under_each(find), note)
 
 
-def _sparsity(flops: float, total: float, reading: Any) -> float:
+def _sparsity(flops: Number, total: Number, reading: Any) -> float:
     return float(optima.best_sparsity(LAW, flops, total, reading))
 
 
@@ -210,7 +210,7 @@ def _fit() -> Records:
     )
 
 
-def _shape(model_dim: int, sparsity: float) -> Architecture:
+def _shape(model_dim: int, sparsity: Number) -> Architecture:
     """A family of shapes for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
     return Architecture(
         vocab_size=50_432,

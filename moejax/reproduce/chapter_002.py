@@ -12,7 +12,7 @@ from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
-from moejax.reproduce.record import Reading, Record, Records, readings, trend
+from moejax.reproduce.record import Number, Reading, Record, Records, readings, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
 
@@ -50,19 +50,19 @@ def _record(where: str, quantity: str, published: str | None, *values: Any, **re
     )
 
 
-def _design(active: float, expansion: float, tokens: float) -> Design:
+def _design(active: Number, expansion: Number, tokens: Number) -> Design:
     return Design(params_active=active, params_total=active * expansion, tokens=tokens)
 
 
-def _flops(active: float, tokens: float) -> float:
+def _flops(active: Number, tokens: Number) -> float:
     return float(training_flops({"params_active": active, "tokens": tokens})["flops"])
 
 
-def _affordable(active: float, budget: float = BUDGET) -> float:
+def _affordable(active: Number, budget: Number = BUDGET) -> float:
     return budget / _flops(active, 1.0)
 
 
-def _at_budget(active: float, expansion: float) -> float:
+def _at_budget(active: Number, expansion: Number) -> float:
     return float(LAW(_design(active, expansion, _affordable(active))))
 
 
@@ -210,7 +210,7 @@ def _at_scale() -> Records:
     yield _record(SCALE, "advantage of the mixture", "0.06", loss - mixture, unit="nats")
 
 
-def _gap(flops: float, expansion: float) -> float:
+def _gap(flops: Number, expansion: Number) -> float:
     """How much lower the best mixture's loss is than the best dense model's."""
     dense, mixture = (optimal_split(dense_slice(LAW, g), flops) for g in (1.0, expansion))
     best = _design(mixture["params_active"], expansion, mixture["tokens"])
@@ -260,5 +260,5 @@ def _conclusions() -> Records:
     yield _record("The empirical signal", "loss with G at equal N_act and compute", "falls", rising)
 
 
-def _at(active: float, expansion: float, flops: float) -> float:
+def _at(active: Number, expansion: Number, flops: Number) -> float:
     return float(LAW(_design(active, expansion, _affordable(active, flops))))

@@ -12,7 +12,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Reading, Record, Records, readings, same, trend
+from moejax.reproduce.record import Number, Reading, Record, Records, readings, same, trend
 
 TITLE = 'Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026)'
 
@@ -121,7 +121,7 @@ def _identities(name: str, experts: int, top_k: int, hidden: int, shared: int) -
         yield _record(where, f"identity between formula and count, {name}", "holds", same(left, right), inputs=inputs)
 
 
-def _design(rate: float, mu: float = 22.0) -> Design:
+def _design(rate: Number, mu: Number = 22.0) -> Design:
     total = resources.layer_params(MODEL_DIM, LAYERS, mu)
     return Design(params_total=total, params_active=rate * total, model_dim=MODEL_DIM, num_layers=LAYERS)
 
@@ -154,7 +154,7 @@ def _token_multiplier() -> Records:
     yield _record("Table 7", "C over M·D", "1", value, note=note)
 
 
-def _short_sequences(rate: float) -> Any:
+def _short_sequences(rate: Number) -> Any:
     law = type(LAW)(dense_ratio=LAW.dense_ratio, dense_aspect=LAW.dense_aspect, sequence_length=128.0)
     return law(_design(rate))["token_multiplier"]
 

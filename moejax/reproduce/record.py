@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-Value = float | int | str | None
+Number = float | int
+Value = Number | str | None
 
 MATCH, UNDER_READING, ERROR, NOT_CHECKABLE = "match", "match under reading", "document error", "not checkable"
 VERDICTS = {
@@ -51,7 +52,7 @@ class Reading:
     """What is assumed beyond the document's words; empty if nothing is."""
     rounding: str = "nearest"
     """A key of ``ROUNDINGS``."""
-    within: float | None = None
+    within: Number | None = None
     """A share of the printed number, in place of a rounding, where the document says "about"."""
 
     def agrees(self, published: str) -> bool:
@@ -189,7 +190,7 @@ def written(value: Value) -> str:
     return str(value) if isinstance(value, int) else f"{value:.5g}"
 
 
-def short(number: float) -> str:
+def short(number: Number) -> str:
     """A round number as people write it: ``1e20``, ``0.95``."""
     return f"{number:g}".replace("e+", "e")
 

@@ -14,7 +14,7 @@ from moejax.laws.design import Design
 from moejax.laws.door import published
 from moejax.laws.leverage import optimal_granularity
 from moejax.reproduce import tian_tables
-from moejax.reproduce.record import Reading, Record, Records, readings, short, trend
+from moejax.reproduce.record import Number, Reading, Record, Records, readings, short, trend
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
 
@@ -67,7 +67,7 @@ def _constants() -> Records:
     yield _record("Section 4.2.2", "sign of d", "positive", sign, note=note)
 
 
-def _in_bases(compute: float, granularity: float) -> Any:
+def _in_bases(compute: Number, granularity: Number) -> Any:
     """Eq. 4 with the logarithms of C and G to other bases: Table 6's slopes, per unit of those logarithms."""
     decades, doublings = math.log(10.0) / math.log(compute), math.log(2.0) / math.log(granularity)
     return dataclasses.replace(
@@ -78,13 +78,13 @@ def _in_bases(compute: float, granularity: float) -> Any:
     )
 
 
-def _design(ratio: float, granularity: float, flops: float) -> Design:
+def _design(ratio: Number, granularity: Number, flops: Number) -> Design:
     return Design(
         num_experts=1.0, top_k=ratio, num_shared_experts=0.0, model_dim=granularity, expert_hidden=2.0, flops=flops
     )
 
 
-def _el(law: Any, ratio: float, granularity: float, flops: float) -> float:
+def _el(law: Any, ratio: Number, granularity: Number, flops: Number) -> float:
     return float(law(_design(ratio, granularity, flops))["efficiency_leverage"])
 
 

@@ -14,7 +14,7 @@ from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.laws.loss_compute import LossCompute
 from moejax.reproduce import zhao_experiments
-from moejax.reproduce.record import Reading, Record, Records, readings, short
+from moejax.reproduce.record import Number, Reading, Record, Records, readings, short
 
 TITLE = 'Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025)'
 
@@ -193,18 +193,18 @@ def _table_4() -> Records:
             yield from _two_ways(model, f"efficient at a gain of {text}", pair, total, (share, "", "nearest"))
 
 
-def _two_ways(model: str, which: str, printed: Any, total: float, *found: tuple[float, str, str]) -> Records:
+def _two_ways(model: str, which: str, printed: Any, total: Number, *found: tuple[float, str, str]) -> Records:
     for text, scale, unit in zip(printed, (100, total / 1e9), ("%", "B"), strict=True):
         values = [Reading(share * scale, name, rounding) for share, name, rounding in found]
         what = "N_a/N" if unit == "%" else "N_a"
         yield _record("Table 4", f"{model}: {which} {what}", text, *values, unit=unit)
 
 
-def _theoretical(total: float, active_experts: float, shared_share: float) -> float:
+def _theoretical(total: Number, active_experts: Number, shared_share: Number) -> float:
     return float(optima.optimal_active_share(LAW, total, active_experts, shared_share).value["active_share"])
 
 
-def _efficient(total: float, gain: float) -> float:
+def _efficient(total: Number, gain: Number) -> float:
     return float(practice.efficient_active_share(LAW, total, EXACT_G, EXACT_S, least_gain=gain))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor_practice import routed_experts_factor
-from moejax.reproduce.record import Reading, Record, Records, readings
+from moejax.reproduce.record import Number, Reading, Record, Records, readings
 
 UP = "rounded up to whole millions"
 
@@ -124,7 +124,7 @@ def _record(where: str, quantity: str, published: str | None, *values: Any, **re
     return Record(paper="zhao", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
 
 
-def _shape(name: str, *, experts: float = 32, top_k: float = 4, shared: float = 1, expert_hidden: Any = None) -> Any:
+def _shape(name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Any = None) -> Any:
     layers, heads, hidden, expert, *_ = SHAPES[name]
     return Architecture(
         vocab_size=50_000,
@@ -148,7 +148,7 @@ def _active(architecture: Any) -> float:
     return PARAMS["zhao"].active(architecture) / 1e6
 
 
-def _millions(where: str, quantity: str, printed: str, value: float, **rest: Any) -> Record:
+def _millions(where: str, quantity: str, printed: str, value: Number, **rest: Any) -> Record:
     return _record(where, quantity, printed, value, Reading(value, UP, "up"), unit="M", **rest)
 
 
