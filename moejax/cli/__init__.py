@@ -7,6 +7,7 @@ COMMANDS = {
     "study": "train a family of models, fit laws to it, decide, report",
     "train": "train one model to one or more token budgets",
     "fit": "fit a law to a table of runs",
+    "compare": "which law to trust for a table of runs",
     "report": "write the report of a study's folder",
     "predict": "loss that published laws predict for a model",
     "count": "parameters, FLOPs and memory of a model, by part and by convention",

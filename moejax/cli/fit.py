@@ -21,14 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument("--law", required=True, metavar="NAME", help="one of `moejax laws`")
-    table = parser.add_argument_group("reading the table")
-    table.add_argument(
-        "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
-    )
-    table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
-    table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
-    table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
-    table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+    add_table_arguments(parser)
     fit = parser.add_argument_group("fitting")
     fit.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
     fit.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
@@ -48,37 +41,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
 
 
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a table of runs is read with."""
+    table = parser.add_argument_group("reading the table")
+    table.add_argument(
+        "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
+    )
+    table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
+    table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
+    table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
+    table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, resample, hold out, print."""
     from moejax.cli.progress import progress
     from moejax.fit import bootstrap, holdout
     from moejax.fit.fit_law import fit_law
-    from moejax.fit.read_runs import read_runs
     from moejax.fit.starts import Sobol
     from moejax.laws import LAWS
     from moejax.laws.door import law_name
 
     law = LAWS[law_name(arguments.law)]
-    read = read_runs(
-        arguments.runs,
-        law,
-        mapping=dict(_pairs(arguments.map, "--map")),
-        where=arguments.where,
-        loss=arguments.loss,
-        group=arguments.group,
-        drop_invalid=arguments.drop_invalid,
-    )
+    read = read_table(arguments, law.inputs)
     options: dict[str, Any] = {
         "penalty": _penalty(arguments),
         "starts": Sobol(_at_least_one(arguments.starts, "--starts"), arguments.seed),
         "fixed": _fixed(arguments.fix),
         "seed": arguments.seed,
     }
-    for note in read.notes:
-        print(note, file=sys.stderr)
-    splits = [_split(read.runs, text) for text in arguments.hold_out]
-    if arguments.folds:
-        splits += list(holdout.folds(read.runs, arguments.folds, seed=arguments.seed))
+    splits = splits_of(read.runs, arguments)
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
         resampled = None
@@ -99,6 +91,32 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.out, "\n\n".join(text), plain, result, read)
     print(json.dumps(plain, indent=2) if arguments.json else "\n\n".join(text))
     return 0
+
+
+def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
+    """The runs that the arguments describe; what must be known about them goes to stderr."""
+    from moejax.fit.read_runs import read_runs
+
+    read = read_runs(
+        arguments.runs,
+        inputs,
+        mapping=dict(_pairs(arguments.map, "--map")),
+        where=arguments.where,
+        loss=arguments.loss,
+        group=arguments.group,
+        drop_invalid=arguments.drop_invalid,
+    )
+    for note in read.notes:
+        print(note, file=sys.stderr)
+    return read
+
+
+def splits_of(runs: Any, arguments: argparse.Namespace) -> list[Any]:
+    """The splits that --hold-out and --folds ask for."""
+    from moejax.fit.holdout import folds
+
+    splits = [_split(runs, text) for text in arguments.hold_out]
+    return splits + (list(folds(runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:

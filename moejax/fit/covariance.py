@@ -17,12 +17,16 @@ Matrix = Float[np.ndarray, "free free"]
 
 
 def sandwich(at: Optimum, labels: Any) -> Matrix:
-    """H⁻¹ · (sum over groups of g·gᵀ) · H⁻¹, with g the slope that a group's runs add: right whatever the noise is."""
+    """H⁻¹ · (sum over groups of g·gᵀ) · H⁻¹, with g the slope that a group's runs add: right whatever the noise is.
+
+    Widened for few groups and few runs as is usual for clustered errors: G / (G - 1) · (n - 1) / (n - k).
+    """
     slopes = np.zeros((labels.max() + 1, len(at.point)))
     np.add.at(slopes, labels, at.weight[:, None] * at.scores)
-    count = len(np.unique(labels[at.weight > 0]))
+    groups, runs = len(np.unique(labels[at.weight > 0])), int((at.weight > 0).sum())
+    few = groups / max(groups - 1, 1) * (runs - 1) / max(runs - len(at.point), 1)
     half = at.solve(slopes.T)
-    return half @ half.T * count / max(count - 1, 1)
+    return half @ half.T * few
 
 
 def gauss_newton(at: Optimum, labels: Any) -> Matrix:

@@ -46,6 +46,7 @@ def read_runs(
 
     Args:
       path: a CSV, Parquet or JSON-lines file, or a pandas DataFrame.
+      law: a law, or the names of the Design fields that must be there.
       mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
       where: conditions on the columns that a row must meet, as pandas' ``query`` reads them.
       loss: the column that is fitted.
@@ -60,7 +61,8 @@ def read_runs(
     frame = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     frame, notes = _select(_mapped(frame, mapping or {}, named), where, named)
-    needed = (*law.inputs, loss)
+    inputs = law if isinstance(law, tuple) else law.inputs
+    needed = (*inputs, loss)
     _require(frame, needed, named)
     for name in {*needed, *FIELDS} & set(frame.columns):
         frame[name] = run_table.numbers(frame[name], where=named)
@@ -75,7 +77,7 @@ def read_runs(
         runs=runs,
         rows=frame.index.to_numpy() + 1,
         frame=frame.reset_index(drop=True),
-        notes=(*notes, *dropped, *_repeats(frame, list(law.inputs), loss)),
+        notes=(*notes, *dropped, *_repeats(frame, list(inputs) or known, loss)),
     )
 
 

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 from importlib.resources import files
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_every_law import RUNS
@@ -40,14 +42,21 @@ def zhao_sweep():
 
 
 def zhao_decisions(law):
+    """Logarithms of G*, S* and N_a/N* at 671B: an interval of what is positive is one of its logarithm."""
     experts, shared = best_active_experts(law), best_shared_share(law)
-    return [experts, shared, optimal_active_share(law, 671e9, experts, shared).value["active_share"]]
+    share = optimal_active_share(law, 671e9, experts, shared).value["active_share"]
+    return [jnp.log(experts), jnp.log(shared), jnp.log(share)]
 
 
 def covered(truth, sweep, decision, noise, held_out, seeds, output="loss"):
     """How often each decision's interval holds its true value, and the held-out errors over the noise."""
     exact = predict(truth, sweep, output)
-    wanted = np.asarray(decision(truth), float)
+
+    def decided(law):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return np.asarray(decision(law), float)
+
+    wanted = decided(truth)
     hits, errors = np.zeros(len(wanted)), []
     for seed in range(seeds):
         losses = exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(exact)))
@@ -55,7 +64,7 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss"):
         fitted = runs.only(~held_out)
         result = fit_law(type(truth), fitted, starts=Given((truth,)), penalty=Squared(), output=output)
         spread = np.asarray(standard_errors(result, fitted, decision, by="run"), float)
-        hits += np.abs(np.asarray(decision(result.law), float) - wanted) <= WIDTH * spread
+        hits += np.abs(decided(result.law) - wanted) <= WIDTH * spread
         if held_out.any():
             errors.append(metrics(result.law, runs.only(held_out), output).rmse_log / noise)
     return hits, np.array(errors)
