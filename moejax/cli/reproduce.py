@@ -81,18 +81,18 @@ def _write(path: Path, text: str) -> None:
 def _show(records: list[Any]) -> None:
     from moejax.cli.table import show
     from moejax.reproduce.papers import PAPERS, tally
-    from moejax.reproduce.record import MATCH, VERDICTS
+    from moejax.reproduce.record import ERROR, UNDER_READING, VERDICTS
 
     counts = tally(records)
+    columns = ["where", "quantity", "printed", "computed", "verdict", "reading or remark"]
     for paper in counts:
         rows = [
-            [record.where, record.quantity, record.verdict, record.explanation]
-            for record in records
-            if record.paper == paper and record.kind != MATCH
+            [r.where, r.quantity, r.printed, r.shown, r.kind, r.found.name if r.found else r.note]
+            for r in records
+            if r.paper == paper and r.kind in (UNDER_READING, ERROR)
         ]
-        columns = ["where", "quantity", "verdict", "explanation"]
-        show(f"{PAPERS[paper].title}: what is not as printed", columns, rows, words=columns)
+        words = ("quantity", "verdict", "reading or remark")
+        show(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows, words=words)
     rows = [[paper, *map(str, row.values()), str(sum(row.values()))] for paper, row in counts.items()]
     total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
-    rows.append(["all", *map(str, total), str(sum(total))])
-    show("Verdicts", ["paper", *VERDICTS, "all"], rows)
+    show("Verdicts", ["paper", *VERDICTS, "all"], [*rows, ["all", *map(str, total), str(sum(total))]])

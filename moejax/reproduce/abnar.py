@@ -16,9 +16,10 @@ from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025 as LAW
-from moejax.reproduce.record import Number, Reading, Record, Records, readings, short, trend
+from moejax.reproduce.record import Number, Reading, Record, Records, recorder, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
+record = recorder("abnar")
 
 TABLE_3 = {
     "alpha": "0.5962",
@@ -64,12 +65,6 @@ def records() -> Records:
     yield from _flops_estimate()
 
 
-def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
-    return Record(
-        paper="abnar", where=where, quantity=quantity, published=published, readings=readings(*values), **rest
-    )
-
-
 def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
     """What ``find`` gives under each reading of N_a(N, S)."""
     return [Reading(find(ACTIVE_PARAMS[key]), name) for key, name in READINGS.items()]
@@ -78,17 +73,17 @@ def _under_each(find: Callable[[Any], Any]) -> list[Reading]:
 def _trend(where: str, quantity: str, published: str, found: list[Reading], note: str = "") -> Record:
     agree = sum(reading.agrees(published) for reading in found)
     tried = f"so under {agree or 'none'} of the {len(found)} readings of N_a(N, S) that were tried"
-    return _record(where, quantity, published, *found, note=f"{tried}; {note}" if note else tried)
+    return record(where, quantity, published, *found, note=f"{tried}; {note}" if note else tried)
 
 
 def _constants() -> Records:
     by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
     for symbol, printed in TABLE_3.items():
-        yield _record("Table 3", f"coefficient {symbol} of the law in use here", printed, by_symbol[symbol])
+        yield record("Table 3", f"coefficient {symbol} of the law in use here", printed, by_symbol[symbol])
     without = dataclasses.replace(LAW, coupling_scale=0.0)
     designs = [Design(params_total=1e9, tokens=1e11, num_experts=1 / (1 - s), top_k=1.0) for s in SPARSITIES]
     falls = trend(without(design) for design in designs)
-    yield _record("Section 6", "the term with lambda, with S (sparser models lower the loss)", "falls", falls)
+    yield record("Section 6", "the term with lambda, with S (sparser models lower the loss)", "falls", falls)
 
 
 def _size(flops: Number, sparsity: Number, reading: Any) -> float:
@@ -163,28 +158,28 @@ def _joint() -> Records:
     everything = ACTIVE_PARAMS["proportional"]
     found = optima.joint_optimum(LAW, 1e20, everything, cap=1 - 1e-15)
     name = "S of the joint optimum of Eq. 2 at C = 1e20"
-    yield _record("Section 3", f"{name} ('approaches 1')", "1.0", Reading(found.sparsity, READINGS["proportional"]))
+    yield record("Section 3", f"{name} ('approaches 1')", "1.0", Reading(found.sparsity, READINGS["proportional"]))
     claims = {
         "N* at S = 0.9": optima.optimal_params_total(LAW, 1e20, 0.9, everything),
         "S* at N = 1B": optima.optimal_sparsity(LAW, 1e20, 1e9, everything),
     }
     for name, claim in claims.items():
         holds = Reading("holds" if check(claim).holds else "fails", READINGS["proportional"])
-        yield _record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", holds)
+        yield record("Sections 2.1 and 2.2", f"{name}, C = 1e20: a minimum inside the range", "holds", holds)
 
 
 def _fit() -> Records:
     by_symbol = {f.metadata["symbol"]: ABNAR_GRID.values[f.name] for f in dataclasses.fields(LAW)}
     for symbol, printed in TABLE_2.items():
-        yield _record("Table 2", f"values that {symbol} starts from in the fit here", printed, len(by_symbol[symbol]))
+        yield record("Table 2", f"values that {symbol} starts from in the fit here", printed, len(by_symbol[symbol]))
     starts = math.prod(len(values) for values in by_symbol.values())
-    yield _record("Table 2", "starts of the fit, all combinations of the values", None, starts)
+    yield record("Table 2", "starts of the fit, all combinations of the values", None, starts)
     for where, squared, huber in (("the fitted runs", 0.00056, "0.0036"), ("the held-out runs", 0.0058, "0.0011")):
         # A Huber loss grows more slowly than r², so of all residuals with one mean square, equal ones have the most.
         residual, zero = math.sqrt(squared), 0.0
         stated = float(Huber(delta=1e-3, residual="nats")(residual, zero))
         wide = float(Huber(delta=math.inf, residual="nats")(residual, zero))
-        yield _record(
+        yield record(
             "Appendix F",
             f"largest mean Huber loss that a mean squared error of {squared:g} allows, {where}",
             f">={huber}",
@@ -200,8 +195,8 @@ def _fit() -> Records:
         ("Appendix F", "R² in percent, held-out runs at S = 0.98", "68"),
         ("Figure 1", "mean squared error of the IsoFLOP surfaces", "0.0001"),
     ):
-        yield _record(where, quantity, printed, None, note="the losses of the runs are not published")
-    yield _record(
+        yield record(where, quantity, printed, None, note="the losses of the runs are not published")
+    yield record(
         "Appendix E",
         "correlation of lengths of given and generated answers",
         "0.88",
@@ -235,9 +230,9 @@ def _flops_estimate() -> Records:
             for shape in shapes
         ]
         name = f"gap between Eq. 9 and 6·N_a per token, with size, at S = {sparsity:g}"
-        yield _record("Appendix C and Figure 7", name, "falls", Reading(trend(gaps), family))
+        yield record("Appendix C and Figure 7", name, "falls", Reading(trend(gaps), family))
     for model_dim in widths:
         shape = _shape(model_dim, 0.98)
         router = FLOPS["abnar"].per_token(shape, 2048) / FLOPS["abnar-eq9"].per_token(shape, 2048) - 1
         name = f"share of the router in the FLOPs at d_model = {model_dim} and S = 0.98 ('negligible')"
-        yield _record("Appendix C", name, "<0.01", Reading(router, f"less than 1 % for {family}"))
+        yield record("Appendix C", name, "<0.01", Reading(router, f"less than 1 % for {family}"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 from moejax.laws.chinchilla import optimal_split, training_flops
 from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
-from moejax.reproduce.record import Number, Reading, Record, Records, readings, trend
+from moejax.reproduce.record import Number, Reading, Records, recorder, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
+record = recorder("chapter_002")
 
 BUDGET = 3.4e24
 DEEPSEEK_TOKENS = 14.8e12
@@ -44,12 +44,6 @@ def records() -> Records:
     yield from _conclusions()
 
 
-def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
-    return Record(
-        paper="chapter_002", where=where, quantity=quantity, published=published, readings=readings(*values), **rest
-    )
-
-
 def _design(active: Number, expansion: Number, tokens: Number) -> Design:
     return Design(params_active=active, params_total=active * expansion, tokens=tokens)
 
@@ -69,38 +63,38 @@ def _at_budget(active: Number, expansion: Number) -> float:
 def _dense_target() -> Records:
     where = "The Real Problem"
     dense = _flops(671e9, 13.4e12)
-    yield _record(where, "tokens for 671B at 20 per parameter", "13.4", 20 * 671e9 / 1e12, unit="T")
-    yield _record(where, "FLOPs of 671B on 13.4T tokens", "5.4e25", dense)
-    yield _record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "3e24", _flops(37e9, DEEPSEEK_TOKENS))
+    yield record(where, "tokens for 671B at 20 per parameter", "13.4", 20 * 671e9 / 1e12, unit="T")
+    yield record(where, "FLOPs of 671B on 13.4T tokens", "5.4e25", dense)
+    yield record(where, "FLOPs of DeepSeek-V3 (37B on 14.8T tokens)", "3e24", _flops(37e9, DEEPSEEK_TOKENS))
     fewer = dense / _flops(37e9, DEEPSEEK_TOKENS)
     rounded = Reading(dense / 3e24, "the ratio to the rounded 3e24 FLOPs", within=0.15)
     values = Reading(fewer, within=0.15), rounded
-    yield _record(where, "how many times cheaper than dense ('almost twenty')", "20", *values)
-    yield _record(LISTING, "FLOPs of DeepSeek-V3, line 17", "3.3e24", _flops(37e9, DEEPSEEK_TOKENS))
-    yield _record(LISTING, "FLOPs of a dense 671B on 14.8T tokens", "6.0e25", _flops(671e9, DEEPSEEK_TOKENS))
-    yield _record(LISTING, "how many times more than the mixture's", "18", 671 / 37)
-    yield _record("Intuition", "experts that serve a token, 8 of 256, as 1 in", "32", 256 / 8)
-    yield _record("Intuition", "G of the DeepSeek design", "18", 671 / 37)
+    yield record(where, "how many times cheaper than dense ('almost twenty')", "20", *values)
+    yield record(LISTING, "FLOPs of DeepSeek-V3, line 17", "3.3e24", _flops(37e9, DEEPSEEK_TOKENS))
+    yield record(LISTING, "FLOPs of a dense 671B on 14.8T tokens", "6.0e25", _flops(671e9, DEEPSEEK_TOKENS))
+    yield record(LISTING, "how many times more than the mixture's", "18", 671 / 37)
+    yield record("Intuition", "experts that serve a token, 8 of 256, as 1 in", "32", 256 / 8)
+    yield record("Intuition", "G of the DeepSeek design", "18", 671 / 37)
 
 
 def _constants() -> Records:
     by_symbol = {f.metadata["symbol"]: getattr(LAW, f.name) for f in dataclasses.fields(LAW)}
     for symbol, printed in CONSTANTS.items():
-        yield _record("Listing 1, lines 4-8", f"constant {symbol} of the law in use here", printed, by_symbol[symbol])
+        yield record("Listing 1, lines 4-8", f"constant {symbol} of the law in use here", printed, by_symbol[symbol])
 
 
 def _effective() -> Records:
     gain = LAW.effective(_design(1.0, 18.0, 1.0))
     effective = LAW.effective(_design(37e9, 18.1, 1.0))
-    yield _record(LISTING, "18^0.35, line 10", "2.83", gain, note="1.05e11 and 105B inherit it")
+    yield record(LISTING, "18^0.35, line 10", "2.83", gain, note="1.05e11 and 105B inherit it")
     for where in ("The effective parameter count", LISTING, SCALE):
-        yield _record(where, "N_eff of DeepSeek-V3, 37e9·18.1^0.35", "1.05e11", effective)
-    yield _record("The effective parameter count", "dense equivalent of DeepSeek-V3", "105", effective / 1e9, unit="B")
-    yield _record(SCALE, "G of DeepSeek-V3, 671/37", "18.1", 671 / 37)
+        yield record(where, "N_eff of DeepSeek-V3, 37e9·18.1^0.35", "1.05e11", effective)
+    yield record("The effective parameter count", "dense equivalent of DeepSeek-V3", "105", effective / 1e9, unit="B")
+    yield record(SCALE, "G of DeepSeek-V3, 671/37", "18.1", 671 / 37)
     slope = math.log2(LAW.effective(_design(1.0, 2.0, 1.0))) - 1
-    yield _record("Intuition", "exponent of G in the marginal gain", "-0.65", slope)
+    yield record("Intuition", "exponent of G in the marginal gain", "-0.65", slope)
     dense = LAW(_design(70e9, 1.0, 1e12)) - dense_slice(LAW, 1.0)(_design(70e9, 1.0, 1e12))
-    yield _record("The Mathematical Form", "G = 1 minus the dense law, nats", "0", float(dense))
+    yield record("The Mathematical Form", "G = 1 minus the dense law, nats", "0", float(dense))
 
 
 def _allocation() -> Records:
@@ -108,23 +102,23 @@ def _allocation() -> Records:
     one, two = (compute_optimal(LAW, BUDGET, expansion).value for expansion in (1.0, 2.0))
     note = "G enters N_act* through A·G^(-gamma·alpha), so that its exponent is -gamma·alpha/(alpha+beta)"
     size, tokens = (math.log2(two[name] / one[name]) for name in ("params_active", "tokens"))
-    yield _record(where, "exponent of G in N_act*", "-0.16", size, note=note)
-    yield _record(where, "exponent of G in D*, gamma·beta/(alpha+beta)", "0.158", tokens, note=note, implied=True)
+    yield record(where, "exponent of G in N_act*", "-0.16", size, note=note)
+    yield record(where, "exponent of G in D*, gamma·beta/(alpha+beta)", "0.158", tokens, note=note, implied=True)
     more = compute_optimal(LAW, 2 * BUDGET, 1.0).value
     for quantity, name, exponent in (
         ("N_act*, beta/(alpha+beta)", "params_active", "0.452"),
         ("D*, alpha/(alpha+beta)", "tokens", "0.548"),
     ):
-        yield _record(where, f"exponent of C in {quantity}", exponent, math.log2(more[name] / one[name]), implied=True)
+        yield record(where, f"exponent of C in {quantity}", exponent, math.log2(more[name] / one[name]), implied=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
     holds = "holds" if claim.holds else "fails"
-    yield _record(
+    yield record(
         where,
         "optimum with the exponent put right is stationary, a minimum, where a search ends",
         "holds",
         Reading(holds, "-gamma·alpha/(alpha+beta) for the exponent of G"),
     )
-    yield _record(
+    yield record(
         where,
         "compute-optimal dense size at 3.4e24 FLOPs",
         "70",
@@ -132,7 +126,7 @@ def _allocation() -> Records:
         unit="B",
     )
     mixture = Reading(claim.value["params_active"] / 1e9, within=0.05)
-    yield _record(where, "compute-optimal active size at 3.4e24 FLOPs, G = 18.1", "37", mixture, unit="B")
+    yield record(where, "compute-optimal active size at 3.4e24 FLOPs, G = 18.1", "37", mixture, unit="B")
 
 
 def _walkthrough() -> Records:
@@ -151,13 +145,13 @@ def _walkthrough() -> Records:
             values,
             strict=True,
         ):
-            yield _record(WALK, f"{name}: {quantity}", text, value, unit=unit)
+            yield record(WALK, f"{name}: {quantity}", text, value, unit=unit)
     order = sorted(losses, key=lambda name: losses[name])
-    yield _record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
+    yield record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
     dense, mixture, switch = losses.values()
-    yield _record(WALK, "DeepSeek's advantage over dense 70B", "0.056", dense - mixture, unit="nats")
+    yield record(WALK, "DeepSeek's advantage over dense 70B", "0.056", dense - mixture, unit="nats")
     note = "the order of the two rests on this difference"
-    yield _record(
+    yield record(
         WALK,
         "Switch's loss less that of dense 70B, 2.062 - 2.013",
         "0.049",
@@ -172,7 +166,7 @@ def _listing() -> Records:
     for name, (active, expansion, _, tokens_printed, loss_printed) in CONFIGURATIONS.items():
         affordable = [1e9 * 10 ** (k / 50) for k in range(251) if _flops(active, 1e9 * 10 ** (k / 50)) <= BUDGET]
         loss, tokens = min((float(LAW(_design(active, expansion, tokens))), tokens) for tokens in affordable)
-        yield _record(
+        yield record(
             LISTING,
             f"{name}: D* that the listing prints",
             tokens_printed,
@@ -180,34 +174,34 @@ def _listing() -> Records:
             unit="T",
             note="the annotated tokens are about a sixth of the budget",
         )
-        yield _record(LISTING, f"{name}: L* that the listing prints", loss_printed, loss, unit="nats")
-    yield _record(LISTING, "tokens of the 37B mixture over those of dense 70B", "2", 70 / 37)
+        yield record(LISTING, f"{name}: L* that the listing prints", loss_printed, loss, unit="nats")
+    yield record(LISTING, "tokens of the 37B mixture over those of dense 70B", "2", 70 / 37)
 
 
 def _frontier() -> Records:
     for active, printed in ((7e9, "80.9"), (70e9, "8.09")):
         value = _affordable(active) / 1e12
         values = value, Reading(value, "cut off, not rounded", "down")
-        yield _record(FRONTIER, f"D_max at {active / 1e9:g}B activated", printed, *values, unit="T")
+        yield record(FRONTIER, f"D_max at {active / 1e9:g}B activated", printed, *values, unit="T")
     cells = {(active, g): _at_budget(active, g) for active in GRID_ACTIVE for g in GRID_EXPANSION}
     active, expansion = min(cells, key=lambda cell: cells[cell])
     note = "the loss falls with G without end, so that the best G is the largest of the grid"
-    yield _record(FRONTIER, "activated parameters of the best cell", "37", active / 1e9, unit="B")
-    yield _record(FRONTIER, "G of the best cell (16 to 24)", "<=24", expansion, note=note)
-    yield _record(FRONTIER, "tokens of the best cell", "14", Reading(_affordable(active) / 1e12, within=0.05), unit="T")
-    yield _record(FRONTIER, "cells of the grid, 6 by 7", "42", len(cells))
-    yield _record("Observations, 1", "evaluations of a 50 by 50 grid ('ten thousand')", "10000", 50 * 50)
+    yield record(FRONTIER, "activated parameters of the best cell", "37", active / 1e9, unit="B")
+    yield record(FRONTIER, "G of the best cell (16 to 24)", "<=24", expansion, note=note)
+    yield record(FRONTIER, "tokens of the best cell", "14", Reading(_affordable(active) / 1e12, within=0.05), unit="T")
+    yield record(FRONTIER, "cells of the grid, 6 by 7", "42", len(cells))
+    yield record("Observations, 1", "evaluations of a 50 by 50 grid ('ten thousand')", "10000", 50 * 50)
 
 
 def _at_scale() -> Records:
     mixture = float(LAW(_design(37e9, 18.1, DEEPSEEK_TOKENS)))
     dense = optimal_split(dense_slice(LAW, 1.0), 3e24)
     loss = float(LAW(_design(dense["params_active"], 1.0, dense["tokens"])))
-    yield _record(SCALE, "loss of DeepSeek-V3 at 14.8T tokens", "1.96", mixture, unit="nats")
-    yield _record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", dense["params_active"] / 1e9, unit="B")
-    yield _record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", dense["tokens"] / 1e12, unit="T")
-    yield _record(SCALE, "dense optimum at 3e24 FLOPs: loss", "2.02", loss, unit="nats")
-    yield _record(SCALE, "advantage of the mixture", "0.06", loss - mixture, unit="nats")
+    yield record(SCALE, "loss of DeepSeek-V3 at 14.8T tokens", "1.96", mixture, unit="nats")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: parameters", "65", dense["params_active"] / 1e9, unit="B")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: tokens", "7.7", dense["tokens"] / 1e12, unit="T")
+    yield record(SCALE, "dense optimum at 3e24 FLOPs: loss", "2.02", loss, unit="nats")
+    yield record(SCALE, "advantage of the mixture", "0.06", loss - mixture, unit="nats")
 
 
 def _gap(flops: Number, expansion: Number) -> float:
@@ -222,17 +216,17 @@ def _conclusions() -> Records:
     gaps = [_gap(flops, 18.1) for flops in budgets]
     crossings = sum(one * other < 0 for one, other in itertools.pairwise(gaps))
     note = "the mixture's optimum lies below the dense one at every compute from 1e15 to 1e30"
-    yield _record(
+    yield record(
         where, "budgets at which mixtures start to win (one, near 5e22 FLOPs)", "1", crossings, note=note, implied=True
     )
     slope = math.log10(gaps[-1] / gaps[-2])
     note = f"the gap goes with compute to the power {slope:.4f}"
-    yield _record(where, "the gap between mixture and dense, with compute", "rises", trend(gaps), note=note)
+    yield record(where, "the gap between mixture and dense, with compute", "rises", trend(gaps), note=note)
     better = all(_gap(flops, g) > 0 for flops in (1e23, 1e24, 1e25) for g in (4.5, 8.0, 18.1, 64.0))
-    yield _record(where, "above 5e22 FLOPs every G > 4 beats dense", "yes", "yes" if better else "no")
+    yield record(where, "above 5e22 FLOPs every G > 4 beats dense", "yes", "yes" if better else "no")
     above = any(_at(7e9, 16.0, flops) > _at(7e9, 1.0, flops) for flops in budgets)
     note = "at equal N_act and D a larger G can only lower the law's loss"
-    yield _record(
+    yield record(
         "Visualizing",
         "at small compute Switch lies above the dense curve of equal N_act",
         "yes",
@@ -241,14 +235,14 @@ def _conclusions() -> Records:
     )
     low, high = (dataclasses.replace(LAW, expansion_exponent=gamma) for gamma in (0.25, 0.38))
     design = _design(37e9, 18.1, DEEPSEEK_TOKENS)
-    yield _record(
+    yield record(
         "Engineering Reality, 1",
         "what gamma = 0.25 for 0.38 changes in the loss of 671B",
         "0.1",
         float(low(design) - high(design)),
         unit="nats",
     )
-    yield _record(
+    yield record(
         "Engineering Reality, 3",
         "misprediction by a single beta",
         "0.02",
@@ -257,7 +251,7 @@ def _conclusions() -> Records:
         note="the betas of the domains are not printed",
     )
     rising = trend([_at_budget(37e9, g) for g in GRID_EXPANSION])
-    yield _record("The empirical signal", "loss with G at equal N_act and compute", "falls", rising)
+    yield record("The empirical signal", "loss with G at equal N_act and compute", "falls", rising)
 
 
 def _at(active: Number, expansion: Number, flops: Number) -> float:

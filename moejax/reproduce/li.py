@@ -7,14 +7,15 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.laws import resources
-from moejax.laws.accounting import flops_per_token
+from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Number, Reading, Record, Records, readings, same, trend
+from moejax.reproduce.record import Number, Reading, Records, recorder, same, trend
 
 TITLE = 'Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026)'
+record = recorder("li")
 
 LAW = published("resources", "li-2026").law
 MODEL_DIM, DENSE_HIDDEN, LAYERS, SEQUENCE = 1408, 3904, 16, 16384.0
@@ -47,6 +48,7 @@ def records() -> Records:
     """Every number of the document."""
     for name, shape in BACKBONES.items():
         yield from _identities(name, *shape)
+    yield from _approximation()
     yield from _token_multiplier()
     yield from _doubling()
     yield from _shapes()
@@ -54,11 +56,7 @@ def records() -> Records:
     yield from _recipe()
     for where, losses in TABLES_4_TO_6.items():
         for loss in losses:
-            yield _record(where, f"measured {loss}", loss, None, note="the runs are not published")
-
-
-def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
-    return Record(paper="li", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
+            yield record(where, f"measured {loss}", loss, None, note="the runs are not published")
 
 
 def _model(experts: int, top_k: int, hidden: int, shared: int, dense_layers: int = 0) -> Architecture:
@@ -118,7 +116,7 @@ def _identities(name: str, experts: int, top_k: int, hidden: int, shared: int) -
     }
     for where, (left, right) in sides.items():
         inputs = {"D_m": MODEL_DIM, "L": LAYERS, "S": SEQUENCE, "mu": mu, "beta": beta, "alpha": ALPHA}
-        yield _record(where, f"identity between formula and count, {name}", "holds", same(left, right), inputs=inputs)
+        yield record(where, f"identity between formula and count, {name}", "holds", same(left, right), inputs=inputs)
 
 
 def _design(rate: Number, mu: Number = 22.0) -> Design:
@@ -133,25 +131,24 @@ def _token_multiplier() -> Records:
         exact = float(LAW(_design(rate))["token_multiplier"])
         without = float(_short_sequences(rate))
         name = f"tokens of the mixture over the dense model's at r_a = {rate:g}, zeta = 88, mu = 22 ('roughly 1/r_a')"
-        yield _record(
-            "Abstract of Appendix A and Eq. 26",
+        yield record(
+            "Appendix A and Eq. 26",
             name,
             f"{1 / rate:.4g}",
             Reading(exact, within=0.15),
             Reading(without, "short sequences (S = 128), where attention scores weigh nothing", within=0.15),
             inputs={"S": SEQUENCE, "gamma_m": round(context, 3)},
-            note="at S = 16384 attention scores, which do not fall with r_a, are a large part of the FLOPs",
+            note="S = 16384 is stated for the search over shapes; there attention scores, which do not fall with r_a, "
+            "are most of a sparse model's FLOPs",
         )
     ratios = [float(LAW(_design(rate))["compute_ratio"]) for rate in rates]
     steps = [later - earlier for earlier, later in itertools.pairwise(ratios)]
-    yield _record(
-        "Eq. 23 and Figure 1a", "R_c is linear in r_a, but for a constant", "holds", same(steps[0], steps[-1])
-    )
-    yield _record("A.4", "forward FLOPs per token of the mixture, with r_a", "rises", trend(ratios))
+    yield record("Eq. 23 and Figure 1a", "R_c is linear in r_a, but for a constant", "holds", same(steps[0], steps[-1]))
+    yield record("A.4", "forward FLOPs per token of the mixture, with r_a", "rises", trend(ratios))
     value = flops_per_token(_dense(), SEQUENCE).training / flops_per_token(_dense(), SEQUENCE).forward
-    yield _record("Eq. 5", "C over M·D", "3", value)
+    yield record("Eq. 5", "C over M·D", "3", value)
     note = "Eq. 5 has C = 3·M·D with M of the forward pass"
-    yield _record("Table 7", "C over M·D", "1", value, note=note)
+    yield record("Table 7", "C over M·D", "1", value, note=note)
 
 
 def _short_sequences(rate: Number) -> Any:
@@ -168,39 +165,58 @@ def _doubling() -> Records:
             found = LAW(_design(0.2, mu))
             values.append(Reading(float(found[f"{name}_doubled"] / found[name]), reading, within=0.1))
         note = "the constant of Eq. 27 makes it 2.4 at r_a = 0.2 and mu = 22"
-        yield _record(where, f"growth of {quantity} from 7B to 14B at r_a = 0.2 ('roughly 2')", "2", *values, note=note)
+        yield record(where, f"growth of {quantity} from 7B to 14B at r_a = 0.2 ('roughly 2')", "2", *values, note=note)
     bare = resources.activation_rate(0.0, 22.0)
-    yield _record(where, "least r_a at mu = 22, attention alone, in percent", None, 100 * bare)
+    yield record(where, "least r_a at mu = 22, attention alone, in percent", None, 100 * bare)
+
+
+def _approximation() -> Records:
+    """What the small terms that Eqs. 14 and 15 leave out come to."""
+    for name, shape in BACKBONES.items():
+        counts = params(_model(*shape))
+        for quantity, exact, short in (
+            ("N, by Eq. 14", counts.total, PARAMS["resources"].total(_model(*shape))),
+            ("N_a, by Eq. 15", counts.active, PARAMS["resources"].active(_model(*shape))),
+        ):
+            left = 1 - short / (exact - counts.vocabulary)
+            where = "Eqs. 14 and 15"
+            yield record(
+                where, f"share of {quantity}, in norms and router ('small terms'), {name}", "<0.01", left, implied=True
+            )
+        one_dense = _model(*shape, dense_layers=1)
+        rate = PARAMS["resources"].active(one_dense) / PARAMS["resources"].total(one_dense)
+        whole = PARAMS["resources"].active(_model(*shape)) / PARAMS["resources"].total(_model(*shape))
+        yield record("Eq. 18", f"r_a by it over r_a with one dense layer of {LAYERS}, {name}", None, whole / rate)
 
 
 def _shapes() -> Records:
-    yield _record("Appendix C.3", "zeta at D_m = 1408 and L = 16", "88", MODEL_DIM / LAYERS)
+    yield record("Appendix C.3", "zeta at D_m = 1408 and L = 16", "88", MODEL_DIM / LAYERS)
     for heads, head_dim, where in ((22, 64, "Appendix C.2"), (11, 128, "Appendix C.3")):
-        yield _record(where, f"D_m of H = {heads} heads of {head_dim}", str(MODEL_DIM), heads * head_dim)
+        yield record(where, f"D_m of H = {heads} heads of {head_dim}", str(MODEL_DIM), heads * head_dim)
 
 
 def _other_papers() -> Records:
     kimi = CATALOGUE["kimi-k2"].architecture
     small = CATALOGUE["deepseek-moe-16b"]
     total, active = small.computed()
-    yield _record("Appendix B.2", "sparsity of Kimi K2", "48", kimi.num_experts / kimi.top_k)
-    yield _record("Appendix B.2", "experts that serve a token in Kimi K2", "8", kimi.top_k)
-    yield _record("Appendix B.2", "shared experts of Kimi K2", "1", kimi.num_shared_experts)
-    yield _record("Appendix B.2", "routed experts of Kimi K2", "384", kimi.num_experts)
-    yield _record("Appendix B.1", "total parameters of DeepSeekMoE", "16", total / 1e9, unit="B")
+    yield record("Appendix B.2", "sparsity of Kimi K2", "48", kimi.num_experts / kimi.top_k)
+    yield record("Appendix B.2", "experts that serve a token in Kimi K2", "8", kimi.top_k)
+    yield record("Appendix B.2", "shared experts of Kimi K2", "1", kimi.num_shared_experts)
+    yield record("Appendix B.2", "routed experts of Kimi K2", "384", kimi.num_experts)
+    yield record("Appendix B.1", "total parameters of DeepSeekMoE", "16", total / 1e9, unit="B")
     share = Reading(100 * active / 7e9, within=0.05)
-    yield _record("Appendix B.1", "computations of DeepSeekMoE over a dense 7B's ('about 40 %')", "40", share, unit="%")
-    yield _record("Appendix B.1", "active parameters of a dense 7B over DeepSeekMoE's", "2.5", 7e9 / active)
+    yield record("Appendix B.1", "computations of DeepSeekMoE over a dense 7B's ('about 40 %')", "40", share, unit="%")
+    yield record("Appendix B.1", "active parameters of a dense 7B over DeepSeekMoE's", "2.5", 7e9 / active)
 
 
 def _recipe() -> Records:
     for name, (own, llama, printed) in TABLE_8.items():
-        yield _record("Table 8", f"difference of {name}", printed, own - llama, unit="%")
-    yield _record("Table 8", "sum of the recipe", "100.0", sum(own for own, _, _ in TABLE_8.values()), unit="%")
+        yield record("Table 8", f"difference of {name}", printed, own - llama, unit="%")
+    yield record("Table 8", "sum of the recipe", "100.0", sum(own for own, _, _ in TABLE_8.values()), unit="%")
     llama = sum(llama for _, llama, _ in TABLE_8.values())
     note = "LLaMA-1 has 2.5 % of arXiv, which makes it 100"
-    yield _record("Table 8", "sum of the LLaMA-1 recipe", "100.0", llama, unit="%", note=note)
+    yield record("Table 8", "sum of the LLaMA-1 recipe", "100.0", llama, unit="%", note=note)
     parts = 1.69 + 0.13 + 3.24
-    yield _record("Table 8", "Wikipedia, summed over its languages", "5.06", parts, unit="%")
-    yield _record("Table 8", "web data of LLaMA-1, summed over its parts", "82.00", 67.0 + 15.0, unit="%")
-    yield _record("Appendix E", "generic web data ('roughly 80 %')", "80", TABLE_8["WebData-en"][0], unit="%")
+    yield record("Table 8", "Wikipedia, summed over its languages", "5.06", parts, unit="%")
+    yield record("Table 8", "web data of LLaMA-1, summed over its parts", "82.00", 67.0 + 15.0, unit="%")
+    yield record("Appendix E", "generic web data ('roughly 80 %')", "80", TABLE_8["WebData-en"][0], unit="%")

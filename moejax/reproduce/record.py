@@ -200,6 +200,17 @@ def readings(*values: Reading | Value) -> tuple[Reading, ...]:
     return tuple(value if isinstance(value, Reading) else Reading(value) for value in values)
 
 
+def recorder(paper: str) -> Callable[..., Record]:
+    """``record(where, quantity, published, *values, **rest)`` for one paper."""
+
+    def record(where: str, quantity: str, published: str | None, *values: Reading | Value, **rest: Any) -> Record:
+        return Record(
+            paper=paper, where=where, quantity=quantity, published=published, readings=readings(*values), **rest
+        )
+
+    return record
+
+
 def trend(values: Any) -> str:
     """``rises`` or ``falls``, if the values do from each to the next, without exception; ``turns`` otherwise."""
     numbers = [float(value) for value in values]

@@ -11,7 +11,9 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Reading, Record, Records, readings, short
+from moejax.reproduce.record import Reading, Records, recorder, short
+
+record = recorder("tian")
 
 GROUPS = (
     (8, 384, 8, 2, 320, "1.52e-3", "98", 2e18, "1.52e-3", "1280"),
@@ -87,10 +89,6 @@ def records() -> Records:
     yield from _sums()
 
 
-def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
-    return Record(paper="tian", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
-
-
 UNITS = {"learning_rate": 1.0, "batch_tokens": 4096.0}
 """What the columns eta and B of Tables 8 to 12 are measured in: batches are of sequences of 4096 tokens."""
 
@@ -102,22 +100,22 @@ def _hyperparameters() -> Records:
         at = f"at {short(flops)} FLOPs"
         found = law(Design(flops=flops))
         eta, sequences = (Reading(found[name] / unit, within=0.02) for name, unit in UNITS.items())
-        yield _record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
-        yield _record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
+        yield record("Tables 8 to 11", f"eta {at}, by Eq. 5", rate, eta, note=note)
+        yield record("Tables 8 to 11", f"B {at}, by Eq. 5", batch, sequences, unit="sequences", note=note)
         slip = "Tables 8 to 11 have a tenth of it at the same FLOPs"
-        yield _record("Table 12", f"eta {at}, as Table 8 has it", rate_12, float(rate), note=slip)
+        yield record("Table 12", f"eta {at}, as Table 8 has it", rate_12, float(rate), note=slip)
     first, last = GROUPS[0], GROUPS[-1]
     decades = math.log(last[7] / first[7])
     for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
         slope = math.log(float(last[column]) / float(first[column])) / decades
-        yield _record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
+        yield record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
 
 
 def _granularity() -> Records:
     for _, width, *_ in GROUPS:
         for experts, expert in zip(EXPERTS, TABLE_9[width], strict=True):
             note = "d_expert is rounded to a whole number"
-            yield _record(
+            yield record(
                 "Table 9",
                 f"G of {experts} experts at d_model = {width}",
                 str(experts // 32),
@@ -126,22 +124,22 @@ def _granularity() -> Records:
             )
     for _, width, _, _, expert, *_ in GROUPS:
         note = "d_expert = 320 where 384 would give 2"
-        yield _record("Table 8", f"G at d_model = {width} (Figure 4: fixed at 2)", "2.0", 2 * width / expert, note=note)
+        yield record("Table 8", f"G at d_model = {width} (Figure 4: fixed at 2)", "2.0", 2 * width / expert, note=note)
     for experts, printed in TABLE_15.items():
         expert = 64 * 768 / experts
         note = "Table 9 has 256 for the same model"
-        yield _record("Table 15", f"d_expert of {experts} experts at d_model = 768", printed, expert, note=note)
+        yield record("Table 15", f"d_expert of {experts} experts at d_model = 768", printed, expert, note=note)
 
 
 def _shared_experts() -> Records:
     for (_, width, *_), printed in zip(GROUPS, TABLE_10_SHARED, strict=True):
         note = "the caption fixes E_a + E_s = 12, and E_a is 11"
-        yield _record("Table 10", f"E_s beside E_a = 11 at d_model = {width}", printed, 12 - 11, note=note)
+        yield record("Table 10", f"E_s beside E_a = 11 at d_model = {width}", printed, 12 - 11, note=note)
     shares = [100 * shared / 12 for shared in (10, 8, 6, 4, 1, 0)]
     for printed in ("83.3", "16.7", "8.3"):
         nearest = min(shares, key=lambda share, printed=printed: abs(share - float(printed)))
         note = "no row of Table 10 has two shared experts of twelve active ones"
-        yield _record(
+        yield record(
             "Appendix F.3", f"S = {printed} % among the rows of Table 10", printed, nearest, unit="%", note=note
         )
 
@@ -149,7 +147,7 @@ def _shared_experts() -> Records:
 def _dense_layers() -> Records:
     for _, width, *_, ffn in GROUPS:
         note = "Appendix F.4 sets it to the width of the active experts together, 3·d_expert, for equal FLOPs"
-        yield _record(
+        yield record(
             "Table 11", f"d_ffn of the dense layers at d_model = {width}", ffn, 3 * TABLE_9[width][0], note=note
         )
 
@@ -175,9 +173,9 @@ def _equal_compute() -> Records:
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
         name = f"standard deviation of M in the group of {short(flops)} FLOPs, as a share ('constant')"
-        yield _record(where, name, "<0.001", *(Reading(share, form) for form, share in spread.items()), note=note)
+        yield record(where, name, "<0.001", *(Reading(share, form) for form, share in spread.items()), note=note)
     values = [Reading(share, form) for form, share in most.items()]
-    yield _record(where, "largest of the six standard deviations", "<0.001", *values, note=note)
+    yield record(where, "largest of the six standard deviations", "<0.001", *values, note=note)
 
 
 def _attention_share(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:
@@ -205,14 +203,14 @@ def _mean(scores: tuple[float, ...]) -> tuple[Any, ...]:
 
 
 def _sums() -> Records:
-    yield _record("Table 4", "sum of the shares of the training data", "100.0", sum(TABLE_4), unit="%")
+    yield record("Table 4", "sum of the shares of the training data", "100.0", sum(TABLE_4), unit="%")
     for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
         for category, row in TABLE_7.items():
-            yield _record("Tables 2 and 7", f"mean of {category}, {model}", row[which], *_mean(row[2 + which]))
+            yield record("Tables 2 and 7", f"mean of {category}, {model}", row[which], *_mean(row[2 + which]))
         scores = [score for row in TABLE_7.values() for score in row[2 + which]]
         means = statistics.mean(statistics.mean(row[2 + which]) for row in TABLE_7.values())
         values = means, Reading(statistics.mean(scores), "the mean of all 34 scores, not of the five categories")
-        yield _record("Tables 2 and 7", f"overall mean, {model}", ("44.0", "45.5")[which], *values)
+        yield record("Tables 2 and 7", f"overall mean, {model}", ("44.0", "45.5")[which], *values)
     code = TABLE_7["Code"]
-    yield _record("Appendix H", "MoE-mini's lead on HumanEval-Plus", ">16", code[3][2] - code[2][2])
-    yield _record("Appendix H", "MoE-mini's lead overall, 45.5 - 44.0", "1.5", 45.5 - 44.0)
+    yield record("Appendix H", "MoE-mini's lead on HumanEval-Plus", ">16", code[3][2] - code[2][2])
+    yield record("Appendix H", "MoE-mini's lead overall, 45.5 - 44.0", "1.5", 45.5 - 44.0)

@@ -11,7 +11,9 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor_practice import routed_experts_factor
-from moejax.reproduce.record import Number, Reading, Record, Records, readings
+from moejax.reproduce.record import Number, Reading, Record, Records, recorder
+
+record = recorder("zhao")
 
 UP = "rounded up to whole millions"
 
@@ -120,10 +122,6 @@ def records() -> Records:
     yield from _anomalies()
 
 
-def _record(where: str, quantity: str, published: str | None, *values: Any, **rest: Any) -> Record:
-    return Record(paper="zhao", where=where, quantity=quantity, published=published, readings=readings(*values), **rest)
-
-
 def _shape(name: str, *, experts: Number = 32, top_k: Number = 4, shared: Number = 1, expert_hidden: Any = None) -> Any:
     layers, heads, hidden, expert, *_ = SHAPES[name]
     return Architecture(
@@ -149,14 +147,14 @@ def _active(architecture: Any) -> float:
 
 
 def _millions(where: str, quantity: str, printed: str, value: Number, **rest: Any) -> Record:
-    return _record(where, quantity, printed, value, Reading(value, UP, "up"), unit="M", **rest)
+    return record(where, quantity, printed, value, Reading(value, UP, "up"), unit="M", **rest)
 
 
 def _sizes() -> Records:
     for name, (*_, total, active) in SHAPES.items():
         value, where = _total(_shape(name)), "Table 1"
         if name.endswith("B"):
-            yield _record(where, f"total size of the {name} model", total, value / 1e3, unit="B")
+            yield record(where, f"total size of the {name} model", total, value / 1e3, unit="B")
         else:
             yield _millions(where, f"total size of the {name} model", total, value)
         yield _millions(where, f"activated size of the {name} model", active, _active(_shape(name)))
@@ -174,10 +172,10 @@ def _sizes() -> Records:
     for printed, wide in INFERRED.items():
         value = _active(_shape("3.96B", top_k=wide, shared=0))
         reading = f"the 3.96B shape of Table 1 with G·d_expert = {wide}·1024, which is printed nowhere"
-        yield _record("Table 6", f"N_a = {printed}M at N = 3.96B", printed, None, Reading(value, reading), unit="M")
+        yield record("Table 6", f"N_a = {printed}M at N = 3.96B", printed, None, Reading(value, reading), unit="M")
     for printed in NO_SHAPE:
         note = "the layers and widths of this size are not printed"
-        yield _record("Table 6", f"size {printed}M", printed, None, unit="M", note=note)
+        yield record("Table 6", f"size {printed}M", printed, None, unit="M", note=note)
 
 
 def _appendix_h() -> Records:
@@ -186,13 +184,13 @@ def _appendix_h() -> Records:
         factor = routed_experts_factor(widening, 20, 0.2, 128)
         inputs = {"u": widening, "G": 20, "S": 0.2, "base": "Table 1, 2.40B, every expert cut into four"}
         model = _shape("2.40B", experts=128 * factor, top_k=16, shared=4, expert_hidden=widening * 224)
-        yield _record(where, f"d_expert at u = {widening}", width, widening * SHAPES["2.40B"][3] / 4, inputs=inputs)
-        yield _record(where, f"n_e at u = {widening}, by Eq. 35", experts, 128 * factor, inputs=inputs)
+        yield record(where, f"d_expert at u = {widening}", width, widening * SHAPES["2.40B"][3] / 4, inputs=inputs)
+        yield record(where, f"n_e at u = {widening}, by Eq. 35", experts, 128 * factor, inputs=inputs)
         yield _millions(where, f"N_a at u = {widening}", active, _active(model), inputs=inputs)
-        yield _record(where, f"N at u = {widening}", "2.4", _total(model) / 1e3, unit="B", inputs=inputs)
+        yield record(where, f"N at u = {widening}", "2.4", _total(model) / 1e3, unit="B", inputs=inputs)
     most = max(float(experts) for _, experts, _ in APPENDIX_H.values())
     note = "Section 3 says so of the validation, and Appendix H has 260 already in the runs for fitting"
-    yield _record("Abstract and Section 3", "most experts in any experiment", "<=256", most, note=note)
+    yield record("Abstract and Section 3", "most experts in any experiment", "<=256", most, note=note)
 
 
 def _counts() -> Records:
@@ -200,11 +198,11 @@ def _counts() -> Records:
     fitting = [run for run in runs if not run.validation]
     # The experiments on G alone use whole numbers of experts that no other fitting run uses.
     marginal = [run for run in fitting if run.experts in (1, 2, 3, 4, 8, 16)]
-    yield _record("Abstract and Table 6", "experiments", "446", len(runs))
-    yield _record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
-    yield _record("Appendix C.1", "small experiments on G alone", "90", len(marginal))
-    yield _record("Appendix C.1", "experiments for validation", "88", len(runs) - len(fitting))
-    yield _record(
+    yield record("Abstract and Table 6", "experiments", "446", len(runs))
+    yield record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
+    yield record("Appendix C.1", "small experiments on G alone", "90", len(marginal))
+    yield record("Appendix C.1", "experiments for validation", "88", len(runs) - len(fitting))
+    yield record(
         "Appendix C.1",
         "different settings among the experiments",
         "446",
@@ -244,9 +242,9 @@ def _ranges() -> Records:
             without = pick(getattr(run, field) for run in own if run.index < 268 or run.validation) / unit
             small = Reading(without, "a range of the 268 fitted runs, without the small ones on G")
             note = RANGE_NOTES.get((group, name, end), "")
-            yield _record("Appendix L", f"{end} {name}, {group}", text, value, small, note=note)
+            yield record("Appendix L", f"{end} {name}, {group}", text, value, small, note=note)
     own = [run.experts for run in runs if run.validation]
-    yield _record("Section 4.5", "lowest G, validation", "2", min(own))
+    yield record("Section 4.5", "lowest G, validation", "2", min(own))
 
 
 def _anomalies() -> Records:
@@ -257,19 +255,17 @@ def _anomalies() -> Records:
     missing = every - cells
     value = missing.pop()[0] / 1e9 if len(missing) == 1 else None
     note = "the row repeats row 413, and rows 409 to 426 otherwise cross three D with six G"
-    yield _record("Table 6", "D of row 419", "10", value, unit="B", note=note)
+    yield record("Table 6", "D of row 419", "10", value, unit="B", note=note)
     steep = [run.index for run in runs if run.shared > 0.7]
     note = f"rows {', '.join(map(str, steep))}"
-    yield _record("Appendix L", "runs with S above the stated 0.7", "0", len(steep), note=note, implied=True)
+    yield record("Appendix L", "runs with S above the stated 0.7", "0", len(steep), note=note, implied=True)
     fitted = {run.setting: run.index for run in runs if not run.validation}
     again = {run.index: fitted[run.setting] for run in runs if run.validation and run.setting in fitted}
     note = f"rows {', '.join(map(str, again))} have the settings of rows {', '.join(map(str, again.values()))}"
-    yield _record(
-        "Appendix L", "validation runs that repeat a fitted setting", "0", len(again), note=note, implied=True
-    )
+    yield record("Appendix L", "validation runs that repeat a fitted setting", "0", len(again), note=note, implied=True)
     broken = Counter(run.experts for run in runs if run.experts % 1)
     note = "they have G = 2.5 with S = 0.2, half a shared expert and two routed ones"
-    yield _record(
+    yield record(
         "Table 6",
         "runs whose G is a whole number, as the count n_k + n_s of Eq. 2",
         "446",

@@ -1,0 +1,96 @@
+"""Tian et al. (2025): MoE-mini and Dense-6.1B, and the activation ratios that the text quotes (Tables 1 and 3)."""
+
+from __future__ import annotations
+
+from moejax.laws.accounting import params
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.conventions import FLOPS, PARAMS
+from moejax.laws.design import Design
+from moejax.reproduce.record import Reading, Records, recorder
+
+record = recorder("tian")
+MINI, DENSE = (CATALOGUE[name].architecture for name in ("moe-mini", "dense-6.1b"))
+
+
+def records() -> Records:
+    """Every number about the two models."""
+    yield from _activation_ratios()
+    yield from _sizes()
+
+
+def _activation_ratios() -> Records:
+    routed = "routed experts alone: E_a/E"
+    both = "shared experts counted among the active but not among all: (E_a + E_s)/E"
+    for where, experts, active, printed in (
+        ("Abstract, A of MoE-mini's prediction", 384, 12, "3.1"),
+        ("Section 5, A of MoE-mini", 384, 12, "3.4"),
+        ("Section 4.1, lowest A (1/128)", 256, 2, "0.8"),
+        ("Appendix E.1, A of 4 of 64 experts", 64, 4, "7.8"),
+        ("Figure 8, lowest A (2 of 64)", 64, 2, "4.7"),
+        ("Figure 8, highest A (6 of 64)", 64, 6, "10.9"),
+        ("Appendix C, A of 1/32", 64, 2, "3.1"),
+    ):
+        design = Design(num_experts=experts, top_k=active, num_shared_experts=1)
+        values = (
+            float(design.activation_ratio) * 100,
+            Reading(100 * active / experts, routed),
+            Reading(100 * float(design.active_experts) / experts, both),
+        )
+        section, quantity = where.split(", ", 1)
+        note = "Table 3 defines A as (E_a + E_s)/(E + E_s)"
+        yield record(section, quantity, printed, *values, unit="%", note=note)
+
+
+def _sizes() -> Records:
+    layers = [
+        Reading(PARAMS["tian"].total(MINI.replace(num_dense_layers=dense)) / 1e9, name)
+        for dense, name in ((0, ""), (1, "one dense layer, whose number is not printed"))
+    ]
+    yield record("Table 1", "N of MoE-mini, without the vocabulary", "17.5", *layers, unit="B")
+    for quantity in ("N", "N_a"):
+        yield record("Table 1", f"{quantity} of Dense-6.1B", "6.11", PARAMS["tian"].total(DENSE) / 1e9, unit="B")
+    with_router = PARAMS["tian"].active(MINI) / 1e9
+    without = with_router - params(MINI).router / 1e9
+    values = with_router, Reading(without, "the router left out")
+    yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B")
+    yield record("Table 1", "N_a of MoE-mini in its name (A0.8B)", "0.8", *values, unit="B")
+    yield record(
+        "Table 1 and Section 5",
+        "G of MoE-mini",
+        "12",
+        2 * MINI.model_dim / MINI.expert_hidden,
+        note="G = 12 would need d_expert = 341; Table 1 has 384",
+    )
+    dense = PARAMS["tian"].active(DENSE) / 1e9
+    yield record("Section 5", "active parameters of Dense-6.1B over MoE-mini's", ">7", dense / with_router)
+    share = (
+        100 * with_router / dense,
+        Reading(100 * without / dense, "the router left out"),
+        Reading(100 * without / dense, "the router left out, and cut off", "down"),
+    )
+    yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "13", *share, unit="%")
+    ratios = [
+        Reading(_ratio(name), reading)
+        for name, reading in (
+            ("tian", ""),
+            ("exact", "all products, logits too"),
+            ("tian-printed", "Eqs. 10 to 12 as printed"),
+        )
+    ]
+    note = "seven is the ratio of active parameters"
+    yield record(
+        "Abstract", "training FLOPs per token of Dense-6.1B over MoE-mini's ('over 7')", ">7", *ratios, note=note
+    )
+    yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
+    hours = 360_000 + 200_000 + 120_000
+    yield record("Appendix L", "GPU-hours, summed over the three parts", "680000", hours)
+    yield record(
+        "Section 1",
+        "active parameters of a 7B dense model over DeepSeekMoE's",
+        "2.5",
+        7e9 / CATALOGUE["deepseek-moe-16b"].params_active,
+    )
+
+
+def _ratio(convention: str) -> float:
+    return FLOPS[convention].per_token(DENSE, 4096) / FLOPS[convention].per_token(MINI, 4096)
