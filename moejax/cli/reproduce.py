@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = _read(Path(arguments.verdicts)) if arguments.verdicts else recorded()
     with progress_display() as update:
         records = reproduce(papers, update)
-    text = json.dumps([record.as_json() for record in records], indent=2, ensure_ascii=False)
+    text = json.dumps([record.as_json() for record in records], indent=2, ensure_ascii=False, allow_nan=False)
     if arguments.json == "-":
         print(text)
     else:

@@ -236,3 +236,28 @@ def _flops_estimate() -> Records:
         router = FLOPS["abnar"].per_token(shape, 2048) / FLOPS["abnar-eq9"].per_token(shape, 2048) - 1
         name = f"share of the router in the FLOPs at d_model = {model_dim} and S = 0.98 ('negligible')"
         yield record("Appendix C", name, "<0.01", Reading(router, f"less than 1 % for {family}"))
+    yield from _multipliers()
+
+
+def _multipliers() -> Records:
+    """What one more of each costs in our count of the document's estimator."""
+    shape, context, where = _shape(1024, 0.9), 2048, "Appendix C"
+
+    def more(architecture: Architecture, tokens: int = context) -> Number:
+        return FLOPS["abnar"].per_token(architecture, tokens) - FLOPS["abnar"].per_token(shape, context)
+
+    width, layers = shape.model_dim, shape.num_layers
+    each = {
+        "C, FLOPs per parameter of the unembedding": (
+            "6",
+            more(shape.replace(vocab_size=shape.vocab_size + 1)) / width,
+        ),
+        "R, FLOPs per parameter of the router": (
+            "14",
+            more(shape.replace(num_experts=shape.num_experts + 1)) / (width * layers),
+        ),
+        "2C, FLOPs per width and token of context": ("12", more(shape, context + 1) / (width * layers)),
+        "12C, FLOPs per expert and squared width at G = 1": ("72", more(shape.replace(top_k=2)) / (width**2 * layers)),
+    }
+    for quantity, (printed, value) in each.items():
+        yield record(where, quantity, printed, value)

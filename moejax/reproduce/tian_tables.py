@@ -11,7 +11,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Reading, Records, recorder, short
+from moejax.reproduce.record import Number, Reading, Records, recorder, short
 
 record = recorder("tian")
 
@@ -86,6 +86,7 @@ def records() -> Records:
     yield from _shared_experts()
     yield from _dense_layers()
     yield from _equal_compute()
+    yield from _attention()
     yield from _sums()
 
 
@@ -169,7 +170,7 @@ def _equal_compute() -> Records:
     where, most = "Table 12 and Appendix I", dict.fromkeys(FORMS, 0.0)
     note = "Eq. 10 has 1 for 2, and the shared expert 4 for 6"
     for (layers, group), (_, _, heads, kv_heads, *_, flops, _, _) in zip(groups, GROUPS, strict=True):
-        models = [_attention_share(layers, heads, kv_heads, *widths) for widths in group]
+        models = [_model(layers, heads, kv_heads, *widths) for widths in group]
         spread = {name: _spread([form(model) for model in models]) for name, form in FORMS.items()}
         most = {name: max(most[name], spread[name]) for name in FORMS}
         name = f"standard deviation of M in the group of {short(flops)} FLOPs, as a share ('constant')"
@@ -178,7 +179,29 @@ def _equal_compute() -> Records:
     yield record(where, "largest of the six standard deviations", "<0.001", *values, note=note)
 
 
-def _attention_share(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:
+def _attention() -> Records:
+    groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
+    shares: dict[str, list[Number]] = {
+        "": [],
+        "the half of the scores that a causal mask keeps": [],
+        "projections alone, without scores": [],
+    }
+    for (layers, group), (_, _, heads, kv_heads, *_) in zip(groups, GROUPS, strict=True):
+        for widths in group:
+            f = flops_per_token(_model(layers, heads, kv_heads, *widths), 4096)
+            scores = (f.attention_scores, f.attention_scores_causal, 0)
+            for found, score in zip(shares.values(), scores, strict=True):
+                attention = f.attention_projections + score
+                found.append(100 * attention / (attention + f.routed_experts + f.shared_experts))
+    for end, pick, printed in (("lowest", min, "20"), ("highest", max, "50")):
+        values = [Reading(pick(found), name, within=0.1) for name, found in shares.items()]
+        note = "the text does not say which FLOPs its ratio counts"
+        yield record(
+            "Appendix F.4", f"{end} share of attention in the FLOPs of Table 12", printed, *values, unit="%", note=note
+        )
+
+
+def _model(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:
     return Architecture(
         vocab_size=126_464,
         model_dim=width,
