@@ -75,8 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         result = fit_law(law, read.runs, progress=show, **options)
         resampled = None
         if arguments.bootstrap != 0:
+            kept = _folder(arguments.out) / "bootstrap.npz" if arguments.out else None
             resampled = bootstrap.bootstrap(
-                result, read.runs, arguments.bootstrap, by=arguments.by, seed=arguments.seed, progress=show
+                result, read.runs, arguments.bootstrap, by=arguments.by, seed=arguments.seed, progress=show, kept=kept
             )
         held_out = holdout.hold_out(law, read.runs, splits, **options)
     text = [result.summary()]
@@ -169,11 +170,19 @@ def _split(runs: Any, text: str) -> Any:
     return largest(runs, field, above=parse(value) if colon else None)
 
 
+def _folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"The results cannot be written to {folder} ({error}); choose another --out.") from error
+    return folder
+
+
 def _write(folder: Path, text: str, plain: dict[str, Any], result: Any, read: Any) -> None:
     from moejax.fit.metrics import predict
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _folder(folder)
         (folder / "summary.txt").write_text(text + "\n")
         (folder / "fit.json").write_text(json.dumps(plain, indent=2) + "\n")
         predicted = predict(result.law, read.runs, result.output)

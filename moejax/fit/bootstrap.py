@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -121,6 +124,9 @@ def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Flo
     return times[:, labels] * runs.weight
 
 
+BLOCK = 256
+"""Resamples between two savings."""
+
 RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
     "group": lambda runs: runs.group,
     "run": lambda runs: np.arange(len(runs)),
@@ -137,8 +143,13 @@ def bootstrap(
     seed: int = 0,
     max_iterations: int = 500,
     progress: Progress | None = None,
+    kept: Path | None = None,
 ) -> Bootstrap:
     """Fit the law again to resamples of the runs it was fitted to, each from the fit's optimum.
+
+    Args:
+      kept: a file (.npz) that finished resamples are kept in; called again after an interruption, or with a larger
+        ``count``, only what is missing is fitted. A file of another fit is written over.
 
     Raises:
       ValueError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
@@ -151,23 +162,48 @@ def bootstrap(
     data = data_of(form, runs, result.fixed)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         start = np.asarray(form.point_of(result.law, data))
-    lanes = minimise.minimise_lanes(
-        form,
-        np.tile(start, (count, 1)),
-        data,
-        resample(runs, count, by=by, seed=seed),
-        tolerance=1e-6,
-        max_iterations=max_iterations,
-        progress=lambda done, total: progress("resampling", done, total) if progress else None,
-    )
+    weights = resample(runs, count, by=by, seed=seed)
+    key = f"{result.data_hash} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
+    points, values, iterations = _read(kept, key, len(start))
+    while (done := len(points)) < count:
+        block = weights[done : done + BLOCK]
+        lanes = minimise.minimise_lanes(
+            form, np.tile(start, (len(block), 1)), data, block, tolerance=1e-6, max_iterations=max_iterations
+        )
+        points = np.concatenate([points, lanes.points])
+        values = np.concatenate([values, lanes.values])
+        iterations = np.concatenate([iterations, lanes.iterations])
+        _write(kept, key, points, values, iterations)
+        if progress:
+            progress("resampling", len(points), count)
+    points, values, iterations = points[:count], values[:count], iterations[:count]
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        laws = jax.tree.map(np.asarray, laws_at(form, lanes.points, data))
+        laws = jax.tree.map(np.asarray, laws_at(form, points, data))
     return Bootstrap(
         laws=laws,
-        values=lanes.values * data["scale"],
-        unfinished=int(np.sum(lanes.iterations >= max_iterations)),
+        values=values * data["scale"],
+        unfinished=int(np.sum(iterations >= max_iterations)),
         by=by,
     )
+
+
+def _read(kept: Path | None, key: str, free: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points, values and iterations of the resamples that a file holds of this fit."""
+    if kept is not None and kept.is_file():
+        try:
+            with np.load(kept) as file:
+                if str(file["key"]) == key:
+                    return file["points"], file["values"], file["iterations"]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            pass  # Not a file that we wrote: it holds no resample of this fit.
+    return np.zeros((0, free)), np.zeros(0), np.zeros(0, int)
+
+
+def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, iterations: np.ndarray) -> None:
+    if kept is not None:
+        partial = kept.with_name(f".{os.getpid()}.{kept.name}")
+        np.savez(partial, key=key, points=points, values=values, iterations=iterations)
+        os.replace(partial, kept)
 
 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:

@@ -79,3 +79,27 @@ def test_other_runs_than_those_of_the_fit_are_refused():
 
 def test_the_table_has_a_line_per_coefficient():
     assert all(name in table(RESULT, RESAMPLED) for name in RESULT.coefficients)
+
+
+def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("moejax.fit.bootstrap.BLOCK", 16)
+    kept = tmp_path / "bootstrap.npz"
+
+    def interrupt(stage, done, total):
+        if done >= 32:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bootstrap(RESULT, RUNS, 64, kept=kept, progress=interrupt)
+    seen = []
+    resumed = bootstrap(RESULT, RUNS, 64, kept=kept, progress=lambda stage, done, total: seen.append(done))
+    assert seen == [48, 64]
+    np.testing.assert_array_equal(resumed.values, RESAMPLED.values)
+    np.testing.assert_array_equal(resumed.laws.tokens_exponent, RESAMPLED.laws.tokens_exponent)
+
+
+def test_kept_resamples_of_another_fit_are_not_taken_for_this_ones(tmp_path):
+    kept = tmp_path / "bootstrap.npz"
+    bootstrap(RESULT, RUNS, 8, seed=1, kept=kept)
+    found = bootstrap(RESULT, RUNS, 8, kept=kept)
+    np.testing.assert_array_equal(found.values, bootstrap(RESULT, RUNS, 8).values)

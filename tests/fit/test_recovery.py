@@ -14,8 +14,8 @@ from moejax.fit.covariance import standard_errors
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.objective import Squared
-from moejax.fit.runs import runs_from
 from moejax.fit.profile import profile
+from moejax.fit.runs import runs_from
 from moejax.fit.starts import Given
 from moejax.laws import PUBLISHED
 from moejax.laws.design import Design

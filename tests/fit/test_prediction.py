@@ -1,0 +1,37 @@
+"""A prediction's range holds what is measured as often as it says."""
+
+import numpy as np
+import pytest
+from test_bootstrap import RESAMPLED
+from test_fit_law import RESULT, RUNS, sweep
+
+from moejax.fit.prediction import predict_runs
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002
+
+
+def test_new_runs_fall_into_their_ranges_as_often_as_the_level_says():
+    new = sweep(CHAPTER_002, noise=0.002, seed=9)
+    found = predict_runs(RESULT, RUNS, RESAMPLED, new.design, level=0.8)
+    inside = (found.low < new.loss) & (new.loss < found.high)
+    assert inside.mean() == pytest.approx(0.8, abs=0.12)
+
+
+def test_far_beyond_the_table_the_range_widens_and_the_coefficients_are_to_blame():
+    def at(size):
+        design = Design(params_active=np.array([size]), params_total=np.array([8 * size]), tokens=np.array([20 * size]))
+        return predict_runs(RESULT, RUNS, RESAMPLED, design)
+
+    near, far = at(1e9), at(1e14)
+    assert (far.high / far.low)[0] > (near.high / near.low)[0]
+    assert far.from_coefficients > near.from_coefficients
+
+
+def test_no_number_of_resamples_hides_the_lack_of_fit():
+    found = predict_runs(RESULT, RUNS, RESAMPLED, RUNS.design)
+    assert (np.log(found.high / found.loss) > 1.6 * RESULT.metrics.rmse_log).all()
+
+
+def test_a_level_that_is_no_share_is_refused():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        predict_runs(RESULT, RUNS, RESAMPLED, RUNS.design, level=90.0)
