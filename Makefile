@@ -11,8 +11,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
 
-test: $(VENV)/.installed  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2
 
 slow: $(VENV)/.installed  ## the tests that take minutes

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import moejax
 from moejax.cli import COMMANDS
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.overrides = overrides
         return command.run(options)
     except ValueError as error:
-        if os.environ.get("MOEJAX_TRACEBACK"):
+        if not _is_sentence(error):
             raise
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -94,6 +95,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output went away (as in `moejax laws | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+
+
+def _is_sentence(error: ValueError) -> bool:
+    """Whether moejax raised this itself, as a sentence for the user, and not a library because of a mistake of ours."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and Path(last.tb_frame.f_code.co_filename).is_relative_to(Path(moejax.__file__).parent)
 
 
 def _help() -> str:

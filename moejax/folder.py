@@ -12,11 +12,31 @@ from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file so that it is either the old one or the new one, whenever the process dies."""
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yields a temporary file to write; afterwards ``path`` is either the old file or all of the new one.
+
+    That holds whenever the process dies, and, since the bytes reach the disk first, when the power fails.
+    """
     partial = path.with_name(f".{os.getpid()}.{path.name}")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole."""
+    with whole(path) as partial:
+        partial.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def claim(folder: Path, name: str, value: Any) -> None:

@@ -7,11 +7,12 @@ they are. Nothing heavy is imported until a table is read or written.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from moejax.folder import whole
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
@@ -130,12 +131,8 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
     writer = _by_suffix(path, _WRITERS)
     frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame([dict(row) for row in rows])
     frame = check(frame, where=str(path))
-    partial = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with whole(path) as partial:
         writer(frame, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

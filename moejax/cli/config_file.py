@@ -58,12 +58,17 @@ def read(config: str) -> ConfigDict:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UserError(f"{name} cannot be read: {type(error).__name__}: {error}.") from error
-    if not hasattr(module, "get_config"):
+    if "get_config" not in vars(module):
         raise UserError(f"{name} is no config file: it has no function get_config.")
-    takes_argument = bool(inspect.signature(module.get_config).parameters)
-    if argument and not takes_argument:
+    parameters = inspect.signature(module.get_config).parameters.values()
+    if argument and not parameters:
         raise UserError(f"{name} takes no argument, but :{argument} was given; leave it out.")
-    found = module.get_config(argument) if takes_argument and argument else module.get_config()
+    if not argument and any(parameter.default is parameter.empty for parameter in parameters):
+        raise UserError(f"{name} needs an argument; give it as --config={name}:ARGUMENT.")
+    try:
+        found = module.get_config(*([argument] if argument else []))
+    except Exception as error:
+        raise UserError(f"get_config of {config} failed: {type(error).__name__}: {error}.") from error
     if not isinstance(found, ConfigDict):
         raise UserError(
             f"get_config of {name} returned a {type(found).__name__}; it must be an ml_collections.ConfigDict."

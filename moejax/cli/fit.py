@@ -14,7 +14,8 @@ HELP = "fit a law to a table of runs"
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
-moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json"""
+moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hold-out", action="append", default=[], metavar="FIELD[:VALUE]", help="test on the largest runs in it"
     )
     trust.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+    trust.add_argument("--recipe", metavar="NAME", help="launch-check: may a large training rest on this law?")
+    trust.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
 
@@ -63,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.laws.door import law_name
 
     law = LAWS[law_name(arguments.law)]
+    if arguments.recipe is not None:
+        if arguments.recipe not in RECIPES:
+            raise ValueError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
+        return RECIPES[arguments.recipe](law, arguments)
     read = read_table(arguments, law.inputs)
     options: dict[str, Any] = {
         "penalty": _penalty(arguments),
@@ -92,6 +99,26 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.out, "\n\n".join(text), plain, result, read)
     print(json.dumps(plain, indent=2) if arguments.json else "\n\n".join(text))
     return 0
+
+
+def _launch_check(law: Any, arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress
+    from moejax.fit.launch_check import launch_check
+
+    runs = read_table(arguments, law.inputs).runs
+    pilot = None
+    if arguments.pilot is not None:
+        pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law.inputs).runs
+    split = _split(runs, (arguments.hold_out or ["params_active"])[0])
+    with progress() as show:
+        found = launch_check(law, runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+    if arguments.out:
+        (_folder(arguments.out) / "launch_check.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    print(json.dumps(found.to_json(), indent=2) if arguments.json else found.text())
+    return 0
+
+
+RECIPES = {"launch-check": _launch_check}
 
 
 def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:

@@ -17,7 +17,7 @@ NAME = "train"
 HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
-  moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4k --out runs/tiny-4k
+  moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds"""
 
 
@@ -91,7 +91,7 @@ def _print(rows) -> None:
 
 def _stay_on(core: int | None) -> None:
     """Keep this process on one core, so that XLA starts one thread and neighbours do not disturb each other."""
-    if core is not None and hasattr(os, "sched_setaffinity"):
+    if core is not None and sys.platform == "linux":
         os.sched_setaffinity(0, {core})
 
 

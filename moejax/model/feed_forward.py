@@ -29,7 +29,12 @@ class FeedForward(nnx.Module):
         )
 
     def __call__(
-        self, x: Float[Array, "*batch embed"], bias: Array | None, architecture: Architecture, runtime: Runtime
+        self,
+        x: Float[Array, "*batch embed"],
+        bias: Array | None,
+        real: Array | None,
+        architecture: Architecture,
+        runtime: Runtime,
     ) -> tuple[Float[Array, "*batch embed"], None]:
         """(silu(x·gate) * x·up)·down of one layer, its parameters already taken from the stack; nothing is routed."""
         gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))

@@ -10,7 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from moejax.architecture import Architecture
 from moejax.model.feed_forward import FeedForward
@@ -43,6 +43,7 @@ class Mixture(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         bias: Float[Array, " E"] | None,
+        real: Bool[Array, " B"] | None,
         architecture: Architecture,
         runtime: Runtime,
     ) -> tuple[Float[Array, "B T D"], RoutingSums]:
@@ -58,5 +59,6 @@ class Mixture(nnx.Module):
             dispatch = expert_parallel(dispatch)
         y = dispatch(flat, served, experts).reshape(x.shape)
         if architecture.num_shared_experts:
-            y = y + self.shared(x, None, architecture, runtime)[0]
-        return y, routing_sums(chosen, served, sequences=x.shape[0])
+            y = y + self.shared(x, None, None, architecture, runtime)[0]
+        counted = None if real is None else jnp.repeat(real, x.shape[1])
+        return y, routing_sums(chosen, served, sequences=x.shape[0], real=counted)

@@ -1,4 +1,4 @@
-"""Parameters: float32 arrays with a logical name per axis, initialised from a seed that depends on their path only."""
+"""Parameters: float32 arrays with a logical name per axis, initialised in the order in which the model makes them."""
 
 from __future__ import annotations
 

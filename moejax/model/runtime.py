@@ -11,11 +11,11 @@ import jax.numpy as jnp
 COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 REMAT_POLICIES = {
-    "none": jax.checkpoint_policies.everything_saveable,
+    "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-"""What the backward pass may keep instead of computing again, by name."""
+"""What the backward pass may keep instead of computing again, by name; None keeps everything."""
 
 
 ATTENTION: dict[str, Literal["xla", "cudnn"]] = {"xla": "xla", "cudnn": "cudnn"}

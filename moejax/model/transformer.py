@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from moejax.architecture import Architecture
 from moejax.model.attention import Attention
@@ -66,6 +66,7 @@ class Layers(nnx.Module):
         x: Float[Array, "batch length dim"],
         positions: Int[Array, "batch length"],
         bias: Float[Array, " experts"] | None,
+        real: Bool[Array, " batch"] | None,
         architecture: Architecture,
         runtime: Runtime,
     ) -> tuple[Float[Array, "batch length dim"], RoutingSums | None]:
@@ -73,7 +74,7 @@ class Layers(nnx.Module):
         normed = rms_norm(x, self.attention_norm[...], architecture.norm_epsilon)
         x = x + self.attention(normed, positions, architecture, runtime)
         normed = rms_norm(x, self.feed_forward_norm[...], architecture.norm_epsilon)
-        y, sums = self.feed_forward(normed, bias, architecture, runtime)
+        y, sums = self.feed_forward(normed, bias, real, architecture, runtime)
         return constrain(x + y, ACTIVATION), sums
 
 
@@ -105,17 +106,18 @@ def forward(
     params: Params,
     tokens: Int[Array, "batch length"],
     router_bias: Float[Array, "layers experts"] | None = None,
+    real: Bool[Array, " batch"] | None = None,
 ) -> Output:
-    """Next-token logits at every position, in float32."""
+    """Next-token logits at every position, in float32; sequences not ``real`` are left out of the routing sums."""
     model: Transformer = nnx.merge(_structure(architecture)[0], params)
     dtype = COMPUTE_DTYPES[runtime.compute_dtype]
     positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     x = constrain(model.embedding[...].astype(dtype)[tokens], ACTIVATION)
     routing = None
     if architecture.num_dense_layers or not architecture.is_moe:
-        x, _ = _run(model.dense_layers, x, positions, None, architecture, runtime)
+        x, _ = _run(model.dense_layers, x, positions, None, real, architecture, runtime)
     if architecture.is_moe:
-        x, routing = _run(model.mixture_layers, x, positions, router_bias, architecture, runtime)
+        x, routing = _run(model.mixture_layers, x, positions, router_bias, real, architecture, runtime)
     x = rms_norm(x, model.final_norm[...], architecture.norm_epsilon)
     if architecture.tied_embeddings:
         logits = jnp.einsum("btd,vd->btv", x, model.embedding[...].astype(dtype), preferred_element_type=jnp.float32)
@@ -170,14 +172,16 @@ def _structure(architecture: Architecture) -> tuple[Any, Any]:
     return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, rngs=nnx.Rngs(0))))
 
 
-def _run(layers, x, positions, bias, architecture: Architecture, runtime: Runtime):
+def _run(layers: Layers, x, positions, bias, real, architecture: Architecture, runtime: Runtime):
     """Apply a stack of layers one after another; per-layer results come back stacked."""
     structure, stacked = nnx.split(layers)
 
     def one(x, per_layer):
         params, bias = per_layer
-        return nnx.merge(structure, params)(x, positions, bias, architecture, runtime)
+        return nnx.merge(structure, params)(x, positions, bias, real, architecture, runtime)
 
-    one = jax.checkpoint(one, policy=REMAT_POLICIES[runtime.remat])
+    policy = REMAT_POLICIES[runtime.remat]
+    # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
+    one = one if policy is None else jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers)
     depth = jax.tree.leaves(stacked)[0].shape[0]
     return jax.lax.scan(one, x, (stacked, bias), unroll=1 if runtime.scan_layers else depth)

@@ -19,6 +19,7 @@ from moejax.fit.metrics import predict
 from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import Runs
 from moejax.laws import LAWS
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.study.decision import Decision, claims, decide
 from moejax.study.study import Analysis
 
@@ -85,7 +86,7 @@ def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text
         update((3 * number + 2) / stages, f"{name}: predicting the largest budget from the others")
         fitted.append(_fitted(name, fit, resampled, read.runs, analysis))
         budget = analysis.decision_flops
-        largest = float(frame["flops"].max())
+        largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
         for expansion, claim_of in claims(name, budget, [float(v) for v in frame["expansion"]]):
             decisions.append(decide(name, fit.law, resampled, expansion, claim_of, budget, largest))
     update(1.0, "fitted")

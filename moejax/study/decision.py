@@ -27,7 +27,7 @@ class Decision:
     intervals: dict[str, Interval]
     """Of ``params_active`` and ``tokens``, and of the loss there, over bootstrap resamples."""
     extrapolation: float
-    """Budget over the largest budget of the runs that were fitted."""
+    """Budget over the largest of the runs that were fitted, both counted as 6 · active parameters · tokens."""
 
 
 def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:

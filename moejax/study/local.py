@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +22,23 @@ Update = Callable[[float, str], None]
 POLL_SECONDS = 0.3
 
 
+USERS_MISTAKE = 2
+
+
 def cores() -> list[int]:
     """Cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+
+
+def slots(workers: int | None) -> list[int | None]:
+    """A core per worker, one worker per core if not said otherwise. On an accelerator, one worker on any core.
+
+    Workers run on the CPU unless JAX_PLATFORMS names something else.
+    """
+    if os.environ.get("JAX_PLATFORMS", "cpu") != "cpu":
+        return [None]
+    every = cores()
+    return [every[number % len(every)] for number in range(workers or len(every))]
 
 
 def finished(folder: Path, training: Training) -> bool:
@@ -42,29 +57,33 @@ def train_all(
       ValueError: trainings failed; the sentence says which, why, and where their logs are. The others are done.
     """
     waiting = [training for training in trainings if not finished(folder / training.name, training)]
-    free = cores()[: workers or len(trainings)]
-    running: dict[subprocess.Popen[bytes], tuple[Training, int]] = {}
-    failures = []
+    free = slots(workers)
+    running: dict[subprocess.Popen[bytes], tuple[Training, int | None, int]] = {}
+    failures: dict[int, str] = {}
     tracker = _Tracker(trainings, folder)
     try:
         while waiting or running:
             while waiting and free:
                 training, core = waiting.pop(0), free.pop(0)
-                running[_start(training, folder, data_folder, core)] = (training, core)
+                log = _log(folder, training)
+                said_before = log.stat().st_size if log.exists() else 0
+                running[_start(training, folder, data_folder, core)] = (training, core, said_before)
             time.sleep(POLL_SECONDS)
             for process in [p for p in running if p.poll() is not None]:
-                training, core = running.pop(process)
+                training, core, said_before = running.pop(process)
                 free.append(core)
                 if process.returncode:
-                    failures.append(_why(training, folder, process.returncode))
-            update(*tracker.state([training for training, _ in running.values()]))
+                    why = _why(training, folder, process.returncode, said_before)
+                    failures[process.returncode] = f"{failures.get(process.returncode, '')} {why}".strip()
+            update(*tracker.state([training for training, _, _ in running.values()]))
     finally:
         for process in running:
             process.terminate()
         for process in running:
             process.wait()
     if failures:
-        raise ValueError(f"{len(failures)} of {len(trainings)} trainings failed: {' '.join(failures)}")
+        message = f"{len(failures)} of {len(trainings)} trainings failed: {' '.join(failures.values())}"
+        raise ValueError(message) if set(failures) == {USERS_MISTAKE} else RuntimeError(message)
 
 
 def rows(trainings: Sequence[Training], folder: Path) -> list[dict]:
@@ -76,23 +95,27 @@ def rows(trainings: Sequence[Training], folder: Path) -> list[dict]:
     ]
 
 
-def _start(training: Training, folder: Path, data_folder: Path, core: int) -> subprocess.Popen[bytes]:
+def _start(training: Training, folder: Path, data_folder: Path, core: int | None) -> subprocess.Popen[bytes]:
     here = folder / training.name
     claim(here, "training.json", training.as_json())
     command = [sys.executable, "-m", "moejax", "train", "--out", str(here), "--data", str(data_folder)]
-    command += ["--core", str(core), "--parent", str(os.getpid())]
+    command += ["--parent", str(os.getpid()), *(["--core", str(core)] if core is not None else [])]
+    environment = {"JAX_PLATFORMS": "cpu", **os.environ}
     with _log(folder, training).open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
 
 
 def _log(folder: Path, training: Training) -> Path:
     return folder / f"{training.name}.log"
 
 
-def _why(training: Training, folder: Path, returncode: int) -> str:
+def _why(training: Training, folder: Path, returncode: int, said_before: int) -> str:
     path = _log(folder, training)
-    lines = path.read_text(errors="replace").strip().splitlines() or ["nothing was said"]
-    return f"{training.name} ended with status {returncode}: {lines[-1].removeprefix('moejax: ')} (see {path})."
+    said = path.read_bytes()[said_before:].decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    how = f"status {returncode}" if returncode > 0 else f"signal {signal.Signals(-returncode).name}"
+    return f"{training.name} ended with {how}: {said[-1].removeprefix('moejax: ').rstrip('.')} (see {path})."
 
 
 class _Tracker:

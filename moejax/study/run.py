@@ -41,9 +41,10 @@ def read_study(folder: Path) -> Study:
     """
     try:
         identity = json.loads((folder / "study.json").read_text())
-        analysis = json.loads((folder / "analysis.json").read_text())
     except OSError:
         raise ValueError(f"{folder} holds no study; start one with moejax study --config=FILE.py.") from None
+    asked = folder / "analysis.json"
+    analysis = json.loads(asked.read_text()) if asked.exists() else {}
     return build(Study, {**identity, "analysis": analysis}, str(folder / "study.json"))
 
 

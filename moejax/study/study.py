@@ -8,7 +8,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.config import dump, unknown
 from moejax.laws import LAWS
-from moejax.train.training import Recipe, Training
+from moejax.train.training import Recipe, Training, check_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,13 @@ class Study:
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if this study cannot be run."""
+        check_name(self.name)
         if not self.models:
             raise ValueError("models is empty; a study needs at least one architecture.")
+        if len(self.recipe.budgets_tokens) < 2:
+            raise ValueError(
+                "recipe.budgets_tokens has one budget; a study needs at least two, so that the largest can be held out."
+            )
         self.analysis.check()
         for training in self.trainings():
             training.check()

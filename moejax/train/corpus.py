@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from moejax.folder import only_writer, whole, write_json
+
 END_OF_DOCUMENT = 256
 """The token after the last byte of a file; the byte values themselves are the other tokens."""
 
@@ -92,16 +94,15 @@ def prepare(source: str, folder: Path, *, validation_share: float) -> Corpus:
         raise ValueError(f"data.source is {source!r}; known are {', '.join(SOURCES)}.")
     manifest = folder / "corpus.json"
     choices = {"source": source, "validation_share": validation_share}
-    if manifest.exists():
-        saved = json.loads(manifest.read_text())
-        if saved["choices"] == choices:
-            return load(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = _tokenise(source, folder, validation_share)
-    partial = manifest.with_suffix(".partial")
-    partial.write_text(json.dumps({"choices": choices, **asdict(corpus)}, indent=2))
-    partial.replace(manifest)
-    return corpus
+    with only_writer(folder):
+        if manifest.exists() and json.loads(manifest.read_text())["choices"] == choices:
+            return load(folder)
+        # Without its manifest a folder holds no corpus, whichever of the arrays is there.
+        manifest.unlink(missing_ok=True)
+        corpus = _tokenise(source, folder, validation_share)
+        write_json(manifest, {"choices": choices, **asdict(corpus)})
+        return corpus
 
 
 def load(folder: Path) -> Corpus:
@@ -138,9 +139,8 @@ def _tokenise(source: str, folder: Path, validation_share: float) -> Corpus:
             raise ValueError(f"The {side} side of {source} has no file; change data.validation_share.")
         joined = np.concatenate(arrays)
         counts += np.bincount(joined, minlength=VOCAB_SIZE)
-        partial = folder / f"{side}.partial.npy"
-        np.save(partial, joined)
-        partial.replace(folder / f"{side}.npy")
+        with whole(folder / f"{side}.npy") as partial:
+            np.save(partial, joined)
         splits[side] = Split(files=len(arrays), bytes=text_bytes[side], tokens=len(joined))
     frequency = counts[counts > 0] / counts.sum()
     return Corpus(

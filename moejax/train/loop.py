@@ -62,7 +62,7 @@ def train(
         data_folder = data_folder or folder / "data"
         choices = training.recipe.data
         text = corpus.prepare(choices.source, data_folder, validation_share=choices.validation_share)
-        _check_corpus(training, text)
+        _check_corpus(training, text, folder)
         rows = [_read_row(folder, budget) for budget in training.recipe.budgets_tokens]
         if None not in rows:
             progress(training.recipe.total_steps, {})
@@ -136,6 +136,10 @@ class _Runner:
         self.program, self.log, self.progress = program, log, progress
         self.sharding = batch_sharding(program.mesh)
         self.seconds = 0.0
+        choices = training.recipe.data
+        self.validation = data.validation_windows(
+            data_folder, length=choices.sequence_length, windows=choices.validation_tokens // choices.sequence_length
+        )
 
     def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
         """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
@@ -164,7 +168,8 @@ class _Runner:
         for position in range(first_step + 1, leg.end + 1):
             batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))
             state, metrics = step(state, batch, leg.schedule)
-            if position % training.recipe.log_every_steps == 0 or position == leg.end:
+            saves_here = position % every == 0 or position == leg.end or position in stops
+            if position % training.recipe.log_every_steps == 0 or saves_here:
                 values = {name: float(value) for name, value in metrics.items()}
                 self._check_finite(values, leg, position)
                 now = time.perf_counter()
@@ -176,40 +181,46 @@ class _Runner:
                 )
                 self.log.flush()
                 self.progress(done, values)
-            if position % every == 0 or position == leg.end or position in stops:
-                self.log.flush()
+            if saves_here:
                 saves.save(state, batches)
         return state
 
     def measure(self, state: TrainState, branch: Leg) -> Measured:
         """Loss and routing on the fixed validation windows, and what the log tells of the training."""
-        training = self.training
-        count = training.recipe.data.validation_tokens // training.recipe.data.sequence_length
-        windows = data.validation_windows(self.data_folder, length=training.recipe.data.sequence_length, windows=count)
-        size = training.recipe.batch_sequences
-        if len(windows) < size:
-            raise ValueError(
-                f"The validation corpus has {len(windows)} windows, fewer than one batch of {size}; lower batch_tokens."
-            )
-        nats, targets, sums = 0.0, [], []
-        for start in range(0, len(windows) - size + 1, size):
+        windows, size = self.validation, self.training.recipe.batch_sequences
+        nats, sums = 0.0, []
+        for start in range(0, len(windows), size):
             batch = windows[start : start + size].astype(np.int32)
-            costs, routing = self.program.evaluate(state.params, jax.device_put(batch, self.sharding))
-            nats += float(np.asarray(costs, np.float64).sum())
-            targets.append(batch[:, 1:])
+            # The last batch is filled up with its first window, which then counts for nothing.
+            real = np.arange(size) < len(batch)
+            batch = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
+            costs, routing = self.program.evaluate(
+                state.params, jax.device_put(batch, self.sharding), jax.device_put(real, self.sharding)
+            )
+            nats += float(np.asarray(costs, np.float64)[real].sum())
             sums.append(routing)
         routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
-        return Measured(nats, np.concatenate(targets), routing, self.log.lines(), branch.name)
+        return Measured(nats, windows[:, 1:], routing, self.log.lines(), branch.name)
 
     def _check_finite(self, values: dict[str, float], leg: Leg, step: int) -> None:
-        if not math.isfinite(values["loss"]):
+        wrong = [name for name in ("loss", "gradient_norm") if not math.isfinite(values[name])]
+        if wrong:
             raise ValueError(
-                f"{self.training.name}: the loss is {values['loss']} at step {step} of its {leg.name}; lower "
-                f"optimizer.learning_rate or lengthen the warm-up. Checkpoints before it are kept in {self.folder}."
+                f"{self.training.name} diverged: {wrong[0]} is {values[wrong[0]]} at step {step} of its {leg.name}; "
+                f"lower optimizer.learning_rate or lengthen the warm-up, in a new --out. What was logged and saved "
+                f"before is in {self.folder}."
             )
 
 
-def _check_corpus(training: Training, text: corpus.Corpus) -> None:
+def _check_corpus(training: Training, text: corpus.Corpus, folder: Path) -> None:
+    path = folder / "corpus.json"
+    known = json.loads(path.read_text())["sha256"] if path.exists() else text.sha256
+    if known != text.sha256:
+        raise ValueError(
+            f"{folder} was trained on text with SHA-256 {known[:12]}…, and {text.source} is now {text.sha256[:12]}… "
+            f"(another Python?); go on with the software it was started with, or start anew in another --out."
+        )
+    write_json(path, {"source": text.source, "sha256": text.sha256})
     if training.architecture.vocab_size < text.vocab_size:
         raise ValueError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "

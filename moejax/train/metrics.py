@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from moejax.folder import whole
+
 TRUNK = "trunk"
 
 
@@ -30,9 +32,8 @@ class MetricsLog:
         Returns the seconds of training that the run had taken by then.
         """
         kept = [line for line in self.lines() if line["run"] != run or line["step"] <= step]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        partial.replace(self._path)
+        with whole(self._path) as partial:
+            partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
         return next((line["seconds"] for line in reversed(kept) if line["run"] == run), 0.0)
 
     def lines(self) -> list[dict[str, Any]]:

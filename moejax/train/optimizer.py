@@ -24,6 +24,7 @@ class OptimizerConfig:
     epsilon: float = 1e-8
     weight_decay: float = 0.1
     clip_norm: float = 1.0
+    """Largest global norm of the gradients; 0 leaves them as they are."""
 
     def check(self) -> None:
         """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
@@ -34,6 +35,10 @@ class OptimizerConfig:
         for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it cannot be negative.")
+        if self.final_share > 1:
+            raise ValueError(f"final_share is {self.final_share}; the rate falls to at most its peak: give 0 to 1.")
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon is {self.epsilon}; give a small positive number, such as 1e-8.")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
@@ -45,7 +50,7 @@ def adamw(config: OptimizerConfig, decays: Any) -> optax.GradientTransformation:
     Updates point uphill at unit size: the training step subtracts them times the learning rate.
     """
     return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import jax
 import numpy as np
 
 import moejax
@@ -37,7 +38,16 @@ class Measured:
 
 
 def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Measured) -> dict[str, Any]:
-    """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``."""
+    """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
+
+    Raises:
+      ValueError: the loss is not a number, so there is no result to write down.
+    """
+    if not math.isfinite(measured.validation_nats):
+        raise ValueError(
+            f"{training.name}: the validation loss at {budget_tokens:,} tokens is {measured.validation_nats}; lower "
+            f"optimizer.learning_rate, in a new --out."
+        )
     architecture, optimizer = training.architecture, training.recipe.optimizer
     steps, start = training.recipe.steps(budget_tokens), training.recipe.decay_start(budget_tokens)
     tokens = steps * training.recipe.batch_tokens
@@ -79,6 +89,8 @@ def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Mea
         "tokens_per_second": tokens / seconds,
         "train_seconds": seconds,
         "mfu": None,
+        "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
         "unigram_entropy": text.unigram_entropy,
         "corpus": text.sha256,
         "fingerprint": training.fingerprint(),

@@ -26,7 +26,7 @@ from moejax.train.training import Training
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """All that a step changes. The position in the data is ``step`` itself: batch t is read by step t."""
+    """All that a step changes, but the position in the data, which the batches carry and checkpoints hold beside it."""
 
     step: Any
     """Int32: optimiser steps taken."""
@@ -47,8 +47,8 @@ class Program:
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
     batch: jax.ShapeDtypeStruct
     """Shape of a global batch."""
-    evaluate: Callable[[Any, Array], tuple[Array, RoutingSums | None]]
-    """Summed nats of each position of a batch, and what the routers did, from parameters."""
+    evaluate: Callable[[Any, Array, Array], tuple[Array, RoutingSums | None]]
+    """Nats of each position of a batch, and what the routers did with the sequences marked as real."""
     shardings: TrainState
     """Where each array of the state lies."""
     abstract: TrainState
@@ -90,8 +90,8 @@ def make_program(training: Training, mesh: Mesh) -> Program:
         metrics |= {"learning_rate": learning_rate, "gradient_norm": optax.tree.norm(gradients)}
         return TrainState(step=state.step + 1, params=params, optimizer=optimizer_state), metrics
 
-    def evaluate(params: Any, batch: Array) -> tuple[Float[Array, "sequences length"], RoutingSums | None]:
-        output = transformer.forward(architecture, runtime, params, batch[:, :-1])
+    def evaluate(params: Any, batch: Array, real: Array) -> tuple[Float[Array, "sequences length"], RoutingSums | None]:
+        output = transformer.forward(architecture, runtime, params, batch[:, :-1], real=real)
         return cross_entropy(output.logits, batch[:, 1:]), output.routing
 
     abstract = jax.eval_shape(lambda: init(0))
@@ -101,7 +101,7 @@ def make_program(training: Training, mesh: Mesh) -> Program:
         mesh=mesh,
         init=jax.jit(init, static_argnums=0, out_shardings=shardings),
         step=jax.jit(step, in_shardings=(shardings, batch, None), out_shardings=(shardings, None), donate_argnums=0),
-        evaluate=jax.jit(evaluate, in_shardings=(shardings.params, batch)),
+        evaluate=jax.jit(evaluate, in_shardings=(shardings.params, batch, batch)),
         batch=jax.ShapeDtypeStruct(
             (training.recipe.batch_sequences, training.recipe.data.sequence_length + 1), jnp.int32
         ),

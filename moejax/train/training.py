@@ -112,13 +112,20 @@ class Recipe:
                 f"The budget of {shortest:,} tokens is fewer than two steps of {self.batch_tokens:,}; raise it, or "
                 f"lower batch_tokens."
             )
-        if self.decay_start(shortest) < self.warmup_steps:
+        if self.decay_start(shortest) < max(self.warmup_steps, 1):
             raise ValueError(
                 f"The budget of {shortest:,} tokens starts its decay before the warm-up of "
-                f"{self.optimizer.warmup_tokens:,} tokens ends; raise the budget or lower optimizer.warmup_tokens."
+                f"{self.optimizer.warmup_tokens:,} tokens, or the first step, ends; raise the budget, or lower "
+                f"optimizer.warmup_tokens or optimizer.decay_share."
             )
         if self.log_every_steps < 1 or self.checkpoint_tokens < 0:
             raise ValueError("log_every_steps must be at least 1 and checkpoint_tokens at least 0.")
+
+
+def check_name(name: str) -> None:
+    """Raise ``ValueError`` if a training or study of this name could not have a folder of this name."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +147,7 @@ class Training:
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name is {self.name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
+        check_name(self.name)
         try:
             self.architecture.check()
         except ValueError as error:
@@ -149,7 +155,15 @@ class Training:
         router = self.architecture.router
         if router not in ROUTERS:
             raise ValueError(unknown(f"{self.name}: router {router!r}", router, list(ROUTERS)))
+        if router not in TRAINED_ROUTERS:
+            raise ValueError(
+                f"{self.name}: router {router!r} needs noise, a learnt bias or the future of a sequence, which a "
+                f"training does not give it; choose one of {', '.join(TRAINED_ROUTERS)}."
+            )
         self.recipe.check()
 
+
+TRAINED_ROUTERS = ("softmax_topk", "topk_softmax", "sigmoid_topk", "top_p", "balanced")
+"""Routers that are functions of the logits alone. The others of ``moejax.routing.ROUTERS`` need state or a key."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

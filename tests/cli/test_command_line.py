@@ -1,5 +1,9 @@
 """The command line: help a person can read, configs at the door, mistakes as sentences with exit status 2."""
 
+import importlib
+import shlex
+from pathlib import Path
+
 import pytest
 
 from moejax.__main__ import main, split_overrides
@@ -57,6 +61,36 @@ def test_overrides_are_read_as_the_type_they_replace(config_file):
     assert training.recipe.optimizer.learning_rate == 1e-3
 
 
+EXAMPLES = [
+    shlex.split(line.partition("  #")[0])[1:]
+    for text in (
+        Path("README.md").read_text(),
+        *(importlib.import_module(f"moejax.cli.{name}").EXAMPLE for name in ("train", "study")),
+    )
+    for line in text.splitlines()
+    if "--config=configs" in line and line.strip().startswith(("moejax train", "moejax study"))
+]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+def test_every_example_names_something_that_can_be_trained(words):
+    from moejax.cli.config_file import load
+    from moejax.study.study import Study
+    from moejax.train.training import Training
+
+    rest, overrides = split_overrides(words[1:])
+    config = next(word for word in rest if word.startswith("--config=")).removeprefix("--config=")
+    load({"train": Training, "study": Study}[words[0]], config, overrides).check()
+
+
+def test_a_librarys_error_is_no_sentence_of_ours(monkeypatch):
+    import json
+
+    monkeypatch.setattr("moejax.cli.train.run", lambda arguments: json.loads("{"))
+    with pytest.raises(ValueError, match="Expecting property name"):
+        main(["train"])
+
+
 def test_overrides_may_be_written_with_a_space():
     found = split_overrides(["--config=x.py", "--config.a.b", "3", "--json", "--config.c=4"])
     assert found == (["--config=x.py", "--json"], ["--config.a.b=3", "--config.c=4"])
@@ -73,6 +107,7 @@ def test_overrides_may_be_written_with_a_space():
         (["--config.architecture.qk_norm=maybe"], "must be true or false"),
         (["--config.recipe.batch_tokens=1.5"], "whole number"),
         (["--config.architecture.router=magic"], "router 'magic' is not known"),
+        (["--config.architecture.router=expert_choice"], "the future of a sequence"),
         (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; known are"),
         (["--config.recipe.data.source=pile"], "data.source is 'pile'; known are python_stdlib"),
         (["--config.name=../x"], "it names a folder"),
@@ -111,6 +146,8 @@ def test_a_mistake_on_the_command_line_is_a_sentence(words, sentence, capsys):
         ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
         ("import nothing_like_this", "cannot be read: ModuleNotFoundError"),
         ("def get_config(:", "cannot be read: SyntaxError"),
+        ("def get_config(): return {}['x']", "get_config of"),
+        ("def get_config(size): return {}", "needs an argument"),
     ],
 )
 def test_a_file_that_is_no_config_is_refused(tmp_path, capsys, text, sentence):

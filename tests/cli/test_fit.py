@@ -65,6 +65,11 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "99 folds"),
+        (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
+        (
+            ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
+            "no run table at none.csv",
+        ),
         (["--law", "chinchilla", *MAPPED, "--bootstrap", "-3"], "at least 1"),
     ],
 )
@@ -99,3 +104,9 @@ def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
     assert main(["fit", str(path), "--law", "chinchilla", *MAPPED]) == 2
     assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, "--drop-invalid"]) == 0
     assert "Dropped" in capsys.readouterr().err
+
+
+def test_a_launch_check_gives_a_verdict(table, capsys):
+    options = ["--recipe", "launch-check", "--hold-out", "params_active", "--pilot", str(table)]
+    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, *options]) == 0
+    assert capsys.readouterr().out.startswith("Launch check: ")

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from moejax.architecture import Architecture
 from moejax.laws import accounting
 from moejax.model import transformer
-from moejax.model.runtime import Runtime
+from moejax.model.loss import LossWeights, auxiliary, cross_entropy
+from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.routing import DISPATCHERS
 
 SMALL = Architecture(
     vocab_size=64,
@@ -88,9 +90,8 @@ def test_no_position_sees_a_later_token(architecture):
 RUNTIMES = [
     Runtime(),
     Runtime(scan_layers=True),
-    Runtime(dispatcher="capacity"),
-    Runtime(remat="dots"),
-    Runtime(dispatcher="grouped", scan_layers=True, remat="full"),
+    *(Runtime(dispatcher=name) for name in DISPATCHERS),
+    *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
 ]
 
 
@@ -98,8 +99,9 @@ def _loss_and_gradients(runtime):
     tokens = jax.random.randint(jax.random.key(1), (4, 16), 0, 64)
 
     def loss(params):
-        output = transformer.forward(SMALL, runtime, params, tokens)
-        return jax.nn.logsumexp(output.logits, axis=-1).mean() + output.routing.probability[0, 0]
+        output = transformer.forward(SMALL, runtime, params, tokens[:, :-1])
+        weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
+        return cross_entropy(output.logits, tokens[:, 1:]).mean() + weighted
 
     return jax.jit(jax.value_and_grad(loss))(transformer.init(SMALL, jax.random.key(0)))
 

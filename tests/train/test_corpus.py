@@ -43,6 +43,21 @@ def test_a_corpus_is_tokenised_once_and_anew_for_other_choices(tmp_path):
     assert corpus.prepare("few", tmp_path, validation_share=0.6) != first
 
 
+def test_a_preparation_that_died_between_two_files_is_done_again(tmp_path, monkeypatch):
+    first = corpus.prepare("few", tmp_path, validation_share=0.3)
+    whole = corpus.tokens(tmp_path, "train").copy()
+
+    def die(path, value):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus, "write_json", die)
+        with pytest.raises(KeyboardInterrupt):
+            corpus.prepare("few", tmp_path, validation_share=0.6)
+    assert corpus.prepare("few", tmp_path, validation_share=0.3) == first
+    np.testing.assert_array_equal(corpus.tokens(tmp_path, "train"), whole)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     documents = [*corpus.SOURCES["few"](), corpus.Document("secret.txt", None)]
     monkeypatch.setitem(corpus.SOURCES, "few", lambda: iter(documents))

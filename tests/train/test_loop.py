@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from moejax.config import build
-from moejax.train import metrics
+from moejax.train import corpus, metrics
 from moejax.train.loop import legs, train
-from moejax.train.mesh import MeshShape
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.step import make_program
 from moejax.train.training import Training
 
 
 class Killed(BaseException):
-    """What a signal does to a process, as far as the files can tell."""
+    """An interruption from outside; tests/study kills whole processes."""
 
 
 def lasting(rows):
@@ -102,7 +104,7 @@ def test_a_folder_of_another_training_is_refused(uninterrupted, tmp_path):
 def test_a_diverging_training_says_so(training, tmp_path):
     optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=1e30)
     recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer)
-    with pytest.raises(ValueError, match=r"the loss is (nan|inf) at step .* lower optimizer.learning_rate"):
+    with pytest.raises(ValueError, match=r"diverged: \w+ is (nan|inf) at step .* lower optimizer"):
         train(dataclasses.replace(training, recipe=recipe), tmp_path)
 
 
@@ -110,6 +112,32 @@ def test_a_vocabulary_smaller_than_the_corpus_is_refused(training, tmp_path):
     small = dataclasses.replace(training, architecture=training.architecture.replace(vocab_size=100))
     with pytest.raises(ValueError, match="vocab_size is 100, but few has tokens up to 256"):
         train(small, tmp_path)
+
+
+def test_seconds_of_the_trunk_are_counted_however_rarely_it_is_logged(training, tmp_path):
+    recipe = dataclasses.replace(on_one_device(training).recipe, log_every_steps=1000)
+    rows = train(dataclasses.replace(training, recipe=recipe), tmp_path)
+    trunk = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "trunk"]
+    assert {5, 10} <= {line["step"] for line in trunk}
+    assert all(row["train_seconds"] > trunk[0]["seconds"] > 0 for row in rows)
+
+
+def test_the_validation_set_does_not_depend_on_the_batch(training, tmp_path):
+    program = make_program(on_one_device(training), make_mesh(MeshShape(data=8)))
+    tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
+    params = program.init(0).params
+    _, of_all = program.evaluate(params, tokens, np.ones(8, bool))
+    _, of_five = program.evaluate(params, tokens, np.arange(8) < 5)
+    assert of_all.tokens.tolist() == [256, 256]
+    assert of_five.tokens.tolist() == [160, 160]
+    assert of_five.counts.sum(axis=1).tolist() == [320, 320]
+
+
+def test_other_text_than_at_the_start_is_refused(uninterrupted, tmp_path, monkeypatch):
+    training, _, _ = uninterrupted
+    monkeypatch.setitem(corpus.SOURCES, "few", lambda: (corpus.Document(f"f{i}", b"abc" * 300) for i in range(40)))
+    with pytest.raises(ValueError, match="was trained on text with SHA-256"):
+        train(training, tmp_path / "whole", data_folder=tmp_path / "other")
 
 
 def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
@@ -127,7 +155,10 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
         ({"budgets_tokens": ()}, "budgets_tokens is empty"),
         ({"budgets_tokens": (4096, 2048)}, "ascending order"),
         ({"budgets_tokens": (300,)}, "fewer than two steps"),
-        ({"budgets_tokens": (512,)}, "before the warm-up of 512 tokens ends"),
+        ({"budgets_tokens": (512,)}, "before the warm-up of 512 tokens"),
+        ({"optimizer": OptimizerConfig(decay_share=0.99)}, "or the first step, ends"),
+        ({"optimizer": OptimizerConfig(epsilon=0.0)}, "epsilon is 0.0"),
+        ({"optimizer": OptimizerConfig(final_share=2.0)}, "final_share is 2.0"),
         ({"log_every_steps": 0}, "log_every_steps must be at least 1"),
     ],
 )

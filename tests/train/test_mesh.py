@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 
 from moejax.model.sharding import MESH_AXES
 from moejax.train.loop import legs
-from moejax.train.mesh import MeshShape, check_divides, make_mesh
+from moejax.train.mesh import MeshShape, batch_sharding, check_divides, make_mesh
 from moejax.train.step import make_program
 
 SHAPES = [
@@ -22,12 +22,13 @@ def three_steps(training, sizes):
     count = int(np.prod(sizes))
     mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:count])
     program = make_program(training, mesh)
+    schedule = legs(training)[0].schedule
     tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
     with jax.set_mesh(mesh):
         state = program.init(0)
         for _ in range(3):
-            state, metrics = program.step(state, tokens, legs(training)[0].schedule)
-        costs, sums = program.evaluate(state.params, tokens)
+            state, metrics = program.compiled_step()(state, jax.device_put(tokens, batch_sharding(mesh)), schedule)
+        costs, sums = program.evaluate(state.params, tokens, np.ones(8, bool))
     return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
 
 
