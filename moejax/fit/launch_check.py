@@ -1,0 +1,119 @@
+"""Whether a scaling law is good enough to launch a large training on it: three checks and a verdict.
+
+Book chapter "MoE Scaling Laws" (chapter 002), "How a frontier team validates a scaling-law prediction before launch".
+Its "two orders of magnitude in activated count and G" is read as: of active parameters, while G must vary enough for
+its exponent to be determined, which the third check sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.holdout import Split
+from moejax.fit.metrics import predict
+from moejax.fit.runs import Runs
+
+FEWEST_PROXIES = 20
+SPAN = 100.0
+"""Two orders of magnitude, in active parameters."""
+TOLERANCE_NATS = 0.02
+"""How far the held-out run's loss may be from its prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One condition: what it is, what was found, whether it holds; None where the table cannot say."""
+
+    name: str
+    found: str
+    holds: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchCheck:
+    """The law of the proxies and what speaks for and against launching on it."""
+
+    fit: FitResult
+    checks: tuple[Check, ...]
+
+    @property
+    def go(self) -> bool:
+        """Whether every check holds."""
+        return all(check.holds for check in self.checks)
+
+    def text(self) -> str:
+        """A page that needs no knowledge of fitting."""
+        words = {True: "holds", False: "FAILS", None: "not checked"}
+        lines = ["Launch check: " + ("go" if self.go else "do not launch on this law yet")]
+        lines += [f"  {words[check.holds]:<12}{check.name}: {check.found}" for check in self.checks]
+        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.fit.warnings)])
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"go": self.go, "checks": [asdict(check) for check in self.checks], "fit": self.fit.to_json()}
+
+
+def launch_check(
+    law: Any,
+    runs: Runs,
+    held_out: Split,
+    *,
+    pilot: Runs | None = None,
+    tolerance_nats: float = TOLERANCE_NATS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> LaunchCheck:
+    """Fit a law to the proxies and hold it to what was kept from it.
+
+    Args:
+      held_out: the larger proxies that the law must foretell.
+      pilot: the first part of the real training, as runs of growing token counts.
+
+    Raises:
+      ValueError: the law cannot be fitted to the proxies.
+    """
+    proxies = runs.only(~held_out.held_out)
+    fit = fit_law(law, proxies, seed=seed, progress=progress)
+    sizes = runs.design.params_active
+    kept = sizes[proxies.weight > 0] if sizes is not None else np.ones(1)
+    span = float(kept.max() / kept.min())
+    checks = [
+        Check(
+            name=f"at least {FEWEST_PROXIES} proxies",
+            found=f"{len(kept)} proxies",
+            holds=len(kept) >= FEWEST_PROXIES,
+        ),
+        Check(
+            name=f"active parameters span a factor of {SPAN:.0f}",
+            found=f"a factor of {span:.3g}",
+            holds=None if sizes is None else span >= SPAN,
+        ),
+        Check(
+            name="the search converged, and the proxies set every coefficient",
+            found=f"{len(fit.warnings)} warnings",
+            holds=not fit.warnings,
+        ),
+        _foretold(f"held-out runs ({held_out.name})", fit, runs.only(held_out.held_out), tolerance_nats),
+    ]
+    if pilot is None:
+        checks.append(Check(name="the pilot's early curve", found="no pilot was given", holds=None))
+    else:
+        checks.append(_foretold("the pilot's early curve", fit, pilot, tolerance_nats))
+    return LaunchCheck(fit=fit, checks=tuple(checks))
+
+
+def _foretold(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Check:
+    """Whether every one of some runs is within a tolerance of its prediction."""
+    kept = runs.weight > 0
+    misses = (predict(fit.law, runs, fit.output) - runs.loss)[kept]
+    worst = float(misses[np.argmax(np.abs(misses))])
+    return Check(
+        name=f"{what} within {tolerance:g} nats of the prediction",
+        found=f"the worst of {kept.sum()} is predicted {abs(worst):.4f} nats too {'high' if worst > 0 else 'low'}",
+        holds=abs(worst) <= tolerance,
+    )
