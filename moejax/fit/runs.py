@@ -42,8 +42,8 @@ class Runs:
         digest.update(self.loss.astype("<f8").tobytes() + self.weight.astype("<f8").tobytes())
         return digest.hexdigest()[:16]
 
-    def where(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
-        """Only the runs that are marked."""
+    def where(self, kept: Bool[np.ndarray, " runs"] | Int[np.ndarray, " kept"]) -> Runs:
+        """Only the runs that are marked, or those with these numbers."""
         known = {f: getattr(self.design, f) for f in FIELDS if getattr(self.design, f) is not None}
         design = replace(self.design, **{name: values[kept] for name, values in known.items()})
         return Runs(design=design, loss=self.loss[kept], weight=self.weight[kept], group=self.group[kept])

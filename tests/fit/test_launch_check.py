@@ -33,7 +33,7 @@ def test_without_a_pilot_nothing_is_launched():
     ],
 )
 def test_too_few_or_too_similar_proxies_are_named(kept, name):
-    runs = RUNS.where(kept)
+    runs = RUNS.only(kept)
     found = launch_check(EffectiveParams, runs, largest(runs, "params_active", share=0.05), pilot=PILOT)
     assert [check.holds for check in found.checks if check.name.startswith(name)] == [False]
 

@@ -88,6 +88,7 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", inter
     return hits, np.array(errors)
 
 
+@pytest.mark.slow
 def test_zhaos_optima_are_within_their_intervals_and_validation_errors_at_the_noise():
     sweep, held_out = zhao_sweep()
     assert (len(sweep), held_out.sum()) == (446, 88)
