@@ -4,7 +4,7 @@ Purpose:  the whole thread, from architectures to a decision, in minutes on a la
 Command:  moejax study --config=configs/studies/quickstart.py        (or: make quickstart)
 Data:     the source files of the running Python's standard library, as bytes.
 Recipe:   one warm-up-stable trunk per model, a decay branch per budget (Zhao et al. §3).
-Cost:     6.4e12 FLOPs with all branches; 4 to 6 minutes on two CPU cores with its installation.
+Cost:     8.6e12 FLOPs with all branches; 5 to 7 minutes on two CPU cores with its installation.
 Expected: every loss below 2.6 nats/token (single bytes reach 3.24), mixtures below the dense model of their width,
           and coefficients that 27 runs do not determine, said as such.
 """
@@ -47,12 +47,12 @@ def get_config() -> ConfigDict:
         "moe-96-8e2": mixture(96, 2, experts=8, top_k=2),
     }
     config.recipe = dict(
-        budgets_tokens=[196_608, 393_216, 786_432],
+        budgets_tokens=[262_144, 524_288, 1_048_576],
         batch_tokens=4_096,
         data=dict(source="python_stdlib", sequence_length=128, validation_share=0.05, validation_tokens=131_072),
-        optimizer=dict(learning_rate=6e-3, warmup_tokens=49_152, decay_share=0.2, weight_decay=0.1, clip_norm=1.0),
+        optimizer=dict(learning_rate=6e-3, warmup_tokens=65_536, decay_share=0.2, weight_decay=0.1, clip_norm=1.0),
         loss=dict(balance=0.01, router_z=0.001),
-        checkpoint_tokens=98_304,
+        checkpoint_tokens=131_072,
     )
     config.analysis = dict(laws=["chinchilla", "effective_params"], resamples=300, decision_flops=1e13)
     return config
