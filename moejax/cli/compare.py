@@ -16,15 +16,12 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    from moejax.cli.fit import add_table_arguments
+    from moejax.cli.fit import add_split_arguments, add_table_arguments
 
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument("--laws", default="all", metavar="NAMES", help="separated by commas (%(default)s)")
     add_table_arguments(parser)
-    parser.add_argument(
-        "--hold-out", action="append", default=[], metavar="FIELD[:VALUE]", help="the largest runs in it (tokens)"
-    )
-    parser.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+    add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
     parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and folds (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json and compare.md")
@@ -41,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
     laws = of_the_loss(LAWS, named)
     read = read_table(arguments, ())
-    if not (arguments.hold_out or arguments.folds):
+    if not (arguments.hold_out or arguments.each or arguments.folds):
         arguments.hold_out = ["tokens"]
     with progress() as show:
-        found = compare(laws, read.runs, splits_of(read.runs, arguments), seed=arguments.seed, progress=show)
+        found = compare(laws, read.runs, splits_of(read, arguments), seed=arguments.seed, progress=show)
     if arguments.out:
         try:
             arguments.out.mkdir(parents=True, exist_ok=True)

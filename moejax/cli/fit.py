@@ -15,6 +15,7 @@ EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
 moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
 
 
@@ -34,10 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples for intervals")
     trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
     trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
-    trust.add_argument(
-        "--hold-out", action="append", default=[], metavar="FIELD[:VALUE]", help="test on the largest runs in it"
-    )
-    trust.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+    add_split_arguments(trust)
     trust.add_argument("--recipe", metavar="NAME", help="launch-check: may a large training rest on this law?")
     trust.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -53,7 +51,21 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
     table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
     table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
+    table.add_argument("--weight", metavar="COLUMN", help="how often each row counts; 0 keeps it out")
     table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+
+
+def add_split_arguments(group: Any) -> None:
+    """Add what says which runs are kept from a fit to test it."""
+    group.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="test on the largest runs in it; COLUMN:LEAST on those from there on, COLUMN=VALUE on those that equal it",
+    )
+    group.add_argument("--each", metavar="COLUMN", help="hold out each of its values in turn; group: each architecture")
+    group.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         "fixed": _fixed(arguments.fix),
         "seed": arguments.seed,
     }
-    splits = splits_of(read.runs, arguments)
+    splits = splits_of(read, arguments)
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
         resampled = None
@@ -103,15 +115,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _launch_check(law: Any, arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress
+    from moejax.fit.column_split import split_by
     from moejax.fit.launch_check import launch_check
 
-    runs = read_table(arguments, law.inputs).runs
+    read = read_table(arguments, law.inputs)
     pilot = None
     if arguments.pilot is not None:
         pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law.inputs).runs
-    split = _split(runs, (arguments.hold_out or ["params_active"])[0])
+    split = split_by(read, (arguments.hold_out or ["params_active"])[0])
     with progress() as show:
-        found = launch_check(law, runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+        found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
     if arguments.out:
         (_folder(arguments.out) / "launch_check.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
     print(json.dumps(found.to_json(), indent=2) if arguments.json else found.text())
@@ -132,6 +145,7 @@ def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
         where=arguments.where,
         loss=arguments.loss,
         group=arguments.group,
+        weight=arguments.weight,
         drop_invalid=arguments.drop_invalid,
     )
     for note in read.notes:
@@ -139,12 +153,14 @@ def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
     return read
 
 
-def splits_of(runs: Any, arguments: argparse.Namespace) -> list[Any]:
-    """The splits that --hold-out and --folds ask for."""
+def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:
+    """The splits that --hold-out, --each and --folds ask for."""
+    from moejax.fit.column_split import each_value, split_by
     from moejax.fit.holdout import folds
 
-    splits = [_split(runs, text) for text in arguments.hold_out]
-    return splits + (list(folds(runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])
+    splits = [split_by(read, text) for text in arguments.hold_out]
+    splits += each_value(read, arguments.each) if arguments.each else []
+    return splits + (list(folds(read.runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])
 
 
 def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
@@ -187,14 +203,6 @@ def _at_least_one(count: int, option: str) -> int:
     if count < 1:
         raise ValueError(f"{option} is {count}; it must be at least 1.")
     return count
-
-
-def _split(runs: Any, text: str) -> Any:
-    from moejax.fit.holdout import largest
-    from moejax.quantities import parse
-
-    field, colon, value = text.partition(":")
-    return largest(runs, field, above=parse(value) if colon else None)
 
 
 def _folder(folder: Path) -> Path:

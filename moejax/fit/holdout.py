@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
@@ -43,13 +43,49 @@ def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None =
     values = getattr(runs.design, field, None)
     if values is None:
         raise ValueError(f"The runs have no {field}; hold out by a field that they have.")
+    return at_least(runs, field, values, above, share=share)
+
+
+def at_least(
+    runs: Runs, name: str, values: Float[np.ndarray, " runs"], above: float | None = None, *, share: float = 0.2
+) -> Split:
+    """As ``largest``, by any number of each run."""
     levels = np.unique(values[runs.weight > 0])
     if above is None:
         above = float(levels[-max(1, round(share * len(levels)))])
-    held_out = values >= above
-    if held_out[runs.weight > 0].all() or not held_out[runs.weight > 0].any():
-        raise ValueError(f"Holding out {field} of at least {above:.4g} leaves no runs on one side; choose another.")
-    return Split(name=f"{field} ≥ {above:.4g}", held_out=held_out)
+    # A quantity that is worked out, such as 1 - 1/50, may fall a rounding short of how it is written.
+    return split_of(runs, f"{name} ≥ {above:.4g}", values >= above - ROUNDING * abs(above))
+
+
+ROUNDING = 1e-9
+
+
+def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Split:
+    """The split of that name.
+
+    Raises:
+      ValueError: it would leave no run to fit or none to hold out.
+    """
+    marked = held_out[runs.weight > 0]
+    if marked.all() or not marked.any():
+        raise ValueError(f"Holding out {name} leaves no runs on one side; choose another.")
+    return Split(name=name, held_out=held_out)
+
+
+def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
+    """How many times larger the largest held-out run is than the largest fitted one, by size, where it is larger."""
+    found: dict[str, float] = {}
+    for split in splits:
+        fitted, held_out = (runs.only(kept).weight > 0 for kept in (~split.held_out, split.held_out))
+        for name in SIZES:
+            values = getattr(runs.design, name)
+            if values is not None and (factor := float(values[held_out].max() / values[fitted].max())) > 1:
+                found[name] = max(factor, found.get(name, 1.0))
+    return found
+
+
+SIZES = ("params_active", "params_total", "tokens", "flops")
+"""What an extrapolation is one in."""
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:

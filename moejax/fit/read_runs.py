@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
+from moejax.fit.doubts import doubts, rows_in_words
 from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import FIELDS, Design
 
 SIZES = ("params_total", "params_active", "tokens", "flops", "model_dim", "num_layers", "expert_hidden")
 """Fields that are above 0 in every run."""
-SHOWN = 5
-"""Rows that a sentence names one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +39,7 @@ def read_runs(
     where: Sequence[str] = (),
     loss: str = "loss",
     group: str | None = None,
+    weight: str | None = None,
     drop_invalid: bool = False,
 ) -> ReadRuns:
     """Runs of a law from a file.
@@ -52,7 +52,8 @@ def read_runs(
       loss: the column that is fitted.
       group: a column whose equal values belong together; ``group`` if the table has it, else what differs only in
         tokens and FLOPs.
-      drop_invalid: leave out, with a note, rows whose loss or sizes cannot be; else they are an error.
+      weight: a column that says how often each row counts; 0 keeps a row out. Every row counts once if not given.
+      drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
 
     Raises:
       ValueError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
@@ -62,33 +63,40 @@ def read_runs(
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     frame, notes = _select(_mapped(frame, mapping or {}, named), where, named)
     inputs = law if isinstance(law, tuple) else law.inputs
-    needed = (*inputs, loss)
+    needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named)
     for name in {*needed, *FIELDS} & set(frame.columns):
         frame[name] = run_table.numbers(frame[name], where=named)
-    frame, dropped = _sound(frame, needed, loss, named, drop_invalid)
+    frame, dropped = _sound(frame, needed, loss, weight, named, drop_invalid)
     known = [name for name in FIELDS if name in frame.columns and np.isfinite(frame[name]).all()]
     design = Design(**{name: frame[name].to_numpy(np.float64) for name in known})
     label = group or ("group" if "group" in frame.columns else None)
     if group:
         _require(frame, (group,), named)
-    runs = runs_from(design, frame[loss].to_numpy(np.float64), group=None if label is None else list(frame[label]))
+    runs = runs_from(
+        design,
+        frame[loss].to_numpy(np.float64),
+        weight=None if weight is None else frame[weight].to_numpy(np.float64),
+        group=None if label is None else list(frame[label]),
+    )
+    used = [name for name in (label, weight) if name is not None]
     return ReadRuns(
         runs=runs,
         rows=frame.index.to_numpy() + 1,
         frame=frame.reset_index(drop=True),
-        notes=(*notes, *dropped, *_repeats(frame, list(inputs) or known, loss)),
+        notes=(*notes, *dropped, *_weighed(runs, weight), *doubts(frame, list(inputs) or known, loss, used)),
     )
 
 
 def _mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
-    computed = {}
+    computed, numeric = {}, None
     for name, expression in mapping.items():
         if expression in frame.columns:
             computed[name] = frame[expression]
             continue
         try:
-            computed[name] = frame.eval(expression, engine="python", local_dict={}, global_dict={})
+            numeric = numeric if numeric is not None else _as_numbers(frame)
+            computed[name] = numeric.eval(expression, engine="python", local_dict={}, global_dict={})
         except Exception as error:
             raise ValueError(
                 f"{named}: {name}={expression} cannot be computed ({error}). Write a column, or arithmetic on columns "
@@ -102,7 +110,7 @@ def _select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[st
     for condition in where:
         before = len(frame)
         try:
-            frame = frame.query(condition, engine="python", local_dict={}, global_dict={})
+            frame = _query(frame, condition)
         except Exception as error:
             raise ValueError(
                 f"{named}: the condition {condition!r} cannot be applied ({error}); "
@@ -112,6 +120,26 @@ def _select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[st
         if not len(frame):
             raise ValueError(f"{named}: no row meets {condition!r}.")
     return frame.copy(), tuple(notes)
+
+
+def _query(frame: Any, condition: str) -> Any:
+    """The rows that meet a condition, which may compare text as it is or numbers as people write them."""
+    try:
+        return frame.query(condition, engine="python", local_dict={}, global_dict={})
+    except TypeError:
+        kept = _as_numbers(frame).query(condition, engine="python", local_dict={}, global_dict={}).index
+        return frame.loc[kept]
+
+
+def _as_numbers(frame: Any) -> Any:
+    """The same table, with every column of text that holds only numbers (48M, 1e20) as numbers."""
+    found = {}
+    for name in frame.columns:
+        try:
+            found[name] = run_table.numbers(frame[name])
+        except ValueError:
+            continue
+    return frame.assign(**{str(name): values for name, values in found.items()})
 
 
 def _require(frame: Any, names: Sequence[str], named: str) -> None:
@@ -124,7 +152,9 @@ def _require(frame: Any, names: Sequence[str], named: str) -> None:
             raise ValueError(f"{named} has no column {name} ({meaning}); {hint}. Name it with --map {name}=COLUMN.")
 
 
-def _sound(frame: Any, needed: Sequence[str], loss: str, named: str, drop: bool) -> tuple[Any, tuple[str, ...]]:
+def _sound(
+    frame: Any, needed: Sequence[str], loss: str, weight: str | None, named: str, drop: bool
+) -> tuple[Any, tuple[str, ...]]:
     """The rows that can be, or an error about those that cannot."""
     faults = {f"{name} is empty or not finite": ~np.isfinite(frame[name]) for name in needed}
     positive = [name for name in (*SIZES, loss) if name in frame.columns]
@@ -132,12 +162,13 @@ def _sound(frame: Any, needed: Sequence[str], loss: str, named: str, drop: bool)
     if {"params_active", "params_total"} <= set(frame.columns):
         # Counts as printed in papers are rounded to a few digits.
         faults["params_active exceeds params_total"] = frame["params_active"] > 1.005 * frame["params_total"]
+    if weight is not None:
+        faults[f"the weight {weight} is below 0"] = frame[weight] < 0
     notes = []
     bad = np.zeros(len(frame), bool)
     for what, rows in faults.items():
         if (found := frame.index[np.asarray(rows)]).size:
-            shown = ", ".join(str(row + 1) for row in found[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-            notes.append(f"{named}: {what} in {len(found)} of {len(frame)} rows (row {shown})")
+            notes.append(f"{named}: {what} in {len(found)} of {len(frame)} rows ({rows_in_words(found)})")
             bad |= np.asarray(rows)
     if notes and not drop:
         raise ValueError("; ".join(notes) + ". Correct the rows, select others with --where, or pass --drop-invalid.")
@@ -146,12 +177,9 @@ def _sound(frame: Any, needed: Sequence[str], loss: str, named: str, drop: bool)
     return frame[~bad], tuple(f"Dropped: {note}." for note in notes)
 
 
-def _repeats(frame: Any, inputs: Sequence[str], loss: str) -> tuple[str, ...]:
-    same = int(frame.duplicated([*inputs, loss]).sum())
-    replicates = int(frame.duplicated(inputs).sum()) - same
-    notes = []
-    if same:
-        notes.append(f"{same} rows repeat another's sizes and loss exactly; each is kept and counts as a run.")
-    if replicates:
-        notes.append(f"{replicates} rows repeat another's sizes with another loss; they are kept as replicates.")
-    return tuple(notes)
+def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:
+    """What weights keep out, or an error if that is everything."""
+    out = int((runs.weight == 0).sum())
+    if out == len(runs):
+        raise ValueError(f"The weight {weight} is 0 in every row; give at least one row a weight above 0.")
+    return (f"{out} of {len(runs)} rows have a {weight} of 0 and take no part.",) if out else ()

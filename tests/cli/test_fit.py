@@ -46,6 +46,23 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
     assert plain["converged"]
 
 
+def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, capsys):
+    lines = table.read_text().splitlines()
+    path = tmp_path / "runs.csv"
+    kinds = [f"{line},{'dense' if i % 3 else 'moe'},{1 + i % 2}" for i, line in enumerate(lines[1:])]
+    path.write_text("\n".join([f"{lines[0]},kind,seeds", *kinds]))
+    options = ["--hold-out", "kind=moe", "--hold-out", "step:1M", "--each", "kind", "--weight", "seeds", "--json"]
+    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, *options]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [split["name"] for split in plain["held_out"]] == [
+        "kind = moe",
+        "step ≥ 1e+06",
+        "kind = moe",
+        "kind = dense",
+    ]
+    assert [split["errors"]["runs"] for split in plain["held_out"]][::2] == [20, 20]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -64,6 +81,10 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
+        (["--law", "chinchilla", *MAPPED, "--hold-out", "sede=3"], "nearest are seed"),
+        (["--law", "chinchilla", *MAPPED, "--hold-out", "seed=60"], "leaves no runs on one side"),
+        (["--law", "chinchilla", *MAPPED, "--each", "sede"], "nearest are seed"),
+        (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "nearest are seed"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "99 folds"),
         (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
         (
