@@ -6,6 +6,11 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from moejax.fit.compare import Comparison
+    from moejax.fit.read_runs import ReadRuns
 
 NAME = "compare"
 HELP = "fit every law that a table of runs allows, and test all on the same held-out runs"
@@ -24,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
     parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and folds (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json and compare.md")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json, compare.md and the figure")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,15 +45,29 @@ def run(arguments: argparse.Namespace) -> int:
     read = read_table(arguments, ())
     if not (arguments.hold_out or arguments.each or arguments.folds):
         arguments.hold_out = ["tokens"]
+    splits = splits_of(read, arguments)
     with progress() as show:
-        found = compare(laws, read.runs, splits_of(read, arguments), seed=arguments.seed, progress=show)
+        found = compare(laws, read.runs, splits, seed=arguments.seed, progress=show)
     if arguments.out:
         try:
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            (arguments.out / "compare.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
-            (arguments.out / "compare.md").write_text(f"{found.table()}\n\n{found.verdict}\n")
+            _write(arguments.out, found, read, arguments.runs.name)
         except OSError as error:
             raise ValueError(f"The results cannot be written to {arguments.out} ({error}).") from error
-        print(f"Wrote compare.json and compare.md to {arguments.out}.", file=sys.stderr)
     print(json.dumps(found.to_json(), indent=2) if arguments.json else f"{found.table()}\n\n{found.verdict}")
     return 0
+
+
+def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
+    from moejax.report.figures import compared_laws
+    from moejax.report.figures.files import write_picture
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    figure = write_picture(
+        folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
+    )
+    (folder / "compare.md").write_text(
+        f"# Laws compared on {name}\n\n{found.verdict}\n\n{found.table()}\n\n"
+        f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
+    )
+    print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

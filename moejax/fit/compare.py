@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import HeldOut, Split, hold_out, pooled
+from moejax.fit.holdout import HeldOut, Split, beyond, hold_out, pooled
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 
@@ -36,26 +38,63 @@ class Comparison:
 
     laws: tuple[Compared, ...]
     left_out: dict[str, str]
+    splits: tuple[Split, ...]
+    beyond: dict[str, float]
+    """How many times larger the largest held-out run is than the largest fitted one, by size, where it is larger."""
+
+    @property
+    def trusted(self) -> Compared:
+        """The simplest of the laws whose held-out error is as good as the lowest."""
+        lowest = self.laws[0].errors["rmse"]
+        close = [law for law in self.laws if law.errors["rmse"] <= AS_GOOD * lowest] or [self.laws[0]]
+        return min(close, key=lambda law: len(law.fit.coefficients))
 
     @property
     def verdict(self) -> str:
         """Which law to trust for extrapolation, and why, in sentences."""
-        best = self.laws[0]
-        lowest = best.errors["rmse"]
-        close = [law for law in self.laws if law.errors["rmse"] <= AS_GOOD * lowest]
-        simplest = min(close, key=lambda law: len(law.fit.coefficients))
-        text = f"{best.name} predicts the held-out runs best (RMSE {lowest:.4f} nats)."
-        if simplest is not best:
-            text += (
-                f" {simplest.name} does so within {AS_GOOD - 1:.0%} with {len(simplest.fit.coefficients)} coefficients "
-                f"instead of {len(best.fit.coefficients)}: extrapolate with it."
+        return " ".join([*self._choice(), *self._pride(), *self._reach(), *self._doubts()])
+
+    def _choice(self) -> list[str]:
+        best, trusted = self.laws[0], self.trusted
+        text = [f"{best.name} predicts the held-out runs best (RMSE {best.errors['rmse']:.4f} nats)."]
+        if trusted is not best:
+            text.append(
+                f"{trusted.name} does so within {AS_GOOD - 1:.0%} ({trusted.errors['rmse']:.4f}) with "
+                f"{len(trusted.fit.coefficients)} coefficients instead of {len(best.fit.coefficients)}."
             )
-        if simplest.fit.warnings:
-            text += f" Of {simplest.name}: {' '.join(simplest.fit.warnings)}"
+        if self.beyond:
+            why = (
+                "it has the lowest error" if trusted is best else "it is as good and has fewer coefficients to go wrong"
+            )
+            text.append(f"For extrapolation trust {trusted.name}: {why} on runs larger than those it was fitted to.")
         return text
 
+    def _pride(self) -> list[str]:
+        """The law that fits best, if that is not one to trust."""
+        proud = min(self.laws, key=lambda law: law.fit.metrics.rmse)
+        if proud.errors["rmse"] <= AS_GOOD * self.laws[0].errors["rmse"]:
+            return []
+        times = proud.errors["rmse"] / self.laws[0].errors["rmse"]
+        return [
+            f"{proud.name} fits all runs closest (RMSE {proud.fit.metrics.rmse:.4f}) and misses held-out ones by "
+            f"{times:.1f} times the lowest error: closeness of fit is no reason to trust it."
+        ]
+
+    def _reach(self) -> list[str]:
+        if not self.beyond:
+            return [
+                "No held-out run is larger than all fitted ones, so this says nothing of extrapolation; hold out the "
+                "largest, as --hold-out tokens does."
+            ]
+        farthest = ", ".join(f"{factor:.3g} times in {name}" for name, factor in self.beyond.items())
+        return [f"The test reached beyond the fitted runs by up to {farthest}; farther out, nothing here was tested."]
+
+    def _doubts(self) -> list[str]:
+        warnings = self.trusted.fit.warnings
+        return [f"Of {self.trusted.name}: {' '.join(warnings)}"] if warnings else []
+
     def table(self) -> str:
-        """One line per law, in Markdown."""
+        """One line per law, what was held out, and the laws left out, in Markdown."""
         head = (
             "law",
             "coefficients",
@@ -65,7 +104,7 @@ class Comparison:
             "AICc",
             "not determined",
         )
-        lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+        lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
         for law in self.laws:
             cells = (
                 law.name,
@@ -77,13 +116,29 @@ class Comparison:
                 str(len(law.fit.stuck) + len(law.fit.cannot_tell)),
             )
             lines.append(f"| {' | '.join(cells)} |")
-        lines += [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
+        lines += ["", f"RMSE in nats/token. Held out: {'; '.join(split.name for split in self.splits)}."]
+        if self.left_out:
+            lines += ["", *(f"- {name} is left out: {reason}" for name, reason in self.left_out.items())]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        laws = [{"name": law.name, "held_out": dict(law.errors), "fit": law.fit.to_json()} for law in self.laws]
-        return {"laws": laws, "left_out": self.left_out, "verdict": self.verdict}
+        """As plain data; what is not finite is null."""
+        laws = [
+            {
+                "name": law.name,
+                "held_out": {name: e if np.isfinite(e) else None for name, e in law.errors.items()},
+                "fit": law.fit.to_json(),
+            }
+            for law in self.laws
+        ]
+        return {
+            "laws": laws,
+            "left_out": self.left_out,
+            "splits": [split.name for split in self.splits],
+            "beyond": self.beyond,
+            "trusted": self.trusted.name if self.beyond else None,
+            "verdict": self.verdict,
+        }
 
 
 def compare(
@@ -98,9 +153,11 @@ def compare(
     """Fit every law to all runs and to what each split leaves.
 
     Raises:
-      ValueError: no law can be fitted to these runs; the sentence has every law's reason.
+      ValueError: nothing is held out, or no law can be fitted to these runs; the sentence has every law's reason.
     """
     splits = list(splits)
+    if not splits:
+        raise ValueError("Laws are compared by held-out runs; give at least one split.")
     found, left_out = [], {}
     for number, (name, law) in enumerate(laws.items()):
         if progress:
@@ -114,7 +171,18 @@ def compare(
         found.append(Compared(name=name, fit=fit, held_out=tuple(held_out)))
     if not found:
         raise ValueError("No law can be fitted: " + " ".join(f"{name}: {why}" for name, why in left_out.items()))
-    return Comparison(laws=tuple(sorted(found, key=lambda law: law.errors["rmse"])), left_out=left_out)
+    return Comparison(
+        laws=tuple(sorted(found, key=_held_out_error)),
+        left_out=left_out,
+        splits=tuple(splits),
+        beyond=beyond(runs, splits),
+    )
+
+
+def _held_out_error(law: Compared) -> float:
+    """RMSE; a law that gives no number for a held-out run comes last."""
+    error = law.errors["rmse"]
+    return error if np.isfinite(error) else float("inf")
 
 
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:

@@ -1,5 +1,6 @@
 """Laws are compared on the same runs, and the one that made them wins."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ from test_fit_law import sweep
 
 from moejax.__main__ import main
 from moejax.fit.compare import compare, of_the_loss
-from moejax.fit.holdout import largest
+from moejax.fit.holdout import Split, largest
 from moejax.laws import LAWS
 from moejax.laws.effective_params import CHAPTER_002
 
@@ -27,9 +28,51 @@ def test_the_law_that_made_the_runs_predicts_them_best(found):
     assert "effective_params predicts the held-out runs best" in found.verdict
 
 
+def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was_tested(found):
+    fitted, held_out = (RUNS.design.tokens[kept] for kept in (~found.splits[0].held_out, found.splits[0].held_out))
+    assert found.beyond["tokens"] == pytest.approx(held_out.max() / fitted.max())
+    assert "For extrapolation trust effective_params: it has the lowest error on runs larger" in found.verdict
+    assert f"{found.beyond['tokens']:.3g} times in tokens" in found.verdict
+    assert found.to_json()["trusted"] == "effective_params"
+
+
+def test_a_law_as_good_with_fewer_coefficients_is_the_one_to_trust(found):
+    best, other = found.laws
+    plain = dataclasses.replace(other, held_out=best.held_out)
+    tied = dataclasses.replace(found, laws=(best, plain))
+    assert len(other.fit.coefficients) < len(best.fit.coefficients)
+    assert tied.trusted.name == "chinchilla"
+    assert "with 5 coefficients instead of 6" in tied.verdict
+
+
+def test_the_law_that_fits_closest_is_not_trusted_for_that(found):
+    best, other = found.laws
+    proud = dataclasses.replace(other, fit=best.fit)
+    swapped = dataclasses.replace(found, laws=(dataclasses.replace(best, fit=other.fit), proud))
+    assert "chinchilla fits all runs closest" in swapped.verdict
+    assert swapped.trusted.name == "effective_params"
+
+
+def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
+    middle = np.argsort(RUNS.design.tokens)[40:60]
+    inside = np.isin(np.arange(len(RUNS)), middle)
+    inside &= RUNS.design.params_total < RUNS.design.params_total.max()
+    inside &= RUNS.design.params_active < RUNS.design.params_active.max()
+    found = compare(of_the_loss(LAWS, ["chinchilla"]), RUNS, [Split(name="the middle", held_out=inside)])
+    assert found.beyond == {}
+    assert "says nothing of extrapolation" in found.verdict
+    assert "trust" not in found.verdict
+    assert found.to_json()["trusted"] is None
+
+
+def test_nothing_held_out_is_nothing_to_compare_by():
+    with pytest.raises(ValueError, match="give at least one split"):
+        compare(of_the_loss(LAWS, NAMES), RUNS, [])
+
+
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
     assert "num_experts" in found.left_out["sparsity"]
-    assert "sparsity is left out" in found.table()
+    assert "\n\n- sparsity is left out: " in found.table()
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():
@@ -38,7 +81,7 @@ def test_every_law_of_the_loss_is_compared_unless_some_are_named():
 
 def test_when_no_law_can_be_fitted_every_reason_is_given():
     with pytest.raises(ValueError, match=r"No law can be fitted: sparsity: .*num_experts"):
-        compare(of_the_loss(LAWS, ["sparsity"]), RUNS, [])
+        compare(of_the_loss(LAWS, ["sparsity"]), RUNS, [largest(RUNS, "tokens")])
 
 
 def test_the_command_compares_a_file(tmp_path, capsys):
@@ -50,6 +93,13 @@ def test_the_command_compares_a_file(tmp_path, capsys):
     assert main(command) == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["laws"][0]["name"] == "effective_params"
-    assert "| law |" in (tmp_path / "out" / "compare.md").read_text()
+    page = (tmp_path / "out" / "compare.md").read_text()
+    assert "\n\n| law |" in page
+    assert plain["verdict"] in page
+    assert "](predicted_vs_actual.png)" in page
+    assert (tmp_path / "out" / "predicted_vs_actual.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "out" / "predicted_vs_actual.svg").read_text()
+    assert (tmp_path / "out" / "predicted_vs_actual.csv").read_text().count("held out") == 2 * 24
+    assert json.loads((tmp_path / "out" / "compare.json").read_text()) == plain
     assert main(["compare", str(path), "--laws", "sparsty"]) == 2
     assert "sparsity" in capsys.readouterr().err

@@ -54,7 +54,7 @@ def draw(found: Findings) -> Picture | None:
     every = np.concatenate([measured, *(law.predicted for law in laws)])
     panels[0].xaxis.set_major_locator(MaxNLocator(6))
     panels[0].yaxis.set_major_locator(MaxNLocator(6))
-    panels[0].set(xlim=_around(every), ylim=_around(every))
+    panels[0].set(xlim=around(every), ylim=around(every))
     panels[0].set_ylabel("predicted loss, nats/token")
     panels[0].legend(loc="upper left")
     return Picture(
@@ -66,6 +66,7 @@ def draw(found: Findings) -> Picture | None:
     )
 
 
-def _around(values: np.ndarray) -> tuple[float, float]:
+def around(values: np.ndarray) -> tuple[float, float]:
+    """Ends of an axis that shows all values with a margin."""
     margin = 0.06 * np.ptp(values) or 0.1
     return float(values.min() - margin), float(values.max() + margin)

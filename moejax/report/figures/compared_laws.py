@@ -1,0 +1,98 @@
+"""What each of several laws gives every run against what was measured: fitted runs, and runs it was not shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from moejax.fit.compare import Compared, Comparison
+from moejax.fit.metrics import predict
+from moejax.fit.runs import Runs
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.predicted_vs_actual import around
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
+
+FITTED, HELD_OUT = "fitted", "held out"
+LOOKS = {
+    FITTED: {"color": BLUE, "marker": "o", "markersize": 4},
+    HELD_OUT: {"color": ORANGE, "marker": "s", "markersize": 4.5},
+}
+"""How runs of each role are drawn."""
+
+
+def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Picture:
+    """A panel per law, the lowest held-out error first; ``rows`` are the runs' numbers in their file."""
+    columns = 3 if len(found.laws) > 4 else 2
+    figure, panels = grid(len(found.laws), columns, height_inches=2.9, sharex=True, sharey=True)
+    limits = around(runs.loss[runs.weight > 0])
+    data = []
+    for law, axes in zip(found.laws, panels, strict=True):
+        own = [*_fitted(law, runs, rows), *_held_out(found, law, runs, rows)]
+        _panel(axes, own, limits)
+        axes.set_title(f"{law.name}\nRMSE {law.fit.metrics.rmse:.4f}, held out {law.errors['rmse']:.4f}")
+        data += own
+    for axes in panels[-columns:]:
+        axes.tick_params(labelbottom=True)
+    panels[0].xaxis.set_major_locator(MaxNLocator(5))
+    panels[0].yaxis.set_major_locator(MaxNLocator(5))
+    panels[0].set(xlim=limits, ylim=limits)
+    panels[0].legend(loc="upper left")
+    figure.supxlabel("measured loss, nats/token", fontsize=8.5)
+    figure.supylabel("predicted loss, nats/token", fontsize=8.5)
+    return Picture(
+        "Predicted against measured",
+        "A point on the line is predicted exactly. RMSE in nats/token; held-out runs are predicted by a fit that did "
+        "not see them. Triangles lie beyond the frame.",
+        figure,
+        data,
+    )
+
+
+def _fitted(law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
+    kept = runs.weight > 0
+    return _points(law.name, FITTED, "all runs fitted", predict(law.fit.law, runs, law.fit.output), kept, runs, rows)
+
+
+def _held_out(found: Comparison, law: Compared, runs: Runs, rows: Sequence[int]) -> list[dict[str, Any]]:
+    points = []
+    for split, held_out in zip(found.splits, law.held_out, strict=True):
+        predicted = predict(held_out.fit.law, runs, held_out.fit.output)
+        kept = split.held_out & (runs.weight > 0)
+        points += _points(law.name, HELD_OUT, split.name, predicted, kept, runs, rows)
+    return points
+
+
+def _points(
+    law: str, role: str, split: str, predicted: np.ndarray, kept: np.ndarray, runs: Runs, rows: Sequence[int]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "law": law,
+            "role": role,
+            "split": split,
+            "row": rows[i],
+            "measured_nats_per_token": float(runs.loss[i]),
+            "predicted_nats_per_token": float(predicted[i]),
+        }
+        for i in np.flatnonzero(kept).tolist()
+    ]
+
+
+def _panel(axes: Axes, points: Sequence[dict[str, Any]], limits: tuple[float, float]) -> None:
+    low, high = limits
+    axes.axline((low, low), slope=1, color=MUTED, linewidth=0.9, zorder=1)
+    for role, look in LOOKS.items():
+        own = [point for point in points if point["role"] == role]
+        measured = np.array([point["measured_nats_per_token"] for point in own])
+        predicted = np.array([point["predicted_nats_per_token"] for point in own])
+        edge = {"linestyle": "", "markeredgecolor": PAPER, "markeredgewidth": 0.5}
+        inside = (predicted >= low) & (predicted <= high)
+        axes.plot(measured[inside], predicted[inside], label=role, **look, **edge)
+        for marker, beyond, place in (("^", predicted > high, high), ("v", predicted < low, low)):
+            if beyond.any():
+                axes.plot(measured[beyond], np.full(beyond.sum(), place), **{**look, **edge, "marker": marker})
+    axes.set_aspect("equal", adjustable="box")
