@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, fit, resample, hold out, print."""
     from moejax.cli.progress import progress
     from moejax.fit import bootstrap, holdout
+    from moejax.fit.bootstrap import check_level
     from moejax.fit.fit_law import fit_law
     from moejax.fit.starts import Sobol
     from moejax.laws import LAWS
@@ -90,27 +91,51 @@ def run(arguments: argparse.Namespace) -> int:
         "seed": arguments.seed,
     }
     splits = splits_of(read, arguments)
+    level = check_level(arguments.level)
+    stopped = False
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
-        resampled = None
+        text, plain = [result.summary()], result.to_json() | {"notes": list(read.notes)}
+        # What is found is on disk before what takes long, may be stopped, or may not be possible.
+        _write(arguments.out, text, plain, result, read)
+        if held_out := holdout.hold_out(law, read.runs, splits, **options):
+            text.append(holdout.table(held_out))
+            plain["held_out"] = holdout.to_json(held_out)
+            _write(arguments.out, text, plain, result, read)
         if arguments.bootstrap != 0:
-            kept = _folder(arguments.out) / "bootstrap.npz" if arguments.out else None
-            resampled = bootstrap.bootstrap(
-                result, read.runs, arguments.bootstrap, by=arguments.by, seed=arguments.seed, progress=show, kept=kept
-            )
-        held_out = holdout.hold_out(law, read.runs, splits, **options)
-    text = [result.summary()]
-    plain = result.to_json() | {"notes": list(read.notes)}
-    if resampled is not None:
-        text.append(bootstrap.table(result, resampled, arguments.level))
-        plain["bootstrap"] = bootstrap.to_json(result, resampled, arguments.level)
-    if held_out:
-        text.append(holdout.table(held_out))
-        plain["held_out"] = holdout.to_json(held_out)
+            try:
+                resampled = _resample(result, read, arguments, show)
+                text.append(bootstrap.table(result, resampled, level))
+                plain["bootstrap"] = bootstrap.to_json(result, resampled, level)
+            except KeyboardInterrupt:
+                if arguments.out:
+                    raise
+                stopped = True
+    if stopped:
+        print("\nStopped while resampling; with --out DIR the same command would go on from there.", file=sys.stderr)
     if arguments.out:
-        _write(arguments.out, "\n\n".join(text), plain, result, read)
+        _write(arguments.out, text, plain, result, read)
+        print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
     print(json.dumps(plain, indent=2) if arguments.json else "\n\n".join(text))
-    return 0
+    return STOPPED if stopped else 0
+
+
+STOPPED = 130
+"""Exit status after Ctrl-C, as that of every command."""
+
+
+def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:
+    from moejax.fit.bootstrap import bootstrap
+
+    return bootstrap(
+        result,
+        read.runs,
+        arguments.bootstrap,
+        by=arguments.by,
+        seed=arguments.seed,
+        progress=show,
+        kept=_folder(arguments.out) / "bootstrap.npz" if arguments.out else None,
+    )
 
 
 def _launch_check(law: Any, arguments: argparse.Namespace) -> int:
@@ -213,16 +238,20 @@ def _folder(folder: Path) -> Path:
     return folder
 
 
-def _write(folder: Path, text: str, plain: dict[str, Any], result: Any, read: Any) -> None:
+def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], result: Any, read: Any) -> None:
     from moejax.fit.metrics import predict
+    from moejax.folder import whole, write_json
 
+    if folder is None:
+        return
+    predicted = predict(result.law, read.runs, result.output)
+    rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     try:
         _folder(folder)
-        (folder / "summary.txt").write_text(text + "\n")
-        (folder / "fit.json").write_text(json.dumps(plain, indent=2) + "\n")
-        predicted = predict(result.law, read.runs, result.output)
-        rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
-        rows.to_csv(folder / "predictions.csv", index=False)
+        with whole(folder / "summary.txt") as partial:
+            partial.write_text("\n\n".join(text) + "\n")
+        write_json(folder / "fit.json", plain)
+        with whole(folder / "predictions.csv") as partial:
+            rows.to_csv(partial, index=False)
     except OSError as error:
         raise ValueError(f"The results cannot be written to {folder} ({error}); choose another --out.") from error
-    print(f"Wrote fit.json, summary.txt and predictions.csv to {folder}.", file=sys.stderr)

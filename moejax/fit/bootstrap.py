@@ -88,8 +88,7 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
     Raises:
       ValueError: ``level`` is not between 0 and 1.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
+    level = check_level(level)
     answers = np.asarray(answers, np.float64).ravel()
     finite = answers[np.isfinite(answers)]
     if not len(finite):
@@ -102,6 +101,17 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
         deviation=_deviation(finite),
         undefined=float(1 - len(finite) / len(answers)),
     )
+
+
+def check_level(level: float) -> float:
+    """The share of answers that an interval holds, if it is one.
+
+    Raises:
+      ValueError: it is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
+    return level
 
 
 def _deviation(values: Float[np.ndarray, " values"]) -> float:

@@ -201,10 +201,16 @@ def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
         raise ValueError(
             f"The {form.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in {len(wrong)} runs."
         )
+    lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
+    if form.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
+        raise ValueError(
+            f"irreducible is fixed at {fixed['irreducible']:g}, and a run has a loss of {lowest:g}; no model is below "
+            f"the irreducible loss, so fix it lower."
+        )
     kept = int((runs.weight > 0).sum())
     if kept < len(form.free):
         raise ValueError(
-            f"{kept} runs cannot set the {len(form.free)} free coefficients of {form.law.__name__}; "
+            f"{kept} run{'s' * (kept != 1)} cannot set the {len(form.free)} free coefficients of {form.law.__name__}; "
             f"train more, choose a smaller law, or fix coefficients."
         )
 

@@ -105,10 +105,17 @@ def each_group(runs: Runs) -> Iterator[Split]:
 
 
 def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> list[HeldOut]:
-    """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest."""
+    """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest.
+
+    Raises:
+      ValueError: the law cannot be fitted to what a split leaves.
+    """
     found = []
     for split in splits:
-        fit = fit_law(law, runs.only(~split.held_out), **options)
+        try:
+            fit = fit_law(law, runs.only(~split.held_out), **options)
+        except ValueError as error:
+            raise ValueError(f"With {split.name} held out: {error}") from error
         found.append(HeldOut(name=split.name, fit=fit, metrics=metrics(fit.law, runs.only(split.held_out), fit.output)))
     return found
 

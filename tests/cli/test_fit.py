@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
+from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
+from moejax.laws.law import coefficients
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,9 @@ def table(tmp_path_factory):
     return path
 
 
+ALL_FIXED = [f"--fix={name}=1" for name in coefficients(HOFFMANN_2022)]
+OVERFLOW = ["--fix", "params_scale=1e308", "--fix", "params_exponent=0", "--fix", "tokens_scale=1e308"]
+OVERFLOW += ["--fix", "tokens_exponent=0"]
 MAPPED = ["--map", "params_active=Na", "--map", "tokens=step * 520000", "--map", "loss=val"]
 
 
@@ -78,6 +83,15 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1", "--fix", "irreducible=2"], "irreducible twice"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible"], "NAME=VALUE"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is not below 0"),
+        (
+            ["--law", "chinchilla", *MAPPED, "--fix", "irreducible=9"],
+            "irreducible is fixed at 9, and a run has a loss of",
+        ),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
+        (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
+        (["--law", "chinchilla", *MAPPED, *OVERFLOW], "gives no number for 60 of 60 runs"),
+        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "8"], "between 0 and 1"),
+        (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
@@ -106,7 +120,7 @@ def test_a_mistake_is_a_sentence_and_exit_status_2(table, capsys, options, words
     ("rows", "words"),
     [
         ("", "has no rows"),
-        ("1e8,1e9,3\n" * 1, "1 runs cannot set"),
+        ("1e8,1e9,3\n", "1 run cannot set the 5 free coefficients"),
         ("1e8,1e9,3\n1e8,1e9,\n", "loss is empty or not finite in 1 of 2 rows (row 2)"),
         ("1e8,1e9,3\n1e8,-5,3\n", "tokens is not above 0 in 1 of 2 rows (row 2)"),
         ("1e8,1e9,3\nabc,1e9,3\n", "'abc' in row 2"),
@@ -117,6 +131,45 @@ def test_a_table_that_cannot_be_is_described(tmp_path, capsys, rows, words):
     path.write_text("params_active,tokens,loss\n" + rows)
     assert main(["fit", str(path), "--law", "chinchilla"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bootstrap, "BLOCK", 8)
+    write, blocks = bootstrap._write, []
+
+    def interrupt(*arguments):
+        write(*arguments)
+        blocks.append(len(arguments[2]))
+        if blocks == [8, 16]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap, "_write", interrupt)
+    out = tmp_path / "fit"
+    command = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "24", "--out", str(out)]
+    assert main(command) == 130
+    assert "goes on from there" in capsys.readouterr().err
+    assert load(out / "fit.json").converged
+    assert main(command) == 0
+    assert blocks == [8, 16, 24]
+    assert json.loads((out / "fit.json").read_text())["bootstrap"]["resamples"] == 24
+
+
+def test_a_bootstrap_stopped_without_a_folder_prints_the_fit_and_how_to_keep_one(table, capsys, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap, "_write", interrupt)
+    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "8"]) == 130
+    shown = capsys.readouterr()
+    assert "--out DIR" in shown.err
+    assert "tokens_exponent" in shown.out
+
+
+def test_a_split_that_leaves_too_few_runs_keeps_the_fit_of_all(table, tmp_path, capsys):
+    out = tmp_path / "fit"
+    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--hold-out", "seed:4", "--out", str(out)]) == 2
+    assert "With seed ≥ 4 held out" in capsys.readouterr().err
+    assert load(out / "fit.json").metrics.runs == 60
 
 
 def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
