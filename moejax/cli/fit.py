@@ -19,10 +19,13 @@ moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_ex
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
 
 
+RECIPES_HELP = "launch-check (may a large training rest on this law?), zhao"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
-    parser.add_argument("--law", required=True, metavar="NAME", help="one of `moejax laws`")
+    parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; recipes of papers bring theirs")
     add_table_arguments(parser)
     fit = parser.add_argument_group("fitting")
     fit.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
     trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     add_split_arguments(trust)
-    trust.add_argument("--recipe", metavar="NAME", help="launch-check: may a large training rest on this law?")
+    trust.add_argument("--recipe", metavar="NAME", help="a whole procedure: " + RECIPES_HELP)
     trust.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
@@ -78,11 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.laws import LAWS
     from moejax.laws.door import law_name
 
-    law = LAWS[law_name(arguments.law)]
     if arguments.recipe is not None:
         if arguments.recipe not in RECIPES:
             raise ValueError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
-        return RECIPES[arguments.recipe](law, arguments)
+        return RECIPES[arguments.recipe](arguments)
+    law = LAWS[law_name(_law(arguments))]
     read = read_table(arguments, law.inputs)
     options: dict[str, Any] = {
         "penalty": _penalty(arguments),
@@ -138,11 +141,20 @@ def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) 
     )
 
 
-def _launch_check(law: Any, arguments: argparse.Namespace) -> int:
+def _law(arguments: argparse.Namespace) -> str:
+    if arguments.law is None:
+        raise ValueError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+    return arguments.law
+
+
+def _launch_check(arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress
     from moejax.fit.column_split import split_by
     from moejax.fit.launch_check import launch_check
+    from moejax.laws import LAWS
+    from moejax.laws.door import law_name
 
+    law = LAWS[law_name(_law(arguments))]
     read = read_table(arguments, law.inputs)
     pilot = None
     if arguments.pilot is not None:
@@ -150,13 +162,38 @@ def _launch_check(law: Any, arguments: argparse.Namespace) -> int:
     split = split_by(read, (arguments.hold_out or ["params_active"])[0])
     with progress() as show:
         found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+    return _show(found, "launch_check", arguments)
+
+
+def _zhao(arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress
+    from moejax.fit.column_split import split_by
+    from moejax.fit.recipe_zhao import INPUTS, zhao
+    from moejax.fit.starts import Sobol
+
+    read = read_table(arguments, INPUTS)
+    split = split_by(read, (arguments.hold_out or ["params_total"])[0])
+    starts = Sobol(_at_least_one(arguments.starts, "--starts"), arguments.seed)
+    with progress() as show:
+        found = zhao(read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show)
+    return _show(found, "zhao", arguments)
+
+
+def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
+    """Print what a recipe found, and write it where asked."""
+    plain = json.dumps(found.to_json(), indent=2)
     if arguments.out:
-        (_folder(arguments.out) / "launch_check.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
-    print(json.dumps(found.to_json(), indent=2) if arguments.json else found.text())
+        folder = _folder(arguments.out)
+        try:
+            (folder / f"{name}.json").write_text(plain + "\n")
+            (folder / f"{name}.txt").write_text(found.text() + "\n")
+        except OSError as error:
+            raise ValueError(f"The results cannot be written to {folder} ({error}); choose another --out.") from error
+    print(plain if arguments.json else found.text())
     return 0
 
 
-RECIPES = {"launch-check": _launch_check}
+RECIPES = {"launch-check": _launch_check, "zhao": _zhao}
 
 
 def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:

@@ -100,6 +100,9 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--each", "sede"], "nearest are seed"),
         (["--law", "chinchilla", *MAPPED, "--weight", "sede"], "nearest are seed"),
         (["--law", "chinchilla", *MAPPED, "--folds", "99"], "99 folds"),
+        (MAPPED, "give --law NAME"),
+        ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
+        ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
         (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
         (
             ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
@@ -130,6 +133,44 @@ def test_a_table_that_cannot_be_is_described(tmp_path, capsys, rows, words):
     path = tmp_path / "runs.csv"
     path.write_text("params_active,tokens,loss\n" + rows)
     assert main(["fit", str(path), "--law", "chinchilla"]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["fit", "--law", "chinchilla"], ["compare"]], ids=["fit", "compare"])
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("runs.csv", b"", "cannot be read as a table"),
+        ("runs.csv", b"params_active,tokens,loss\n", "has no rows"),
+        ("runs.csv", b"\xff\xfe\x00\x81", "cannot be read as a table"),
+        ("runs.jsonl", b"{broken", "cannot be read as a table"),
+        ("runs.parquet", b"not parquet at all", "cannot be read as a table"),
+        ("runs.xlsx", b"", "its name must end in one of"),
+        ("runs.csv", b"params_active,tokens,loss\n1e8,1e9,nan\n", "in 1 of 1 rows (row 1)"),
+        ("runs.csv", b"params_active,tokens,los\n1e8,1e9,3\n", "nearest are los"),
+    ],
+)
+def test_a_file_that_holds_no_runs_is_a_sentence_in_every_command(tmp_path, capsys, command, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    assert main([command[0], str(tmp_path / name), *command[1:]]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert not shown.out
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "words"),
+    [
+        ("1e8,1e9,3\n", [], "leaves no runs on one side"),
+        ("1e8,1e9,3\n2e8,2e9,2.9\n3e8,3e9,2.8\n", [], "No law can be fitted: "),
+        ("1e8,1e9,3\n2e8,2e9,2.9\n", ["--hold-out", "flops"], "no flops to hold out by"),
+        ("1e8,1e9,3\n2e8,2e9,2.9\n", ["--laws", "sparsity", "--each", "group"], "the runs have no params_total"),
+    ],
+)
+def test_runs_that_allow_no_comparison_are_a_sentence(tmp_path, capsys, rows, options, words):
+    path = tmp_path / "runs.csv"
+    path.write_text("params_active,tokens,loss\n" + rows)
+    assert main(["compare", str(path), *options]) == 2
     assert words in capsys.readouterr().err
 
 

@@ -1,0 +1,103 @@
+"""Zhao's procedure finds Zhao's law in runs that follow it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from test_recovery import zhao_sweep
+
+from moejax.fit.holdout import split_of
+from moejax.fit.metrics import predict
+from moejax.fit.recipe_zhao import FACTORS, margins_of, zhao
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Sobol
+from moejax.laws.design import Design
+from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.five_factor_optima import best_active_experts, best_shared_share
+
+
+def small_sweep(noise):
+    """Every factor varied alone around one architecture, at two sizes and two token counts."""
+    rows = []
+    for total, tokens in ((1.2e9, 1e10), (1.2e9, 5e10), (4e9, 2e10)):
+        base = (total, total / 5, 10.0, 0.2, tokens)
+        rows += [(total, share * total, *base[2:]) for share in (0.05, 0.1, 0.2, 0.4, 0.7, 0.9)]
+        rows += [(*base[:2], experts, 0.2, tokens) for experts in (2.5, 5.0, 7.5, 15.0, 20.0)]
+        rows += [(*base[:3], shared, tokens) for shared in (0.0, 0.1, 0.3, 0.4, 0.5, 0.7)]
+    rows += [(total, total / 8, 5.0, 0.2, 2e10) for total in np.geomspace(2e8, 8e9, 8)]
+    total, active, experts, shared, tokens = np.array(rows).T
+    design = Design(
+        params_total=total,
+        params_active=active,
+        tokens=tokens,
+        top_k=experts * (1 - shared),
+        num_shared_experts=experts * shared,
+    )
+    return noisy(runs_from(design, np.ones(len(rows))), noise)
+
+
+def noisy(sweep, noise, seed=0):
+    exact = predict(ZHAO_2025, sweep)
+    return dataclasses.replace(sweep, loss=exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(exact))))
+
+
+RUNS = small_sweep(0.0005)
+HELD_OUT = split_of(RUNS, "the largest", RUNS.design.params_total >= 4e9)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return zhao(RUNS, HELD_OUT, starts=Sobol(32))
+
+
+@pytest.mark.parametrize(
+    ("number", "truth"),
+    [
+        pytest.param(1, best_active_experts(ZHAO_2025), id="G", marks=pytest.mark.slow),
+        pytest.param(2, best_shared_share(ZHAO_2025), id="S"),
+    ],
+)
+def test_margins_have_their_optima_where_the_joint_law_has_them(number, truth):
+    best = [margin.best for margin in margins_of(FACTORS[number], RUNS) if margin.inside]
+    assert len(best) >= 2
+    assert np.median(best) == pytest.approx(truth, rel=0.25)
+
+
+@pytest.mark.slow
+def test_every_factor_lowers_the_error_and_the_last_brings_it_to_the_noise(found):
+    errors = [law.error for law in found.nested]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 5 * errors[-1]
+    assert found.nested[-1].held_out_error < 0.005
+
+
+@pytest.mark.slow
+def test_a_rival_whose_columns_are_missing_is_named_with_them(found):
+    assert "num_experts" in found.left_out["Abnar"]
+
+
+@pytest.mark.slow
+def test_the_page_and_the_json_hold_the_same_decisions(found):
+    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert plain["decisions"] == found.decisions
+    assert f"{found.decisions['G*']:.4g}" in found.text()
+    assert len(plain["margins"]) == len(found.margins)
+
+
+def test_runs_without_shared_experts_are_asked_for_them():
+    known = dataclasses.replace(RUNS, design=dataclasses.replace(RUNS.design, num_shared_experts=None))
+    with pytest.raises(ValueError, match="no num_shared_experts"):
+        zhao(known, HELD_OUT)
+
+
+@pytest.mark.slow
+def test_the_446_configurations_of_the_paper_give_its_optima_with_intervals():
+    sweep, validation = zhao_sweep()
+    runs = noisy(sweep, 0.003)
+    found = zhao(runs, split_of(runs, "validation", validation), resamples=200)
+    assert len(found.margins) > 50
+    assert found.decisions["G*"] == pytest.approx(6.78, rel=0.15)
+    assert found.decisions["S*"] == pytest.approx(0.315, rel=0.15)
+    assert found.intervals["G*"].low < 6.78 < found.intervals["G*"].high
+    assert found.nested[-1].held_out_error < min(law.held_out_error for law in found.nested[:-1])
