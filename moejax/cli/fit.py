@@ -19,7 +19,7 @@ moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_ex
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
 
 
-RECIPES_HELP = "launch-check (may a large training rest on this law?), zhao"
+RECIPES_HELP = "launch-check (may a large training rest on this law?), zhao, tian"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -179,6 +179,24 @@ def _zhao(arguments: argparse.Namespace) -> int:
     return _show(found, "zhao", arguments)
 
 
+def _tian(arguments: argparse.Namespace) -> int:
+    from moejax import run_table
+    from moejax.cli.progress import progress
+    from moejax.fit.recipe_tian import INPUTS, tian
+    from moejax.fit.starts import Sobol
+
+    read = read_table(arguments, INPUTS)
+    tried = {
+        name: run_table.numbers(read.frame[name], where=str(arguments.runs)).to_numpy(float)
+        for name in ("learning_rate", "batch_tokens")
+        if name in read.frame.columns
+    }
+    starts = Sobol(_at_least_one(arguments.starts, "--starts"), arguments.seed)
+    with progress() as show:
+        found = tian(read.runs, **tried, starts=starts, seed=arguments.seed, progress=show)
+    return _show(found, "tian", arguments)
+
+
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     """Print what a recipe found, and write it where asked."""
     plain = json.dumps(found.to_json(), indent=2)
@@ -193,7 +211,7 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-RECIPES = {"launch-check": _launch_check, "zhao": _zhao}
+RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian}
 
 
 def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:

@@ -1,0 +1,320 @@
+"""The procedure of Tian et al. (2025): efficiency leverage from loss-compute curves, and the laws fitted to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.stats
+from jaxtyping import Bool, Float, Int
+
+from moejax.fit.budgets import budgets
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import Metrics, metrics, predict
+from moejax.fit.objective import Squared
+from moejax.fit.power_laws import PowerLaws, allocation_law, hyperparameter_law
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Sobol, Starts
+from moejax.laws.leverage import Leverage, leverage_between
+from moejax.laws.loss_compute import LossCompute
+
+INPUTS = Leverage.inputs
+LEAST_BUDGETS = 4
+"""A loss-compute curve has three coefficients; a family trained at fewer budgets is left out."""
+CURVE_STARTS = 32
+"""Starts of a loss-compute curve, which has three coefficients."""
+TRAINED_BELOW = 6.0
+"""Section 4.2.3: the joint law is fitted to smaller leverages and tested on the rest."""
+NO_START, NO_MAXIMUM = 1e-12, 1e12
+"""Ends between which the saturating transform of an activation ratio does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Runs of one activation ratio and granularity, and the loss that their best reach with compute."""
+
+    activation_ratio: float
+    granularity: float
+    budgets: int
+    curve: FitResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One functional form of leverage in one factor, the other two held."""
+
+    factor: str
+    form: str
+    held: dict[str, float]
+    points: int
+    coefficients: dict[str, float]
+    r_squared: float
+    """Of log leverage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residuals:
+    """Measured less predicted leverage, over fitted and held-out points (Figure 17)."""
+
+    mean: float
+    deviation: float
+    normal: float
+    """Probability, by Shapiro and Wilk, of residuals at least this far from normal if they were; NaN below 3 points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TianRecipe:
+    """What the procedure finds in a table."""
+
+    dense: FitResult
+    families: tuple[Family, ...]
+    left_out: tuple[str, ...]
+    points: Runs
+    """Leverage of every family at every budget it was trained at; ``loss`` holds the leverage."""
+    undefined: int
+    """Points without a leverage: the mixture's loss lies below what the dense curve ever reaches."""
+    forms: tuple[Form, ...]
+    joint: FitResult
+    held_out: Metrics | None
+    residuals: Residuals
+    hyperparameters: tuple[PowerLaws, ...]
+    allocation: tuple[PowerLaws, ...]
+
+    @property
+    def law(self) -> Leverage:
+        """Eq. 4 as fitted."""
+        return self.joint.law
+
+    def text(self) -> str:
+        """A page: curves, leverage, forms, joint law, side laws."""
+        lines = ["Tian et al. (2025) on this table", "", f"{'activation':>12}{'granularity':>13}   L(C)"]
+        lines += [f"{'dense':>12}{'':>13}   {_curve(self.dense)}"]
+        lines += [f"{f.activation_ratio:>12.4g}{f.granularity:>13.4g}   {_curve(f.curve)}" for f in self.families]
+        lines += [f"Left out: {sentence}" for sentence in self.left_out]
+        lines += ["", f"{len(self.points)} leverages by Algorithm 1, {self.undefined} more undefined"]
+        lines += ["", f"{'factor':<8}{'form':<34}{'fits':>6}{'median R² of log EL':>22}"]
+        for factor, form in dict.fromkeys((one.factor, one.form) for one in self.forms):
+            found = [one.r_squared for one in self.forms if (one.factor, one.form) == (factor, form)]
+            lines.append(f"{factor:<8}{form:<34}{len(found):>6}{np.median(found):>22.4f}")
+        lines += ["", f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"]
+        lines += [f"  {name:<22}{value:.6g}" for name, value in self.joint.coefficients.items()]
+        lines.append(f"  R² {self.joint.metrics.r_squared:.4f}, RMSE {self.joint.metrics.rmse:.4f}")
+        lines.append(
+            "  no leverage of 6 or more to test on"
+            if self.held_out is None
+            else f"  held out ({self.held_out.runs} at or above): RMSE {self.held_out.rmse:.4f}"
+        )
+        r = self.residuals
+        lines.append(f"  residuals: mean {r.mean:.4f}, SD {r.deviation:.4f}, Shapiro-Wilk p {r.normal:.3g}")
+        lines += [line for law in (*self.hyperparameters, *self.allocation) for line in ("", law.text())]
+        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.joint.warnings)])
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; what is not a number is null."""
+        families = [
+            {"activation_ratio": f.activation_ratio, "granularity": f.granularity, "curve": f.curve.to_json()}
+            for f in self.families
+        ]
+        return {
+            "recipe": "tian",
+            "dense": self.dense.to_json(),
+            "families": families,
+            "left_out": list(self.left_out),
+            "leverages": [float(value) for value in self.points.loss],
+            "undefined": self.undefined,
+            "forms": [_finite(dataclasses.asdict(form)) for form in self.forms],
+            "joint": self.joint.to_json(),
+            "held_out": None if self.held_out is None else _finite(dataclasses.asdict(self.held_out)),
+            "residuals": _finite(dataclasses.asdict(self.residuals)),
+            "hyperparameters": [law.to_json() for law in self.hyperparameters],
+            "allocation": [law.to_json() for law in self.allocation],
+        }
+
+
+def tian(
+    runs: Runs,
+    *,
+    learning_rate: Float[np.ndarray, " runs"] | None = None,
+    batch_tokens: Float[np.ndarray, " runs"] | None = None,
+    starts: Starts | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TianRecipe:
+    """Curves, leverages, univariate forms, the joint law; and, where their columns are given, the side laws.
+
+    A family is what shares activation ratio and granularity; its curve goes through the lowest loss at each budget
+    (FLOPs within 10 %). The dense family has an activation ratio of 1.
+
+    Args:
+      learning_rate: of every run; with ``batch_tokens``, gives the hyperparameter law (Eq. 5).
+      starts: of the laws of leverage; 2,048 points scaled by the data, if not given.
+
+    Raises:
+      ValueError: a field is missing, no dense family has enough budgets, or too few leverages are defined.
+    """
+    report = progress or (lambda *_: None)
+    starts = starts or Sobol(seed=seed)
+    ratio, granularity = _architecture(runs)
+    budget, flops = budgets(runs.design.flops)
+    best = _best(runs, ratio, granularity, budget)
+    dense = best & (ratio == 1)
+    if dense.sum() < LEAST_BUDGETS:
+        raise ValueError(
+            f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
+            f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
+        )
+    curve = _curve_of(runs.only(dense), seed)
+    pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
+    families, left_out, taken, leverages = [], [], [], []
+    for number, (a, g) in enumerate(pairs):
+        report("loss-compute curves", number, len(pairs))
+        own = best & (ratio == a) & (granularity == g)
+        if own.sum() < LEAST_BUDGETS:
+            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {own.sum()} budgets; {LEAST_BUDGETS} are needed.")
+            continue
+        fitted = _curve_of(runs.only(own), seed)
+        families.append(Family(activation_ratio=a, granularity=g, budgets=int(own.sum()), curve=fitted))
+        taken.append(np.flatnonzero(own))
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            leverages.append(np.asarray(leverage_between(fitted.law, curve.law, flops[budget[taken[-1]]])))
+    if not families:
+        raise ValueError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
+    rows, leverage = np.concatenate(taken), np.concatenate(leverages)
+    defined = np.isfinite(leverage) & (leverage > 0)
+    rows, leverage = rows[defined], leverage[defined]
+    if not len(rows):
+        raise ValueError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
+    points = dataclasses.replace(runs.where(rows), loss=leverage, weight=np.ones(len(rows)))
+    # The curves were read at the budgets, not at what each run happened to spend.
+    points = dataclasses.replace(points, design=dataclasses.replace(points.design, flops=flops[budget[rows]]))
+    joint, held_out, residuals = joint_law(points, starts)
+    mixtures = {"mixtures": ratio != 1, "dense": ratio == 1}
+    return TianRecipe(
+        dense=curve,
+        families=tuple(families),
+        left_out=tuple(left_out),
+        points=points,
+        undefined=int((~defined).sum()),
+        forms=tuple(_forms(points, ratio[rows], granularity[rows], budget[rows], flops, starts)),
+        joint=joint,
+        held_out=held_out,
+        residuals=residuals,
+        hyperparameters=hyperparameter_law(runs, budget, flops, mixtures, learning_rate, batch_tokens),
+        allocation=allocation_law(runs, budget, flops, mixtures),
+    )
+
+
+def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+    """Activation ratio and granularity of every run, rounded so that equal ones are equal."""
+    if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
+        raise ValueError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
+    return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])
+
+
+def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
+    """The run of lowest loss of every family at every budget; dense runs are one family."""
+    best: dict[tuple[float, float, int], int] = {}
+    for i in np.flatnonzero(runs.weight > 0):
+        key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
+        if key not in best or runs.loss[i] < runs.loss[best[key]]:
+            best[key] = int(i)
+    return np.isin(np.arange(len(runs)), list(best.values()))
+
+
+def _curve_of(runs: Runs, seed: int) -> FitResult:
+    return fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared())
+
+
+def joint_law(points: Runs, starts: Starts) -> tuple[FitResult, Metrics | None, Residuals]:
+    """Eq. 4 on the leverages below ``TRAINED_BELOW``, its errors on the others, and what is left of all.
+
+    ``points.loss`` holds the leverages.
+    """
+    small = points.loss < TRAINED_BELOW
+    fit = fit_law(Leverage, points.only(small), starts=starts)
+    left = points.loss - predict(fit.law, points, fit.output)
+    return (
+        fit,
+        metrics(fit.law, points.only(~small), fit.output) if not small.all() else None,
+        Residuals(
+            mean=float(left.mean()),
+            deviation=float(left.std()),
+            normal=float(scipy.stats.shapiro(left).pvalue) if len(left) > 2 else float("nan"),
+        ),
+    )
+
+
+def _forms(
+    points: Runs,
+    ratio: np.ndarray,
+    granularity: np.ndarray,
+    budget: Int[np.ndarray, " points"],
+    flops: np.ndarray,
+    starts: Starts,
+) -> list[Form]:
+    """Eqs. 1 to 3 wherever the other two factors are held, with the alternatives of Tables 16 and 17."""
+    factors = {"A": ratio, "G": granularity, "C": flops[budget]}
+    forms = []
+    for factor, values in factors.items():
+        others = {name: v for name, v in factors.items() if name != factor}
+        for held in sorted(set(zip(*others.values(), strict=True))):
+            same = np.all([v == h for v, h in zip(others.values(), held, strict=True)], axis=0)
+            if len(np.unique(values[same])) < LEAST_BUDGETS:
+                continue
+            common = {"factor": factor, "held": dict(zip(others, map(float, held), strict=True))}
+            found = _in_ratio(points.only(same), starts) if factor == "A" else _in_logs(factor, points, values, same)
+            forms += [Form(**common, points=int(same.sum()), **one) for one in found]
+    return forms
+
+
+def _in_ratio(points: Runs, starts: Starts) -> list[dict[str, Any]]:
+    """Eq. 1 and the plain power law: both are Eq. 4 with the other factors' coefficients at 0."""
+    none = {"flops_slope": 0.0, "granularity_square": 0.0, "granularity_slope": 0.0}
+    plain = none | {"ratio_start": NO_START, "ratio_maximum": NO_MAXIMUM}
+    kept = points.weight > 0
+    found = []
+    for form, fixed in (("saturating power law (Eq. 1)", none), ("power law", plain)):
+        fit = fit_law(Leverage, points, starts=starts, fixed=fixed, penalty=Squared())
+        predicted = np.log(predict(fit.law, points, fit.output)[kept])
+        free = {name: value for name, value in fit.coefficients.items() if name not in fixed}
+        found.append({"form": form, "coefficients": free, "r_squared": _share(np.log(points.loss[kept]), predicted)})
+    return found
+
+
+def _in_logs(factor: str, points: Runs, values: np.ndarray, same: np.ndarray) -> list[dict[str, Any]]:
+    """Polynomials of log leverage in the factor's logarithm, of the base that Eq. 4 has."""
+    log, forms = LOGS[factor]
+    x, y = log(values[same]), np.log(points.loss[same])
+    found = []
+    for form, degree in forms.items():
+        weights = np.polynomial.Polynomial.fit(x, y, degree).convert().coef
+        predicted = np.polynomial.Polynomial(weights)(x)
+        named = {f"power_{power}": float(weight) for power, weight in enumerate(weights)}
+        found.append({"form": form, "coefficients": named, "r_squared": _share(y, predicted)})
+    return found
+
+
+LOGS: dict[str, Any] = {
+    "G": (np.log2, {"log-polynomial (Eq. 2)": 2, "power law": 1}),
+    "C": (np.log10, {"power law (Eq. 3)": 1}),
+}
+
+
+def _share(measured: np.ndarray, predicted: np.ndarray) -> float:
+    spread = np.sum((measured - measured.mean()) ** 2)
+    return float(1 - np.sum((measured - predicted) ** 2) / spread) if spread > 0 else float("nan")
+
+
+def _curve(fit: FitResult) -> str:
+    law = fit.coefficients
+    return f"{law['scale']:.4g}·C^{law['exponent']:.4f} + {law['irreducible']:.4f}"
+
+
+def _finite(plain: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in plain.items()}

@@ -1,0 +1,158 @@
+"""Tian's procedure finds the leverage that was put into the runs."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from moejax.fit.budgets import budgets
+from moejax.fit.power_laws import allocation_law, hyperparameter_law
+from moejax.fit.recipe_tian import TRAINED_BELOW, joint_law, tian
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Sobol
+from moejax.laws import PUBLISHED
+from moejax.laws.design import Design
+from moejax.laws.leverage import optimal_granularity
+from moejax.laws.loss_compute import LossCompute
+
+TRUTH = PUBLISHED["leverage"]["tian-2025"].law
+DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
+HYPERPARAMETERS = PUBLISHED["hyperparameters"]["tian-2025-tables"].law
+ALLOCATION = PUBLISHED["allocation"]["tian-2025-moe"].law
+
+
+def ladder(experts, granularities, budgets, noise=0.0, seed=0, leverage=None):
+    """Dense and mixture runs whose losses are the dense curve's at leverage times their compute."""
+    shapes = [(0, 0, 2.0), *((e, g, float(g)) for e in experts for g in granularities)]
+    rows = [(e * g, g if e else 0, g_, c) for (e, g, g_) in shapes for c in budgets]
+    experts_, active, granularity, flops = np.array(rows, float).T
+    design = Design(
+        num_experts=experts_,
+        top_k=active,
+        num_shared_experts=np.zeros(len(rows)),
+        model_dim=np.full(len(rows), 1024.0),
+        expert_hidden=2048.0 / granularity,
+        flops=flops,
+    )
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        gained = np.asarray(jax.vmap(TRUTH)(design)["efficiency_leverage"], float)
+        gained = np.where(active > 0, gained if leverage is None else leverage, 1.0)
+        loss = np.asarray(DENSE(Design(flops=flops * gained)), float)
+    return runs_from(design, loss * np.exp(noise * np.random.default_rng(seed).normal(size=len(rows))))
+
+
+BUDGETS = np.geomspace(3e18, 3e20, 5)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return ladder((4, 16, 64, 256), (2, 4, 8, 16), BUDGETS, noise=0.0)
+
+
+@pytest.fixture(scope="module")
+def found(runs):
+    rate, batch = (np.asarray(HYPERPARAMETERS(Design(flops=runs.design.flops))[n], float) for n in OPTIMA)
+    return tian(runs, learning_rate=rate, batch_tokens=batch)
+
+
+OPTIMA = ("learning_rate", "batch_tokens")
+
+
+@pytest.mark.slow
+def test_the_leverage_by_curves_is_the_one_put_in(found):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        truth = np.asarray(jax.vmap(TRUTH)(found.points.design)["efficiency_leverage"], float)
+    np.testing.assert_allclose(found.points.loss, truth, rtol=0.02)
+
+
+@pytest.mark.slow
+def test_the_joint_law_foretells_the_leverages_that_were_kept_from_it(found):
+    assert (found.points.loss >= TRAINED_BELOW).sum() == found.held_out.runs > 0
+    assert found.held_out.max_relative_error < 0.05
+    best = optimal_granularity(found.law, 0.03, 1e20).value["granularity"]
+    assert best == pytest.approx(optimal_granularity(TRUTH, 0.03, 1e20).value["granularity"], rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_forms_of_the_paper_fit_better_than_those_it_rejects(found):
+    for factor, ours, rejected in (
+        ("A", "saturating power law (Eq. 1)", "power law"),
+        ("G", "log-polynomial (Eq. 2)", "power law"),
+    ):
+        median = {
+            form: np.median([one.r_squared for one in found.forms if (one.factor, one.form) == (factor, form)])
+            for form in (ours, rejected)
+        }
+        assert median[ours] > median[rejected]
+        assert median[ours] > 0.99
+
+
+@pytest.mark.slow
+def test_the_page_and_the_json_hold_the_same_law(found):
+    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert plain["joint"]["law"]["coefficients"] == found.joint.coefficients
+    assert "Joint law (Eq. 4)" in found.text()
+
+
+def test_without_dense_runs_there_is_nothing_to_measure_leverage_against(runs):
+    with pytest.raises(ValueError, match="Dense runs"):
+        tian(runs.where(runs.design.num_experts > 0))
+
+
+def test_the_joint_law_of_leverage_is_recovered_from_the_smaller_leverages(runs):
+    mixtures = runs.where(runs.design.num_experts > 0)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        leverage = np.asarray(jax.vmap(TRUTH)(mixtures.design)["efficiency_leverage"], float)
+    fit, held_out, residuals = joint_law(dataclasses.replace(mixtures, loss=leverage), Sobol())
+    assert held_out.runs == (leverage >= TRAINED_BELOW).sum() > 0
+    assert held_out.max_relative_error < 1e-4
+    assert residuals.deviation < 1e-4
+    for name in ("base_exponent", "flops_slope", "granularity_square", "granularity_slope", "ratio_start"):
+        assert fit.coefficients[name] == pytest.approx(getattr(TRUTH, name), rel=1e-3), name
+
+
+@pytest.mark.slow
+def test_leverage_is_undefined_where_the_dense_curve_never_comes():
+    runs = ladder((4, 16, 64), (2, 4, 8, 16), BUDGETS)
+    best = (runs.design.num_experts == runs.design.num_experts.max()) & (runs.design.top_k > 0)
+    below = dataclasses.replace(runs, loss=np.where(best, 0.3 * runs.loss, runs.loss))
+    found = tian(below)
+    assert found.undefined == best.sum() > 0
+    assert len(found.points) + found.undefined == (runs.design.num_experts > 0).sum()
+
+
+def test_near_optimal_runs_give_the_hyperparameter_law():
+    """Every budget is tried at nine learning rates and batches; a loss is worse by the square of what is missed."""
+    flops = np.repeat(np.geomspace(3e17, 3e20, 7), 81)
+    number = np.repeat(np.arange(7), 81)
+    moves = np.tile(np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, 9)]), -1).reshape(-1, 2), (7, 1))
+    truth = HYPERPARAMETERS(Design(flops=flops))
+    rate, batch = (truth[name] * np.exp(moves[:, i]) for i, name in enumerate(OPTIMA))
+    loss = 3.0 * (1 + 0.05 * (moves**2).sum(1)) * (flops / 1e18) ** -0.05
+    sweep = runs_from(Design(flops=flops), loss)
+    parts = {"mixtures": np.ones(len(flops), bool)}
+    (found,) = hyperparameter_law(sweep, number, np.unique(flops), parts, rate, batch)
+    assert found.law.learning_rate_exponent == pytest.approx(HYPERPARAMETERS.learning_rate_exponent, abs=1e-6)
+    assert found.law.batch_exponent == pytest.approx(HYPERPARAMETERS.batch_exponent, abs=1e-6)
+    low, high = found.exponents["batch_exponent"]
+    assert low < HYPERPARAMETERS.batch_exponent < high
+    assert found.runs < len(flops) / 9
+
+
+def test_the_best_run_of_every_budget_gives_the_allocation():
+    flops = np.repeat(np.geomspace(3e17, 3e20, 7), 9)
+    number = np.repeat(np.arange(7), 9)
+    moves = np.tile(np.linspace(-1, 1, 9), 7)
+    tokens = ALLOCATION(Design(flops=flops))["tokens"] * np.exp(moves)
+    sweep = runs_from(Design(flops=flops, tokens=tokens), 3.0 + 0.1 * moves**2)
+    (found,) = allocation_law(sweep, number, np.unique(flops), {"mixtures": np.ones(len(flops), bool)})
+    assert found.law.tokens_exponent == pytest.approx(ALLOCATION.tokens_exponent, abs=1e-6)
+    assert found.law.model_exponent == pytest.approx(1 - ALLOCATION.tokens_exponent, abs=1e-6)
+
+
+def test_budgets_met_to_a_few_per_cent_are_one():
+    number, spent = budgets(np.array([1.02e19, 3e18, 1e19, 2.95e18]))
+    assert number.tolist() == [1, 0, 1, 0]
+    assert spent == pytest.approx([2.975e18, 1.01e19], rel=1e-3)
