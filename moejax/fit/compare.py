@@ -66,7 +66,9 @@ class Comparison:
             why = (
                 "it has the lowest error" if trusted is best else "it is as good and has fewer coefficients to go wrong"
             )
-            text.append(f"For extrapolation trust {trusted.name}: {why} on runs larger than those it was fitted to.")
+            text.append(
+                f"For extrapolation trust {trusted.name}: {why} on held-out runs that reach beyond the fitted ones."
+            )
         return text
 
     def _pride(self) -> list[str]:

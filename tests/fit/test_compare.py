@@ -31,7 +31,10 @@ def test_the_law_that_made_the_runs_predicts_them_best(found):
 def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was_tested(found):
     fitted, held_out = (RUNS.design.tokens[kept] for kept in (~found.splits[0].held_out, found.splits[0].held_out))
     assert found.beyond["tokens"] == pytest.approx(held_out.max() / fitted.max())
-    assert "For extrapolation trust effective_params: it has the lowest error on runs larger" in found.verdict
+    assert (
+        "For extrapolation trust effective_params: it has the lowest error on held-out runs that reach beyond"
+        in found.verdict
+    )
     assert f"{found.beyond['tokens']:.3g} times in tokens" in found.verdict
     assert found.to_json()["trusted"] == "effective_params"
 
