@@ -103,6 +103,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (MAPPED, "give --law NAME"),
         ([*MAPPED, "--recipe", "launch-check"], "give --law NAME"),
         ([*MAPPED, "--recipe", "zhao"], "no column params_total"),
+        ([*MAPPED, "--recipe", "tian"], "no column num_experts"),
         (["--law", "chinchilla", *MAPPED, "--recipe", "soup"], "known are launch-check"),
         (
             ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
