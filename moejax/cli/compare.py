@@ -21,7 +21,7 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    from moejax.cli.fit import add_split_arguments, add_table_arguments
+    from moejax.cli.run_table_options import add_split_arguments, add_table_arguments
 
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument("--laws", default="all", metavar="NAMES", help="separated by commas (%(default)s)")
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, hold out, print."""
-    from moejax.cli.fit import read_table, splits_of
     from moejax.cli.progress import progress
+    from moejax.cli.run_table_options import read_table, splits_of
     from moejax.fit.compare import compare, of_the_loss
     from moejax.laws import LAWS
     from moejax.laws.door import law_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,9 @@ class Sobol:
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
         boxes = np.log([_box(form, name) for name in form.free])
-        cube = qmc.Sobol(len(boxes), rng=np.random.default_rng(self.seed)).random(self.count)
+        # The points are balanced where their number is a power of 2: the first of so many are taken.
+        powers = math.ceil(math.log2(self.count))
+        cube = qmc.Sobol(len(boxes), rng=np.random.default_rng(self.seed)).random_base2(powers)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
         either = np.array([form.signs[name] == "any" for name in form.free])
         return np.where(either, np.exp(boxes[:, 1]) * (2 * cube - 1), logs)
@@ -112,6 +115,9 @@ ABNAR_GRID = Grid(
 )
 """The 437,400 starts of Abnar et al. (2025), Table 2, for ``laws.sparsity``."""
 
+
+GRIDS: dict[str, Grid] = {"hoffmann": HOFFMANN_GRID, "abnar": ABNAR_GRID}
+"""Published grids of starts by the first author of the paper."""
 
 SMALLEST = 1e-2
 """What a start at 0 becomes, for a coefficient that is searched by its logarithm."""

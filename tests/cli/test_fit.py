@@ -51,6 +51,17 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
     assert plain["converged"]
 
 
+def test_the_search_starts_from_a_published_grid_by_its_name(table, capsys):
+    fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--json"]
+    assert main([*fit, "--starts", "hoffmann"]) == 0
+    published = json.loads(capsys.readouterr().out)
+    assert main([*fit, "--starts", "24", "--every-start"]) == 0
+    ours = json.loads(capsys.readouterr().out)
+    assert (published["starts"], published["polished"]) == (4500, 32)
+    assert (ours["starts"], ours["polished"]) == (24, 24)
+    assert published["value"] == pytest.approx(ours["value"], rel=1e-6)
+
+
 def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, capsys):
     lines = table.read_text().splitlines()
     path = tmp_path / "runs.csv"
@@ -94,6 +105,9 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
+        (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
+        (["--law", "chinchilla", *MAPPED, "--starts", "0"], "at least 1"),
+        (["--law", "chinchilla", *MAPPED, "--starts", "abnar"], "has no values"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "sede=3"], "nearest are seed"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed=60"], "leaves no runs on one side"),

@@ -1,0 +1,103 @@
+"""How a law is fitted, at the command line: penalty, given coefficients, starts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from moejax.cli.pairs import pairs
+
+
+def add_law_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the law that is fitted."""
+    parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; recipes of papers bring theirs")
+
+
+def add_objective_arguments(group: Any) -> None:
+    """Add what is minimised."""
+    group.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
+    group.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
+    group.add_argument("--residual", default="log", metavar="NAME", help="log or nats (%(default)s)")
+    group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="give a coefficient")
+    group.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+
+
+def add_search_arguments(group: Any) -> None:
+    """Add where the search starts, and how many starts are followed."""
+    group.add_argument(
+        "--starts",
+        default="2048",
+        metavar="COUNT|NAME",
+        help="how many points, spread by the data's scale, or a paper's grid: hoffmann (4,500), abnar (437,400)",
+    )
+    group.add_argument(
+        "--every-start", action="store_true", help="follow every start to its end, as the papers do (slow)"
+    )
+
+
+def law_of(arguments: argparse.Namespace) -> type:
+    """The law that ``--law`` names.
+
+    Raises:
+      ValueError: none is named, or there is none of that name.
+    """
+    from moejax.laws import LAWS
+    from moejax.laws.door import law_name
+
+    if arguments.law is None:
+        raise ValueError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+    return LAWS[law_name(arguments.law)]
+
+
+def penalty_of(arguments: argparse.Namespace) -> Any:
+    """What ``--penalty``, ``--residual`` and ``--delta`` ask for."""
+    from moejax.fit.objective import PENALTIES, RESIDUALS
+
+    for given, known, option in (
+        (arguments.penalty, PENALTIES, "--penalty"),
+        (arguments.residual, RESIDUALS, "--residual"),
+    ):
+        if given not in known:
+            raise ValueError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+    options = {} if arguments.delta is None else {"delta": arguments.delta}
+    if arguments.delta is not None and not arguments.delta > 0:
+        raise ValueError(f"--delta is {arguments.delta}; it must be above 0.")
+    try:
+        return PENALTIES[arguments.penalty](residual=arguments.residual, **options)
+    except TypeError as error:
+        raise ValueError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
+
+
+def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:
+    """The coefficients that ``--fix`` gives."""
+    from moejax.quantities import parse
+
+    return {name: parse(value) for name, value in pairs(arguments.fix, "--fix")}
+
+
+def starts_of(arguments: argparse.Namespace) -> Any:
+    """Where the search starts: so many points scaled by the data, or a published grid.
+
+    Raises:
+      ValueError: there is no grid of that name; the sentence has the known ones.
+    """
+    from moejax.fit.starts import GRIDS, Sobol
+    from moejax.quantities import whole
+
+    if arguments.starts in GRIDS:
+        return GRIDS[arguments.starts]
+    try:
+        count = whole(arguments.starts)
+    except ValueError:
+        known = ", ".join(GRIDS)
+        raise ValueError(f"--starts {arguments.starts} is no count and no grid; the grids are {known}.") from None
+    if count < 1:
+        raise ValueError(f"--starts is {count}; it must be at least 1.")
+    return Sobol(count, arguments.seed)
+
+
+def search_of(arguments: argparse.Namespace) -> Any:
+    """How many of the starts are followed."""
+    from moejax.fit.fit_law import EVERY_START, Search
+
+    return EVERY_START if arguments.every_start else Search()

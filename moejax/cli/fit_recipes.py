@@ -1,0 +1,84 @@
+"""``moejax fit --recipe NAME``: whole procedures, each with its own columns, page and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from moejax.cli.fit_options import law_of, starts_of
+from moejax.cli.out_folder import out_folder
+from moejax.cli.run_table_options import read_table
+
+
+def _launch_check(arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress
+    from moejax.fit.column_split import split_by
+    from moejax.fit.launch_check import launch_check
+
+    law = law_of(arguments)
+    read = read_table(arguments, law.inputs)
+    pilot = None
+    if arguments.pilot is not None:
+        pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law.inputs).runs
+    split = split_by(read, (arguments.hold_out or ["params_active"])[0])
+    with progress() as show:
+        found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+    return _show(found, "launch_check", arguments)
+
+
+def _zhao(arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress
+    from moejax.fit.column_split import split_by
+    from moejax.fit.recipe_zhao import INPUTS, zhao
+
+    read = read_table(arguments, INPUTS)
+    split = split_by(read, (arguments.hold_out or ["params_total"])[0])
+    starts = starts_of(arguments)
+    with progress() as show:
+        found = zhao(read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show)
+    return _show(found, "zhao", arguments)
+
+
+def _tian(arguments: argparse.Namespace) -> int:
+    from moejax import run_table
+    from moejax.cli.progress import progress
+    from moejax.fit.recipe_tian import INPUTS, tian
+
+    read = read_table(arguments, INPUTS)
+    tried = {
+        name: run_table.numbers(read.frame[name], where=str(arguments.runs)).to_numpy(float)
+        for name in ("learning_rate", "batch_tokens")
+        if name in read.frame.columns
+    }
+    starts = starts_of(arguments)
+    with progress() as show:
+        found = tian(read.runs, **tried, starts=starts, seed=arguments.seed, progress=show)
+    return _show(found, "tian", arguments)
+
+
+def recipe(name: str) -> Callable[[argparse.Namespace], int]:
+    """The recipe of that name.
+
+    Raises:
+      ValueError: there is none; the sentence has the known ones.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"There is no recipe {name}; known are {', '.join(RECIPES)}.")
+    return RECIPES[name]
+
+
+def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
+    """Print what a recipe found, and write it where asked."""
+    plain = json.dumps(found.to_json(), indent=2)
+    if arguments.out:
+        with out_folder(arguments.out) as folder:
+            (folder / f"{name}.json").write_text(plain + "\n")
+            (folder / f"{name}.txt").write_text(found.text() + "\n")
+    print(plain if arguments.json else found.text())
+    return 0
+
+
+RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian}
+"""Recipes by name; each reads its table, prints what it found and returns the exit status."""

@@ -1,0 +1,65 @@
+"""A table of runs at the command line: how it is read, and which of its runs are kept to test a fit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from moejax.cli.pairs import pairs
+
+
+def add_table_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a table of runs is read with."""
+    table = parser.add_argument_group("reading the table")
+    table.add_argument(
+        "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
+    )
+    table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
+    table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
+    table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
+    table.add_argument("--weight", metavar="COLUMN", help="how often each row counts; 0 keeps it out")
+    table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+
+
+def add_split_arguments(group: Any) -> None:
+    """Add what says which runs are kept from a fit to test it."""
+    group.add_argument(
+        "--hold-out",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="test on the largest runs in it; COLUMN:LEAST on those from there on, COLUMN=VALUE on those that equal it",
+    )
+    group.add_argument("--each", metavar="COLUMN", help="hold out each of its values in turn; group: each architecture")
+    group.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+
+
+def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
+    """The runs that the arguments describe; what must be known about them goes to stderr."""
+    from moejax.fit.read_runs import read_runs
+
+    read = read_runs(
+        arguments.runs,
+        inputs,
+        mapping=dict(pairs(arguments.map, "--map")),
+        where=arguments.where,
+        loss=arguments.loss,
+        group=arguments.group,
+        weight=arguments.weight,
+        drop_invalid=arguments.drop_invalid,
+    )
+    for note in read.notes:
+        print(note, file=sys.stderr)
+    return read
+
+
+def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:
+    """The splits that --hold-out, --each and --folds ask for."""
+    from moejax.fit.column_split import each_value, split_by
+    from moejax.fit.holdout import folds
+
+    splits = [split_by(read, text) for text in arguments.hold_out]
+    splits += each_value(read, arguments.each) if arguments.each else []
+    return splits + (list(folds(read.runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])
