@@ -62,7 +62,10 @@ class Grid:
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in form.free if name not in self.values]:
-            raise ValueError(f"The grid of starts has no values for {', '.join(missing)}; add them or fix them.")
+            raise ValueError(
+                f"The grid of starts has no values for {', '.join(missing)} of {form.law.__name__}; choose other "
+                f"starts, add them, or fix them."
+            )
         axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in form.free), indexing="ij")
         combinations = np.stack([axis.ravel() for axis in axes], axis=1)
         fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}

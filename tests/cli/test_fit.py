@@ -107,7 +107,10 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
         (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
         (["--law", "chinchilla", *MAPPED, "--starts", "0"], "at least 1"),
-        (["--law", "chinchilla", *MAPPED, "--starts", "abnar"], "has no values"),
+        (
+            ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step", "--starts", "hoffmann"],
+            "has no values for scale",
+        ),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "sede=3"], "nearest are seed"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed=60"], "leaves no runs on one side"),

@@ -28,3 +28,16 @@ def test_the_deepest_of_two_valleys_is_found():
 def test_it_can_be_batched_over_what_the_function_closes_over():
     found = jax.vmap(lambda centre: argmin_between(lambda x: (x - centre) ** 2, 0.0, 10.0))(jnp.array([1.0, 4.0]))
     assert found.tolist() == pytest.approx([1.0, 4.0], abs=1e-5)
+
+
+def test_a_minimum_can_be_differentiated_twice_in_what_the_function_closes_over():
+    def best(rate):
+        return argmin_between(lambda x: jnp.exp(rate * x) - 3 * x, -5.0, 5.0)
+
+    def closed(rate):
+        return jnp.log(3 / rate) / rate
+
+    with jax.enable_x64(True):
+        for derivative in (jax.grad, jax.hessian):
+            assert float(derivative(best)(1.3)) == pytest.approx(float(derivative(closed)(1.3)), rel=1e-9)
+        assert float(jax.grad(lambda slope: argmin_between(lambda x: slope * x, -2.0, 7.0))(1.0)) == 0
