@@ -9,37 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.config import dump, unknown
+from moejax.config import dump
+from moejax.data.config import DataConfig
+from moejax.model import transformer
 from moejax.model.loss import LossWeights
+from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
-from moejax.routing import ROUTERS
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """What is read, and how it is cut."""
-
-    source: str = "python_stdlib"
-    """A key of ``moejax.train.corpus.SOURCES``."""
-    sequence_length: int = 256
-    validation_share: float = 0.05
-    """Share of files held out."""
-    validation_tokens: int = 65_536
-    """Size of the fixed validation set, rounded to whole batches."""
-
-    def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
-        if self.sequence_length < 2:
-            raise ValueError(f"data.sequence_length is {self.sequence_length}; give at least 2 tokens.")
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 1.")
-        if self.validation_tokens < self.sequence_length:
-            raise ValueError(
-                f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
-                f"{self.sequence_length}; raise it."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +33,7 @@ class Recipe:
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossWeights = field(default_factory=LossWeights)
+    initialisation: Initialisation = field(default_factory=Initialisation)
     runtime: Runtime = field(default_factory=Runtime)
     mesh: MeshShape = field(default_factory=MeshShape)
     log_every_steps: int = 10
@@ -93,7 +71,7 @@ class Recipe:
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
-        for part in (self.data, self.optimizer, self.loss, self.runtime):
+        for part in (self.data, self.optimizer, self.loss, self.initialisation, self.runtime):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
             raise ValueError(
@@ -149,21 +127,10 @@ class Training:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
         try:
-            self.architecture.check()
+            transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
-        router = self.architecture.router
-        if router not in ROUTERS:
-            raise ValueError(unknown(f"{self.name}: router {router!r}", router, list(ROUTERS)))
-        if router not in TRAINED_ROUTERS:
-            raise ValueError(
-                f"{self.name}: router {router!r} needs noise, a learnt bias or the future of a sequence, which a "
-                f"training does not give it; choose one of {', '.join(TRAINED_ROUTERS)}."
-            )
         self.recipe.check()
 
-
-TRAINED_ROUTERS = ("softmax_topk", "topk_softmax", "sigmoid_topk", "top_p", "balanced")
-"""Routers that are functions of the logits alone. The others of ``moejax.routing.ROUTERS`` need state or a key."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -1,0 +1,1 @@
+"""From text or tokens on disk to batches: sources, tokenizers, prepared sets, packing, mixtures, order."""
