@@ -16,24 +16,27 @@ NAME = "compare"
 HELP = "fit every law that a table of runs allows, and test all on the same held-out runs"
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
+moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
 moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
+    from moejax.cli.fit_options import add_objective_arguments
     from moejax.cli.run_table_options import add_split_arguments, add_table_arguments
 
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument("--laws", default="all", metavar="NAMES", help="separated by commas (%(default)s)")
     add_table_arguments(parser)
+    add_objective_arguments(parser.add_argument_group("fitting (every law alike)"))
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
-    parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and folds (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json, compare.md and the figure")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, hold out, print."""
+    from moejax.cli.fit_options import fixed_of, penalty_of
     from moejax.cli.progress import progress
     from moejax.cli.run_table_options import read_table, splits_of
     from moejax.fit.compare import compare, of_the_loss
@@ -47,7 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.hold_out = ["tokens"]
     splits = splits_of(read, arguments)
     with progress() as show:
-        found = compare(laws, read.runs, splits, seed=arguments.seed, progress=show)
+        found = compare(
+            laws,
+            read.runs,
+            splits,
+            penalty=penalty_of(arguments),
+            fixed=fixed_of(arguments),
+            seed=arguments.seed,
+            progress=show,
+        )
     if arguments.out:
         try:
             _write(arguments.out, found, read, arguments.runs.name)

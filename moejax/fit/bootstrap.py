@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from moejax import minimise
 from moejax.fit.fit_law import Progress, form_of
@@ -126,12 +126,17 @@ def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Flo
     Runs of one architecture share its luck (seed, trunk, data order): resampling them one by one makes intervals too
     narrow, so groups are the default.
     """
-    labels = RESAMPLED[by](runs)
-    present = np.unique(labels[runs.weight > 0])
+    labels, drawn = RESAMPLED[by](runs), np.zeros((count, len(runs)))
+    kept = runs.weight > 0
+    drawn[:, kept] = group_draws(labels[kept], count, seed) * runs.weight[kept]
+    return drawn
+
+
+def group_draws(labels: Int[np.ndarray, " runs"], count: int, seed: int = 0) -> Float[np.ndarray, "count runs"]:
+    """How often each run is drawn in ``count`` resamples of its groups, with replacement."""
+    present, place = np.unique(labels, return_inverse=True)
     draws = np.random.default_rng(seed).multinomial(len(present), np.full(len(present), 1 / len(present)), size=count)
-    times = np.zeros((count, labels.max() + 1))
-    times[:, present] = draws
-    return times[:, labels] * runs.weight
+    return draws[:, place].astype(np.float64)
 
 
 BLOCK = 256

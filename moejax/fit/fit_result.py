@@ -100,7 +100,8 @@ class FitResult:
             f"{'RMSE, nats':<20}{self.metrics.rmse:>17.5f} {'MAE, nats':>20} {self.metrics.mae:>18.5f}",
             f"{'RMSE, log loss':<20}{self.metrics.rmse_log:>17.5f} {'largest error, %':>20} "
             f"{100 * self.metrics.max_relative_error:>18.3f}",
-            f"{'R²':<20}{self.metrics.r_squared:>17.5f} {'AICc / BIC':>20} {f'{self.aicc:.1f} / {self.bic:.1f}':>18}",
+            f"{'R²':<20}{self.metrics.r_squared:>17.5f} {'Huber, mean':>20} {self.metrics.huber:>18.4g}",
+            f"{'AICc':<20}{self.aicc:>17.1f} {'BIC':>20} {self.bic:>18.1f}",
             "-" * 78,
         ]
         for f in dataclasses.fields(self.law):

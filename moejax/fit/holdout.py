@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, metrics
+from moejax.fit.metrics import Metrics, errors, plain, predict
 from moejax.fit.runs import Runs
 
 
@@ -32,6 +32,10 @@ class HeldOut:
     """Its ``metrics`` are the errors on the runs that were fitted."""
     metrics: Metrics
     """Errors on the runs that were held out."""
+    runs: Runs
+    """The runs that were held out."""
+    predicted: Float[np.ndarray, " held_out"]
+    """What the law gives them."""
 
 
 def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
@@ -116,39 +120,43 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
             fit = fit_law(law, runs.only(~split.held_out), **options)
         except ValueError as error:
             raise ValueError(f"With {split.name} held out: {error}") from error
-        found.append(HeldOut(name=split.name, fit=fit, metrics=metrics(fit.law, runs.only(split.held_out), fit.output)))
+        tested = runs.where(split.held_out & (runs.weight > 0))
+        predicted = predict(fit.law, tested, fit.output)
+        missed = errors(predicted, tested.loss, tested.weight)
+        found.append(HeldOut(name=split.name, fit=fit, metrics=missed, runs=tested, predicted=predicted))
     return found
 
 
-def pooled(found: Iterable[HeldOut]) -> Mapping[str, float]:
-    """Errors over all held-out runs together: MAE and RMSE in nats per token, and the largest relative error."""
+def pooled(found: Iterable[HeldOut]) -> Metrics:
+    """Errors over all held-out runs together; a run that is held out twice counts twice."""
     found = list(found)
-    counts = [h.metrics.runs for h in found]
-    return {
-        "mae": float(np.average([h.metrics.mae for h in found], weights=counts)),
-        "rmse": float(np.sqrt(np.average([h.metrics.rmse**2 for h in found], weights=counts))),
-        "max_relative_error": max(h.metrics.max_relative_error for h in found),
-    }
+    return errors(
+        np.concatenate([h.predicted for h in found]),
+        np.concatenate([h.runs.loss for h in found]),
+        np.concatenate([h.runs.weight for h in found]),
+    )
 
 
 def table(found: Iterable[HeldOut]) -> str:
     """Errors of each split, and over all of them, as text."""
     found = list(found)
-    lines = [f"{'held out':<28}{'runs':>6}{'MAE':>10}{'RMSE':>10}{'largest, %':>12}{'RMSE fitted':>14}"]
+    head = f"{'MAE':>10}{'RMSE':>10}{'R²':>10}{'Huber':>11}{'largest, %':>12}{'RMSE fitted':>13}"
+    lines = [f"{'held out':<28}{'runs':>6}{head}"]
     for h in found:
-        m = h.metrics
-        errors = f"{m.mae:>10.5f}{m.rmse:>10.5f}{100 * m.max_relative_error:>12.3f}{h.fit.metrics.rmse:>14.5f}"
-        lines.append(f"{h.name:<28}{m.runs:>6}{errors}")
+        lines.append(f"{h.name:<28}{_errors_line(h.metrics)}{h.fit.metrics.rmse:>13.5f}")
     if len(found) > 1:
-        total = pooled(found)
-        largest_error = 100 * total["max_relative_error"]
-        lines.append(f"{'all of these':<34}{total['mae']:>10.5f}{total['rmse']:>10.5f}{largest_error:>12.3f}")
+        lines.append(f"{'all of these':<28}{_errors_line(pooled(found))}")
     return "\n".join(lines)
 
 
+def _errors_line(m: Metrics) -> str:
+    largest_error = 100 * m.max_relative_error
+    return f"{m.runs:>6}{m.mae:>10.5f}{m.rmse:>10.5f}{m.r_squared:>10.4f}{m.huber:>11.3g}{largest_error:>12.3f}"
+
+
 def to_json(found: Iterable[HeldOut]) -> list[dict[str, Any]]:
-    """Errors of each split as plain data."""
+    """Errors of each split as plain data; what is not finite is null."""
     return [
-        {"name": h.name, "errors": asdict(h.metrics), "law": h.fit.coefficients, "converged": h.fit.converged}
+        {"name": h.name, "errors": plain(h.metrics), "law": h.fit.coefficients, "converged": h.fit.converged}
         for h in found
     ]

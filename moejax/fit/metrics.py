@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.fit.objective import Huber
 from moejax.fit.problem import outputs
 from moejax.fit.runs import Runs
 
@@ -29,6 +30,8 @@ class Metrics:
     """Share of the losses' variance that is predicted; NaN if the losses do not vary."""
     max_relative_error: float
     """Largest |predicted - measured| / measured."""
+    huber: float = float("nan")
+    """Mean of Huber's penalty (delta 1e-3) of log loss: what a fit minimises by default, per run."""
 
 
 def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
@@ -45,15 +48,30 @@ def _predict(output: str, law: Any, design: Any) -> Any:
 def metrics(law: Any, runs: Runs, output: str = "loss") -> Metrics:
     """Errors of a law on the runs whose weight is not 0."""
     kept = runs.weight > 0
-    predicted, measured, weight = predict(law, runs, output)[kept], runs.loss[kept], runs.weight[kept]
+    return errors(predict(law, runs, output)[kept], runs.loss[kept], runs.weight[kept])
+
+
+Each = Float[np.ndarray, " runs"]
+
+
+def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
+    """Errors of predictions, however they came about."""
     error = predicted - measured
     square = np.average(error**2, weights=weight)
     variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        penalties = np.asarray(Huber()(predicted, measured))
     return Metrics(
-        runs=int(kept.sum()),
+        runs=len(measured),
         mae=float(np.average(np.abs(error), weights=weight)),
         rmse=float(np.sqrt(square)),
         rmse_log=float(np.sqrt(np.average(np.log(predicted / measured) ** 2, weights=weight))),
         r_squared=float(1 - square / variance) if variance > 0 else float("nan"),
         max_relative_error=float(np.max(np.abs(error) / measured)),
+        huber=float(np.average(penalties, weights=weight)),
     )
+
+
+def plain(found: Any) -> dict[str, float | int | None]:
+    """The numbers of a dataclass as plain data; what is not finite is null."""
+    return {name: value if np.isfinite(value) else None for name, value in asdict(found).items()}

@@ -10,6 +10,7 @@ from test_fit_law import sweep
 from moejax.__main__ import main
 from moejax.fit.compare import compare, of_the_loss
 from moejax.fit.holdout import Split, largest
+from moejax.fit.objective import Squared
 from moejax.laws import LAWS
 from moejax.laws.effective_params import CHAPTER_002
 
@@ -24,7 +25,7 @@ def found():
 
 def test_the_law_that_made_the_runs_predicts_them_best(found):
     assert found.laws[0].name == "effective_params"
-    assert found.laws[0].errors["rmse"] < 0.5 * found.laws[1].errors["rmse"]
+    assert found.laws[0].errors.rmse < 0.5 * found.laws[1].errors.rmse
     assert "effective_params predicts the held-out runs best" in found.verdict
 
 
@@ -79,7 +80,39 @@ def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():
-    assert set(of_the_loss(LAWS)) == {n for n, law in LAWS.items() if "loss" in law.outputs} - {"isoflop_surface"}
+    assert set(of_the_loss(LAWS)) == {n for n, law in LAWS.items() if "loss" in law.outputs}
+
+
+def test_the_isoflop_surface_is_left_out_with_the_reason():
+    found = compare(of_the_loss(LAWS, ["chinchilla", "isoflop_surface"]), RUNS, [largest(RUNS, "tokens")])
+    assert "one budget" in found.left_out["isoflop_surface"]
+
+
+def test_how_far_a_law_is_behind_the_best_has_an_interval_and_a_law_is_not_behind_itself(found):
+    best, other = found.laws
+    behind = found.behind(other)
+    assert 0 < behind.low < other.errors.rmse - best.errors.rmse < behind.high
+    assert (found.behind(best).low, found.behind(best).high) == (0.0, 0.0)
+    assert found.as_good == ()
+    assert found.to_json()["laws"][1]["behind"]["low"] == behind.low
+
+
+def test_a_law_that_the_held_out_runs_cannot_tell_from_the_best_is_named(found):
+    best, other = found.laws
+    twin = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out)))
+    assert twin.as_good == ("chinchilla",)
+    assert "cannot tell effective_params from chinchilla" in twin.verdict
+
+
+def test_a_given_coefficient_is_given_to_every_law_that_has_it():
+    laws = of_the_loss(LAWS, ["chinchilla", "kaplan"])
+    found = compare(laws, RUNS, [largest(RUNS, "tokens")], fixed={"irreducible": 1.6}, penalty=Squared())
+    by_name = {law.name: law.fit for law in found.laws}
+    assert by_name["chinchilla"].coefficients["irreducible"] == 1.6
+    assert by_name["kaplan"].fixed == {}
+    assert "Given: irreducible = 1.6; not in kaplan." in found.table()
+    with pytest.raises(ValueError, match="None of the laws has a coefficient alpha"):
+        compare(laws, RUNS, [largest(RUNS, "tokens")], fixed={"alpha": 1.0})
 
 
 def test_when_no_law_can_be_fitted_every_reason_is_given():

@@ -7,7 +7,7 @@ import pytest
 from test_fit_law import RUNS, sweep
 
 from moejax.fit.fit_law import Search, fit_law
-from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled
+from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, table
 from moejax.fit.starts import Sobol
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
@@ -48,11 +48,22 @@ def test_every_group_is_held_out_once():
     assert len(list(each_group(RUNS))) == len(set(RUNS.group))
 
 
-def test_errors_are_pooled_by_the_number_of_runs():
+def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fold_that_left_it_out():
     found = hold_out(Chinchilla, RUNS, folds(RUNS, 3), **QUICK)
     total = pooled(found)
-    assert total["max_relative_error"] == max(h.metrics.max_relative_error for h in found)
-    assert min(h.metrics.mae for h in found) <= total["mae"] <= max(h.metrics.mae for h in found)
+    assert total.runs == len(RUNS)
+    misses = np.concatenate([h.predicted - h.runs.loss for h in found])
+    assert total.mae == pytest.approx(np.abs(misses).mean())
+    assert total.r_squared == pytest.approx(1 - np.sum(misses**2) / np.sum((RUNS.loss - RUNS.loss.mean()) ** 2))
+    assert total.max_relative_error == max(h.metrics.max_relative_error for h in found)
+    counts = [h.metrics.runs for h in found]
+    assert total.huber == pytest.approx(np.average([h.metrics.huber for h in found], weights=counts))
+    assert table(found).splitlines()[-1].startswith("all of these")
+
+
+def test_the_mean_penalty_is_the_fits_objective_per_run():
+    fit = fit_law(Chinchilla, RUNS, **QUICK)
+    assert fit.metrics.huber * len(RUNS) == pytest.approx(fit.value, rel=1e-9)
 
 
 @pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "no runs on one side"), ({"above": 1e20}, "no runs")])
