@@ -21,6 +21,9 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
     table.add_argument("--weight", metavar="COLUMN", help="how often each row counts; 0 keeps it out")
     table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+    table.add_argument(
+        "--drop-duplicates", action="store_true", help="leave out rows that repeat a run to the digit, and say so"
+    )
 
 
 def add_split_arguments(group: Any) -> None:
@@ -49,6 +52,7 @@ def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
         group=arguments.group,
         weight=arguments.weight,
         drop_invalid=arguments.drop_invalid,
+        drop_duplicates=arguments.drop_duplicates,
     )
     for note in read.notes:
         print(note, file=sys.stderr)

@@ -33,14 +33,19 @@ def doubts(frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (
     return (*_repeats(frame, inputs, loss), *_never_vary(frame, inputs), *_slips(frame, {*inputs, loss, *used}))
 
 
+def duplicates(frame: Any, inputs: Sequence[str], loss: str) -> Any:
+    """Which rows repeat an earlier row's sizes and loss to the digit: most often one run that was listed twice."""
+    return frame.duplicated([*inputs, loss])
+
+
 def _repeats(frame: Any, inputs: Sequence[str], loss: str) -> tuple[str, ...]:
-    same = frame.duplicated([*inputs, loss])
+    same = duplicates(frame, inputs, loss)
     replicates = frame.duplicated(list(inputs)) & ~same
     notes = []
     if same.any():
         notes.append(
             f"{rows_in_words(frame.index[same])} ({same.sum()} in all) repeat an earlier row's sizes and loss "
-            f"exactly; each is kept and counts as a run."
+            f"exactly; each is kept and counts as a run. If they are one run listed twice, pass --drop-duplicates."
         )
     if replicates.any():
         notes.append(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
-from moejax.fit.doubts import doubts, rows_in_words
+from moejax.fit.doubts import doubts, duplicates, rows_in_words
 from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import FIELDS, Design
 
@@ -41,6 +41,7 @@ def read_runs(
     group: str | None = None,
     weight: str | None = None,
     drop_invalid: bool = False,
+    drop_duplicates: bool = False,
 ) -> ReadRuns:
     """Runs of a law from a file.
 
@@ -54,6 +55,8 @@ def read_runs(
         tokens and FLOPs.
       weight: a column that says how often each row counts; 0 keeps a row out. Every row counts once if not given.
       drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
+      drop_duplicates: leave out, with a note, rows that repeat an earlier row's sizes and loss; else they are kept,
+        with a note: a rounded table has them by chance.
 
     Raises:
       ValueError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
@@ -69,6 +72,10 @@ def read_runs(
         frame[name] = run_table.numbers(frame[name], where=named)
     frame, dropped = _sound(frame, needed, loss, weight, named, drop_invalid)
     known = [name for name in FIELDS if name in frame.columns and np.isfinite(frame[name]).all()]
+    told_apart_by = list(inputs) or known
+    if drop_duplicates:
+        frame, repeated = _once(frame, told_apart_by, loss)
+        dropped += repeated
     design = Design(**{name: frame[name].to_numpy(np.float64) for name in known})
     label = group or ("group" if "group" in frame.columns else None)
     if group:
@@ -84,7 +91,7 @@ def read_runs(
         runs=runs,
         rows=frame.index.to_numpy() + 1,
         frame=frame.reset_index(drop=True),
-        notes=(*notes, *dropped, *_weighed(runs, weight), *doubts(frame, list(inputs) or known, loss, used)),
+        notes=(*notes, *dropped, *_weighed(runs, weight), *doubts(frame, told_apart_by, loss, used)),
     )
 
 
@@ -175,6 +182,14 @@ def _sound(
     if bad.all():
         raise ValueError("; ".join(notes) + ". No row is left.")
     return frame[~bad], tuple(f"Dropped: {note}." for note in notes)
+
+
+def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tuple[str, ...]]:
+    """Every run once, and which rows that leaves out."""
+    again = duplicates(frame, told_apart_by, loss)
+    rows = frame.index[again]
+    note = f"Dropped: {rows_in_words(rows)} ({len(rows)} in all), which repeat an earlier row's sizes and loss exactly."
+    return frame[~again], (note,) if len(rows) else ()
 
 
 def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:

@@ -192,7 +192,7 @@ def test_runs_that_allow_no_comparison_are_a_sentence(tmp_path, capsys, rows, op
     assert words in capsys.readouterr().err
 
 
-def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on(table, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on_to_the_same_numbers(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bootstrap, "BLOCK", 8)
     write, blocks = bootstrap._write, []
 
@@ -202,15 +202,20 @@ def test_an_interrupted_bootstrap_keeps_the_fit_and_goes_on(table, tmp_path, cap
         if blocks == [8, 16]:
             raise KeyboardInterrupt
 
+    command = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "24", "--out"]
+    assert main([*command, str(tmp_path / "uninterrupted")]) == 0
+    capsys.readouterr()
     monkeypatch.setattr(bootstrap, "_write", interrupt)
     out = tmp_path / "fit"
-    command = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "24", "--out", str(out)]
+    command.append(str(out))
     assert main(command) == 130
     assert "goes on from there" in capsys.readouterr().err
     assert load(out / "fit.json").converged
     assert main(command) == 0
     assert blocks == [8, 16, 24]
     assert json.loads((out / "fit.json").read_text())["bootstrap"]["resamples"] == 24
+    assert (out / "fit.json").read_text() == (tmp_path / "uninterrupted" / "fit.json").read_text()
+    assert (out / "summary.txt").read_text() == (tmp_path / "uninterrupted" / "summary.txt").read_text()
 
 
 def test_a_bootstrap_stopped_without_a_folder_prints_the_fit_and_how_to_keep_one(table, capsys, monkeypatch):
@@ -237,6 +242,18 @@ def test_rows_are_dropped_only_when_asked_and_named(table, tmp_path, capsys):
     assert main(["fit", str(path), "--law", "chinchilla", *MAPPED]) == 2
     assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, "--drop-invalid"]) == 0
     assert "Dropped" in capsys.readouterr().err
+
+
+def test_a_run_that_is_listed_twice_is_kept_and_said_and_dropped_only_when_asked(table, tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    lines = table.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[3]]))
+    fit = ["fit", str(path), "--law", "chinchilla", *MAPPED, "--json"]
+    for options, runs, said in (([], 61, "pass --drop-duplicates"), (["--drop-duplicates"], 60, "Dropped: row 61")):
+        assert main([*fit, *options]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["metrics"]["runs"] == runs
+        assert said in shown.err
 
 
 def test_a_launch_check_gives_a_verdict(table, capsys):

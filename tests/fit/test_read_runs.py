@@ -60,6 +60,13 @@ def test_exact_duplicates_are_kept_and_named():
     assert any("Row 5 (1 in all) repeat an earlier row's sizes and loss exactly" in note for note in read.notes)
 
 
+def test_exact_duplicates_are_dropped_when_asked_and_named():
+    read = read_runs(pd.concat([FRAME, FRAME[:1]]), Chinchilla, drop_duplicates=True)
+    assert read.rows.tolist() == [1, 2, 3, 4]
+    assert read.notes == ("Dropped: row 5 (1 in all), which repeat an earlier row's sizes and loss exactly.",)
+    assert not read_runs(FRAME, Chinchilla, drop_duplicates=True).notes
+
+
 def test_two_losses_of_one_configuration_are_replicates():
     read = read_runs(pd.concat([FRAME, FRAME[:2].assign(loss=3.3)]), Chinchilla)
     assert len(read.runs) == 6
