@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax
@@ -9,6 +10,7 @@ import jax
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
 from moejax.laws.law import LOSS, coefficient, law
+from moejax.laws.loss_compute import LossCompute
 from moejax.laws.published import Published
 
 
@@ -106,6 +108,16 @@ def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
     budget = flops / FLOPS_PER_PARAM_AND_TOKEN
     params = ratio**power * budget ** (law.tokens_exponent * power)
     return {"params_active": params, "tokens": budget / params}
+
+
+def frontier(law: Chinchilla) -> LossCompute:
+    """The loss of the best split against ``flops``: a power law with exponent -alpha·beta/(alpha+beta)."""
+    excess = replace(law, irreducible=0.0)
+    return LossCompute(
+        scale=excess(Design(**optimal_split(excess, 1.0))),
+        exponent=-law.params_exponent * law.tokens_exponent / (law.params_exponent + law.tokens_exponent),
+        irreducible=law.irreducible,
+    )
 
 
 def compute_optimal(law: Chinchilla, flops: Any) -> Claim:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, optimal_split
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, frontier
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
 from moejax.laws.five_factor import FiveFactor
@@ -122,10 +123,11 @@ def loss_compute_limit(law: FiveFactor, params_total: Any, structure: Any) -> Lo
         tokens_scale=law.tokens_scale,
         tokens_exponent=law.tokens_exponent,
     )
-    at_one = optimal_split(split, FLOPS_PER_PARAM_AND_TOKEN)
-    return LossCompute(
-        scale=split(Design(params_active=at_one["params_active"], tokens=at_one["tokens"])),
-        exponent=-law.params_exponent * law.tokens_exponent / (law.params_exponent + law.tokens_exponent),
+    # Zhao et al. count C = N_a·D, without the factor 6.
+    at_six = frontier(split)
+    return replace(
+        at_six,
+        scale=at_six.scale * FLOPS_PER_PARAM_AND_TOKEN**at_six.exponent,
         irreducible=_floor(law, params_total, structure),
     )
 

@@ -254,3 +254,12 @@ def test_a_decision_can_be_batched_over_resampled_laws():
     single = expert_count.compute_optimal(law, 1e22, 32.0).value
     assert float(batched["tokens"][0]) == pytest.approx(single["tokens"], rel=1e-4)
     assert batched["tokens"].shape == (2,)
+
+
+def test_the_frontier_is_the_loss_of_the_best_split_at_every_budget():
+    with jax.enable_x64(True):
+        for flops in (1e18, 1e22, 1e26):
+            best = chinchilla.optimal_split(chinchilla.HOFFMANN_2022, flops)
+            assert chinchilla.frontier(chinchilla.HOFFMANN_2022)(Design(flops=flops)) == pytest.approx(
+                chinchilla.HOFFMANN_2022(Design(**best)), rel=1e-12
+            )
