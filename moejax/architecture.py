@@ -28,12 +28,42 @@ def _static(default: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the length a model was first trained on.
+
+    ``kind`` is a key of ``moejax.model.rope.SCALINGS``; the other fields carry the names of the published
+    configuration files, and a kind reads only those it knows.
+    """
+
+    kind: str
+    factor: float
+    """How many times longer than ``original_length``."""
+    original_length: int = 0
+    """Tokens of a sequence in the first training; ``linear`` does not need it."""
+    beta_fast: float = 32.0
+    """YaRN: turns over ``original_length`` above which a frequency stays as it is."""
+    beta_slow: float = 1.0
+    """YaRN: turns below which a frequency is divided by ``factor``."""
+    low_freq_factor: float = 1.0
+    """Llama 3: frequencies that turn fewer times over ``original_length`` are divided by ``factor``."""
+    high_freq_factor: float = 4.0
+    """Llama 3: frequencies that turn more often stay as they are."""
+    mscale: float = 0.0
+    """YaRN in DeepSeek: numerator of the scale of turned queries and keys."""
+    mscale_all_dim: float = 0.0
+    """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
+    truncate: bool = True
+    """YaRN: whether the borders between frequencies are rounded to whole channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A decoder-only transformer whose feed-forward layers are dense or mixtures of SwiGLU experts.
 
-    ``num_experts = 0`` is a dense model. With experts, the first ``num_dense_layers`` layers keep a dense
-    feed-forward of width ``dense_hidden`` and every other layer is a mixture of ``num_experts`` routed experts, of
-    which ``top_k`` serve a token, beside ``num_shared_experts`` that serve every token.
+    ``num_experts = 0`` is a dense model. With experts, the first ``num_dense_layers`` and the last
+    ``num_last_dense_layers`` layers keep a dense feed-forward of width ``dense_hidden``; the layers between follow
+    ``layer_pattern``, by default all mixtures of ``num_experts`` routed experts, of which ``top_k`` serve a token,
+    beside ``num_shared_experts`` that serve every token.
 
     The numeric fields are leaves of a pytree: ``jax.grad`` of a count or of a predicted loss with respect to a whole
     Architecture is a design's sensitivity. Names, switches and constants are static.
@@ -49,6 +79,8 @@ class Architecture:
     """Width of a dense feed-forward layer; 0 if the model has none."""
     num_dense_layers: Number = 0
     """Layers, counted from the input, that stay dense in a model with experts."""
+    num_last_dense_layers: Number = 0
+    """Layers, counted from the output, that stay dense in a model with experts."""
     num_experts: Number = 0
     """Routed experts per mixture layer; 0 for a dense model."""
     top_k: Number = 0
@@ -69,28 +101,58 @@ class Architecture:
     value_head_dim: Number = 0
     """Width of a value head; 0 means ``head_dim``."""
 
+    layer_pattern: str = _static("E")
+    """Layers between the first and the last dense ones, repeated as needed: E has experts, D is dense."""
+
     router: str = _static("softmax_topk")
     """A key of ``moejax.routing.ROUTERS``."""
+    normalise_gates: bool = _static(True)
+    """Whether the gates of a token sum to 1 before ``gate_scale``; read by the routers that leave the choice."""
+    gate_scale: float = _static(1.0)
+    """What the gates are multiplied by (DeepSeek's routed scaling factor)."""
+    num_groups: int = _static(1)
+    """``group_limited``: groups of neighbouring experts."""
+    top_k_groups: int = _static(1)
+    """``group_limited``: groups whose experts a token may use."""
+    threshold: float = _static(0.4)
+    """``top_p``: sum of probabilities that a token's experts reach."""
+    router_bias: bool = _static(False)
+    """A trained bias per expert on the router's logits (gpt-oss)."""
+    balance_bias: bool = _static(False)
+    """A bias per expert that moves the choice of experts only. It is no parameter: the counts of each step move it,
+    not the gradient (auxiliary-loss-free balancing; DeepSeek-V3)."""
     capacity_factor: float | None = _static(None)
     """Assignments an expert takes at most, as a multiple of the balanced load; None drops nothing."""
-    shared_expert_gate: bool = _static(False)
-    """Whether a learnt sigmoid gate scales the shared experts' output (Qwen2-MoE)."""
-    qk_norm: bool = _static(False)
-    """RMSNorm on queries and keys, per head."""
-    attention_bias: bool = _static(False)
-    """Biases on the query, key and value projections."""
-    attention_output_bias: bool = _static(False)
-    """A bias on the attention's output projection."""
-    attention_sinks: bool = _static(False)
-    """One learnt sink logit per head (gpt-oss)."""
-    router_bias: bool = _static(False)
-    """A bias, or a score correction, per expert in the router."""
+    activation: str = _static("swiglu")
+    """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers are always SwiGLU."""
     expert_bias: bool = _static(False)
     """Biases in the experts' projections (gpt-oss)."""
+    shared_expert_gate: bool = _static(False)
+    """Whether a learnt sigmoid gate scales the shared experts' output (Qwen2-MoE)."""
+
+    positions: str = _static("rope")
+    """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
+    rope_theta: float = _static(10_000.0)
+    rotary_fraction: float = _static(1.0)
+    """Part of each head that is turned (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
+    rope_scaling: RopeScaling | None = field(default=None, metadata={"static": True})
+    sliding_window: int = _static(0)
+    """Tokens, itself included, that a token of a windowed layer sees; 0 for all."""
+    window_pattern: str = _static("W")
+    """Which layers have the window, repeated from the input: W has it, F sees the full sequence (gpt-oss: WF)."""
+    attention_sinks: bool = _static(False)
+    """One learnt sink logit per head (gpt-oss)."""
+    attention_bias: bool = _static(False)
+    """Biases on the query, key and value projections; with latent attention, on the maps into the latents."""
+    attention_output_bias: bool = _static(False)
+    """A bias on the attention's output projection."""
+    qk_norm: bool = _static(False)
+    """RMSNorm on queries and keys, within each head."""
+    qk_norm_all_heads: bool = _static(False)
+    """With ``qk_norm``: one norm over all heads together (OLMoE)."""
+    norm_epsilon: float = _static(1e-6)
     tied_embeddings: bool = _static(True)
     """Whether the unembedding is the transposed embedding."""
-    rope_theta: float = _static(10_000.0)
-    norm_epsilon: float = _static(1e-6)
 
     @property
     def is_moe(self) -> bool:
@@ -98,9 +160,36 @@ class Architecture:
         return bool(self.num_experts)
 
     @property
+    def has_experts(self) -> tuple[bool, ...]:
+        """For every layer from the input, whether it has routed experts; needs whole numbers."""
+        first, last = self.num_dense_layers, self.num_last_dense_layers
+        between = _repeated(self.layer_pattern, self.num_layers - first - last)
+        return (False,) * first + tuple(self.is_moe and letter == "E" for letter in between) + (False,) * last
+
+    @property
+    def has_window(self) -> tuple[bool, ...]:
+        """For every layer from the input, whether its attention is windowed; needs whole numbers."""
+        letters = _repeated(self.window_pattern, self.num_layers)
+        return tuple(self.sliding_window > 0 and letter == "W" for letter in letters)
+
+    @property
     def num_moe_layers(self) -> Number:
-        """Layers with routed experts."""
-        return if_set(self.num_experts, self.num_layers - self.num_dense_layers, 0)
+        """Layers with routed experts; where the depth is continuous, the pattern's share of it."""
+        between = self.num_layers - self.num_dense_layers - self.num_last_dense_layers
+        if isinstance(between, int):
+            layers = _repeated(self.layer_pattern, between).count("E")
+        else:
+            layers = between * (self.layer_pattern.count("E") / len(self.layer_pattern))
+        return if_set(self.num_experts, layers, 0)
+
+    @property
+    def num_windowed_layers(self) -> Number:
+        """Layers whose attention is windowed; where the depth is continuous, the pattern's share of it."""
+        if not self.sliding_window:
+            return 0
+        if isinstance(self.num_layers, int):
+            return _repeated(self.window_pattern, self.num_layers).count("W")
+        return self.num_layers * (self.window_pattern.count("W") / len(self.window_pattern))
 
     @property
     def shared_width(self) -> Number:
@@ -111,6 +200,12 @@ class Architecture:
     def value_width(self) -> Number:
         """Width of one value head."""
         return if_set(self.value_head_dim, self.value_head_dim, self.head_dim)
+
+    @property
+    def turned_dim(self) -> Number:
+        """Channels of a head that rotary positions turn."""
+        turned = self.head_dim * self.rotary_fraction
+        return if_set(self.kv_latent_dim, self.rope_head_dim, int(turned) if isinstance(turned, float) else turned)
 
     def replace(self, **changes: Any) -> Architecture:
         """The same architecture with some fields changed."""
@@ -130,13 +225,16 @@ class Architecture:
                 f"num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves "
                 f"the same number of query heads, so num_kv_heads must divide num_heads."
             )
-        if not self.kv_latent_dim and self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}; rotary positions turn pairs, so it must be even.")
-        if self.num_dense_layers > self.num_layers:
+        self._check_attention()
+        if self.num_dense_layers + self.num_last_dense_layers > self.num_layers:
             raise ValueError(
-                f"num_dense_layers is {self.num_dense_layers} but the model has num_layers = {self.num_layers}; "
-                f"lower num_dense_layers."
+                f"num_dense_layers is {self.num_dense_layers} and num_last_dense_layers {self.num_last_dense_layers}, "
+                f"but the model has num_layers = {self.num_layers}; lower them."
             )
+        for name, letters in (("layer_pattern", "ED"), ("window_pattern", "WF")):
+            pattern = getattr(self, name)
+            if not pattern or set(pattern) - set(letters):
+                raise ValueError(f"{name} is {pattern!r}; write it with the letters {' and '.join(letters)}.")
         if self.is_moe:
             self._check_experts()
         elif self.top_k or self.num_shared_experts:
@@ -144,8 +242,32 @@ class Architecture:
                 f"top_k is {self.top_k} and num_shared_experts is {self.num_shared_experts}, but num_experts is 0; "
                 f"a dense model has neither: set num_experts, or set both to 0."
             )
-        if (not self.is_moe or self.num_dense_layers) and self.dense_hidden < 1:
+        if not all(self.has_experts) and self.dense_hidden < 1:
             raise ValueError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
+
+    def _check_attention(self) -> None:
+        if self.kv_latent_dim:
+            if self.num_kv_heads != self.num_heads:
+                raise ValueError(
+                    f"num_kv_heads is {self.num_kv_heads} and num_heads is {self.num_heads}; latent attention gives "
+                    f"every query head its own key and value: make them equal."
+                )
+            if self.qk_norm or self.rotary_fraction != 1:
+                raise ValueError("Latent attention has neither qk_norm nor a rotary_fraction; leave them out.")
+        elif self.query_latent_dim or self.rope_head_dim:
+            raise ValueError(
+                f"query_latent_dim is {self.query_latent_dim} and rope_head_dim {self.rope_head_dim}, but "
+                f"kv_latent_dim is 0; set it for latent attention, or leave all of them 0."
+            )
+        if self.positions == "rope" and self.turned_dim % 2:
+            raise ValueError(
+                f"Rotary positions turn pairs, so {self.turned_dim} channels cannot be turned: head_dim (with "
+                f"rotary_fraction), or rope_head_dim of latent attention, must be even."
+            )
+        if self.qk_norm_all_heads and not self.qk_norm:
+            raise ValueError("qk_norm_all_heads is set without qk_norm; set both or neither.")
+        if self.sliding_window < 0:
+            raise ValueError(f"sliding_window is {self.sliding_window}; give a number of tokens, or 0 for none.")
 
     def _check_experts(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
@@ -155,15 +277,22 @@ class Architecture:
             )
         if self.expert_hidden < 1:
             raise ValueError("num_experts is set but expert_hidden is 0; set the width of one expert.")
-        if self.num_dense_layers == self.num_layers:
+        if not any(self.has_experts):
             raise ValueError(
-                f"num_dense_layers is {self.num_dense_layers}, as many as num_layers, so no layer has the "
-                f"{self.num_experts} experts; lower num_dense_layers or set num_experts to 0."
+                f"num_dense_layers is {self.num_dense_layers}, num_last_dense_layers {self.num_last_dense_layers} and "
+                f"layer_pattern {self.layer_pattern!r}, so no layer of {self.num_layers} has the {self.num_experts} "
+                f"experts; lower the dense layers or set num_experts to 0."
             )
+        if self.shared_expert_gate and not self.num_shared_experts:
+            raise ValueError("shared_expert_gate is set but num_shared_experts is 0; there is nothing to gate.")
         if self.capacity_factor is not None and not self.capacity_factor > 0:
             raise ValueError(
                 f"capacity_factor is {self.capacity_factor}; give a positive number, or None to drop none."
             )
+
+
+def _repeated(pattern: str, length: int) -> str:
+    return (pattern * (length // len(pattern) + 1))[: max(length, 0)]
 
 
 _DIMENSIONS = tuple(f.name for f in dataclasses.fields(Architecture) if not f.metadata.get("static"))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from moejax.architecture import Architecture, Number, if_set
 from moejax.laws.design import Design
@@ -29,7 +30,7 @@ class Params:
     attention_biases: Number
     """Biases of those projections, and sinks."""
     router: Number
-    """Router matrices, and their biases or score corrections."""
+    """Router matrices, and their trained biases."""
     routed_experts_active: Number
     """The ``top_k`` experts of each layer that serve a token, biases included."""
     routed_experts_idle: Number
@@ -71,7 +72,8 @@ class Flops:
 
     attention_projections: Number
     attention_scores: Number
-    """Queries with keys and weights with values, each query against the whole sequence."""
+    """Queries with keys and weights with values, each query against the whole sequence, or twice what its window lets
+    it see on average."""
     router: Number
     routed_experts: Number
     """The ``top_k`` experts that serve the token."""
@@ -127,7 +129,7 @@ def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flop
     pair = a.num_heads * (_query_width(a) + a.value_width)
     return Flops(
         attention_projections=2 * m.attention,
-        attention_scores=2 * a.num_layers * sequence_length * pair,
+        attention_scores=2 * pair * _keys_met(a, sequence_length),
         router=2 * m.router,
         routed_experts=2 * m.routed_experts_active,
         shared_experts=2 * m.shared_experts,
@@ -162,6 +164,20 @@ def _sum(parts: Any) -> Number:
     return sum(getattr(parts, f.name) for f in fields(parts))
 
 
+def _keys_met(a: Architecture, sequence_length: Number) -> Number:
+    """Keys that a query meets, summed over layers: all of the sequence, as if the later ones were met too.
+
+    In a window of w tokens a query sees w - w²/2S of S keys on average; the same doubling makes that 2w - w²/S.
+    """
+    windowed = a.num_windowed_layers
+    if not windowed:
+        return a.num_layers * sequence_length
+    window = jnp.minimum(a.sliding_window, sequence_length)
+    if isinstance(sequence_length, (int, float)):
+        window = min(a.sliding_window, sequence_length)
+    return (a.num_layers - windowed) * sequence_length + windowed * (2 * window - window * window / sequence_length)
+
+
 def _query_width(a: Architecture) -> Number:
     return a.head_dim + if_set(a.kv_latent_dim, a.rope_head_dim, 0)
 
@@ -175,5 +191,6 @@ def _attention_biases(a: Architecture) -> Number:
 
 
 def _norms(a: Architecture) -> Number:
-    per_head = a.head_dim * 2 if a.qk_norm else 0
+    normed = a.num_heads + a.num_kv_heads if a.qk_norm_all_heads else 2
+    per_head = a.head_dim * normed if a.qk_norm else 0
     return 2 * a.model_dim + per_head + a.query_latent_dim + a.kv_latent_dim

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import jax
+import jax.numpy as jnp
 
 from moejax.architecture import Architecture, Number, if_set
 from moejax.laws.accounting import params
@@ -64,14 +65,18 @@ def training_memory(
 
 
 def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: Number = 2) -> Number:
-    """Bytes of the keys and values of ``tokens`` cached tokens.
+    """Bytes of the keys and values of ``tokens`` cached tokens; a windowed layer keeps its window.
 
     Multi-head latent attention caches the latent and the one turned key, as DeepSeek-V2 (2024), Sec. 2.1 does.
     """
     a = architecture
     grouped = a.num_kv_heads * (a.head_dim + a.value_width)
     per_layer = if_set(a.kv_latent_dim, a.kv_latent_dim + a.rope_head_dim, grouped)
-    return tokens * a.num_layers * per_layer * value_bytes
+    windowed = a.num_windowed_layers
+    kept = jnp.minimum(tokens, a.sliding_window) if windowed else 0
+    if isinstance(tokens, (int, float)):
+        kept = min(tokens, a.sliding_window)
+    return ((a.num_layers - windowed) * tokens + windowed * kept) * per_layer * value_bytes
 
 
 def _all_layers(a: Architecture) -> Number:

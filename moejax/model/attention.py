@@ -1,72 +1,94 @@
-"""Causal grouped-query attention (Ainslie et al., 2023) with rotary positions.
+"""Causal grouped-query attention (Ainslie et al., 2023).
 
-Shapes: B batch, T length, D model_dim, H heads, G key-value heads, K head_dim, L stacked layers.
+Shapes: B batch, T tokens, S keys, D model_dim, H heads, G key-value heads, K head_dim, V value width.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
+from moejax.model.attend import ATTENTION, Sight
 from moejax.model.norm import rms_norm
-from moejax.model.parameter import parameter
-from moejax.model.rope import rotate
-from moejax.model.runtime import ATTENTION, Runtime
+from moejax.model.parameter import Maker
+from moejax.model.positions import POSITIONS
+from moejax.model.runtime import Runtime
+
+
+class KeysValues(NamedTuple):
+    """What a cache keeps of each token."""
+
+    key: Float[Array, "B S G K"]
+    value: Float[Array, "B S G V"]
 
 
 class Attention(nnx.Module):
     """Projections of ``layers`` stacked attention layers, and how one of them is applied."""
 
-    def __init__(self, architecture: Architecture, layers: int, *, rngs: nnx.Rngs):
+    def __init__(self, architecture: Architecture, layers: int, make: Maker):
         a = architecture
-        width = {"layers": layers, "embed": a.model_dim}
+        stack, embed = {"layers": layers}, {"embed": a.model_dim}
         heads, kv_heads = {"heads": a.num_heads}, {"kv_heads": a.num_kv_heads}
-        head = {"head_dim": a.head_dim}
-        self.query = parameter(rngs, width | heads | head, fan_in=a.model_dim)
-        self.key = parameter(rngs, width | kv_heads | head, fan_in=a.model_dim)
-        self.value = parameter(rngs, width | kv_heads | head, fan_in=a.model_dim)
-        self.output = parameter(
-            rngs,
-            {"layers": layers} | heads | head | {"embed": a.model_dim},
-            fan_in=a.num_heads * a.head_dim,
-            scale=1 / math.sqrt(2 * a.num_layers),
-        )
+        head, value = {"head_dim": a.head_dim}, {"value_dim": a.value_width}
+        self.query = make.matrix(stack | embed | heads | head, a.model_dim)
+        self.key = make.matrix(stack | embed | kv_heads | head, a.model_dim)
+        self.value = make.matrix(stack | embed | kv_heads | value, a.model_dim)
+        self.output = make.output(stack | heads | value | embed, a.num_heads * a.value_width)
         if a.attention_bias:
-            self.query_bias = parameter(rngs, {"layers": layers} | heads | head, scale=0.0)
-            self.key_bias = parameter(rngs, {"layers": layers} | kv_heads | head, scale=0.0)
-            self.value_bias = parameter(rngs, {"layers": layers} | kv_heads | head, scale=0.0)
+            self.query_bias = make.zeros(stack | heads | head)
+            self.key_bias = make.zeros(stack | kv_heads | head)
+            self.value_bias = make.zeros(stack | kv_heads | value)
+        if a.attention_output_bias:
+            self.output_bias = make.zeros(stack | embed)
+        if a.attention_sinks:
+            self.sinks = make.zeros(stack | heads)
         if a.qk_norm:
-            self.query_norm = parameter(rngs, {"layers": layers} | head)
-            self.key_norm = parameter(rngs, {"layers": layers} | head)
+            self.query_norm = make.ones(stack | (heads | head if a.qk_norm_all_heads else head))
+            self.key_norm = make.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
+
+    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture) -> KeysValues:
+        """Keys, turned by their positions from ``start`` on, and values."""
+        a = architecture
+        key = jnp.einsum("btd,dgk->btgk", x, self.key[...].astype(x.dtype))
+        value = jnp.einsum("btd,dgv->btgv", x, self.value[...].astype(x.dtype))
+        if a.attention_bias:
+            key, value = key + self.key_bias[...].astype(x.dtype), value + self.value_bias[...].astype(x.dtype)
+        if a.qk_norm:
+            key = _norm(key, self.key_norm[...], a)
+        return KeysValues(POSITIONS[a.positions].turn(key, start + jnp.arange(x.shape[1]), a), value)
 
     def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        positions: Int[Array, "B T"],
-        architecture: Architecture,
-        runtime: Runtime,
+        self, x: Float[Array, "B T D"], kept: KeysValues, sight: Sight, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Attention of one layer, its parameters already taken from the stack."""
+        """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
+        a = architecture
         query = jnp.einsum("btd,dhk->bthk", x, self.query[...].astype(x.dtype))
-        key = jnp.einsum("btd,dgk->btgk", x, self.key[...].astype(x.dtype))
-        value = jnp.einsum("btd,dgk->btgk", x, self.value[...].astype(x.dtype))
-        if architecture.attention_bias:
+        if a.attention_bias:
             query = query + self.query_bias[...].astype(x.dtype)
-            key = key + self.key_bias[...].astype(x.dtype)
-            value = value + self.value_bias[...].astype(x.dtype)
-        if architecture.qk_norm:
-            query = rms_norm(query, self.query_norm[...], architecture.norm_epsilon)
-            key = rms_norm(key, self.key_norm[...], architecture.norm_epsilon)
-        query = rotate(query, positions, architecture.rope_theta)
-        key = rotate(key, positions, architecture.rope_theta)
-        # The library promotes types by itself, also where the caller has forbidden it.
-        with jax.numpy_dtype_promotion("standard"):
-            mixed = jax.nn.dot_product_attention(
-                query, key, value, is_causal=True, implementation=ATTENTION[runtime.attention]
-            )
-        return jnp.einsum("bthk,hkd->btd", mixed, self.output[...].astype(x.dtype))
+        if a.qk_norm:
+            query = _norm(query, self.query_norm[...], a)
+        query = POSITIONS[a.positions].turn(query, sight.start + jnp.arange(x.shape[1]), a)
+        mixed = ATTENTION[runtime.attention](
+            query,
+            kept.key,
+            kept.value,
+            sight,
+            scale=1 / math.sqrt(a.head_dim),
+            slopes=POSITIONS[a.positions].slopes(a.num_heads),
+            sinks=self.sinks[...] if a.attention_sinks else None,
+        )
+        y = jnp.einsum("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
+        return y + self.output_bias[...].astype(x.dtype) if a.attention_output_bias else y
+
+
+def _norm(x: Float[Array, "B T heads K"], weight: Float[Array, "*heads K"], a: Architecture) -> jax.Array:
+    """Within each head, or over all heads as if they were one vector."""
+    if not a.qk_norm_all_heads:
+        return rms_norm(x, weight, a.norm_epsilon)
+    return rms_norm(x.reshape(*x.shape[:2], -1), weight.reshape(-1), a.norm_epsilon).reshape(x.shape)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from moejax.architecture import Architecture
+from moejax.model.transformer import unembed
 from moejax.routing.losses import balance_loss, router_z_loss
 from moejax.routing.sums import RoutingSums
 
@@ -20,18 +23,24 @@ class LossWeights:
     """Of the balance loss, which is 1 when every expert takes the same share, whatever top_k."""
     router_z: float = 0.001
     """Of the mean squared logsumexp of the router's logits."""
+    balance_bias_rate: float = 0.001
+    """How far one optimiser step moves the balance bias of an architecture that has one: no loss, but in its place."""
 
     def check(self) -> None:
         """Raise ``ValueError`` if a weight is negative."""
-        for name in ("balance", "router_z"):
+        for name in ("balance", "router_z", "balance_bias_rate"):
             if getattr(self, name) < 0:
-                raise ValueError(f"loss.{name} is {getattr(self, name)}; a weight cannot be negative.")
+                raise ValueError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
 
 
-def cross_entropy(
-    logits: Float[Array, "batch length vocab"], targets: Int[Array, "batch length"]
+def token_costs(
+    architecture: Architecture,
+    params: Any,
+    hidden: Float[Array, "batch length dim"],
+    targets: Int[Array, "batch length"],
 ) -> Float[Array, "batch length"]:
     """Nats each target token costs."""
+    logits = unembed(architecture, params, hidden)
     chosen = jnp.take_along_axis(logits, targets[:, :, None], axis=2)[:, :, 0]
     return jax.nn.logsumexp(logits, axis=2) - chosen
 

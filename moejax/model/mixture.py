@@ -1,23 +1,23 @@
 """A mixture-of-experts layer: router, dispatch and experts as siblings, shared experts beside them.
 
-Shapes: B batch, T length, D model_dim, E experts, F expert_hidden, L stacked layers.
+Shapes: B batch, T length, N = B·T tokens, D model_dim, E experts, F expert_hidden, L stacked layers.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from moejax.architecture import Architecture
 from moejax.model.feed_forward import FeedForward
-from moejax.model.parameter import parameter
+from moejax.model.parameter import Maker
 from moejax.model.runtime import Runtime
 from moejax.model.sharding import on_many_devices
-from moejax.routing import DISPATCHERS, ROUTERS, Experts
+from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, router_options
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.expert_parallel import expert_parallel
 from moejax.routing.sums import RoutingSums, routing_sums
@@ -26,39 +26,75 @@ from moejax.routing.sums import RoutingSums, routing_sums
 class Mixture(nnx.Module):
     """Weights of ``layers`` stacked mixture layers."""
 
-    def __init__(self, architecture: Architecture, layers: int, *, rngs: nnx.Rngs):
+    def __init__(self, architecture: Architecture, layers: int, make: Maker):
         a = architecture
-        into = {"layers": layers, "expert": a.num_experts, "embed": a.model_dim, "hidden": a.expert_hidden}
-        out = {"layers": layers, "expert": a.num_experts, "hidden": a.expert_hidden, "embed": a.model_dim}
-        self.router = parameter(
-            rngs, {"layers": layers, "embed": a.model_dim, "router": a.num_experts}, fan_in=a.model_dim
-        )
-        self.gate = parameter(rngs, into, fan_in=a.model_dim)
-        self.up = parameter(rngs, into, fan_in=a.model_dim)
-        self.down = parameter(rngs, out, fan_in=a.expert_hidden, scale=1 / math.sqrt(2 * a.num_layers))
+        stack, embed, hidden = {"layers": layers}, {"embed": a.model_dim}, {"hidden": a.expert_hidden}
+        expert = {"expert": a.num_experts}
+        self.router = make.matrix(stack | embed | {"router": a.num_experts}, a.model_dim)
+        self.gate = make.matrix(stack | expert | embed | hidden, a.model_dim)
+        self.up = make.matrix(stack | expert | embed | hidden, a.model_dim)
+        self.down = make.output(stack | expert | hidden | embed, a.expert_hidden)
+        if a.router_bias:
+            self.router_bias = make.zeros(stack | {"router": a.num_experts})
+        if a.expert_bias:
+            self.gate_bias = make.zeros(stack | expert | hidden)
+            self.up_bias = make.zeros(stack | expert | hidden)
+            self.down_bias = make.zeros(stack | expert | embed)
         if a.num_shared_experts:
-            self.shared = FeedForward(a, layers, a.num_shared_experts * a.shared_width, rngs=rngs)
+            self.shared = FeedForward(a, layers, a.num_shared_experts * a.shared_width, make)
+        if a.shared_expert_gate:
+            self.shared_gate = make.matrix(stack | embed, a.model_dim)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        bias: Float[Array, " E"] | None,
-        real: Bool[Array, " B"] | None,
+        balance_bias: Float[Array, " E"] | None,
+        key: Key[Array, ""] | None,
+        real: Bool[Array, "B T"] | None,
         architecture: Architecture,
         runtime: Runtime,
     ) -> tuple[Float[Array, "B T D"], RoutingSums]:
-        """Output of one layer, its parameters already taken from the stack, and what its router did."""
+        """Output of one layer, its parameters already taken from the stack, and what its router did.
+
+        ``key`` gives noise to the routers that want it; tokens that are not ``real`` are padding, which no expert sees.
+        """
         flat = x.reshape(-1, x.shape[-1])
-        # The router decides in float32: rounding must not choose the experts.
-        logits = jnp.dot(flat.astype(jnp.float32), self.router[...], precision=jax.lax.Precision.HIGHEST)
-        chosen = ROUTERS[architecture.router](logits, top_k=architecture.top_k, bias=bias)
-        served = limit_capacity(chosen, architecture.capacity_factor)
-        experts = Experts(*(w[...].astype(x.dtype) for w in (self.gate, self.up, self.down)))
+        chosen = self._route(flat, balance_bias, key, architecture)
+        padding = None if real is None else real.reshape(-1)
+        served = chosen if padding is None else chosen.keep(padding[chosen.token])
+        served = limit_capacity(served, architecture.capacity_factor)
         dispatch = DISPATCHERS[runtime.dispatcher]
         if on_many_devices():
             dispatch = expert_parallel(dispatch)
-        y = dispatch(flat, served, experts).reshape(x.shape)
+        y = dispatch(flat, served, self._experts(x.dtype, architecture)).reshape(x.shape)
         if architecture.num_shared_experts:
-            y = y + self.shared(x, None, None, architecture, runtime)[0]
-        counted = None if real is None else jnp.repeat(real, x.shape[1])
-        return y, routing_sums(chosen, served, sequences=x.shape[0], real=counted)
+            shared = self.shared(x)
+            if architecture.shared_expert_gate:
+                shared = shared * jax.nn.sigmoid(jnp.dot(x, self.shared_gate[...].astype(x.dtype)))[..., None]
+            y = y + shared
+        return y, routing_sums(chosen, served, sequences=x.shape[0], real=padding)
+
+    def _route(
+        self, x: Float[Array, "N D"], balance_bias: Array | None, key: Array | None, architecture: Architecture
+    ) -> Routing:
+        """The router decides in float32: rounding must not choose the experts."""
+        wide = x.astype(jnp.float32)
+        if key is not None and architecture.router in INPUT_NOISE:
+            wide = INPUT_NOISE[architecture.router](wide, key)
+        logits = jnp.dot(wide, self.router[...], precision=jax.lax.Precision.HIGHEST)
+        if architecture.router_bias:
+            logits = logits + self.router_bias[...]
+        router, options = ROUTERS[architecture.router], router_arguments(architecture)
+        return router(logits, top_k=architecture.top_k, bias=balance_bias, key=key, **options)
+
+    def _experts(self, dtype: jnp.dtype, architecture: Architecture) -> Experts:
+        weights = [w[...].astype(dtype) for w in (self.gate, self.up, self.down)]
+        biases = [self.gate_bias, self.up_bias, self.down_bias] if architecture.expert_bias else []
+        return Experts(
+            *weights, *(b[...].astype(dtype) for b in biases), activation=ACTIVATIONS[architecture.activation]
+        )
+
+
+def router_arguments(architecture: Architecture) -> dict[str, Any]:
+    """The options of an architecture's router, by the router's own names."""
+    return {option: getattr(architecture, field) for field, option in router_options(architecture.router).items()}

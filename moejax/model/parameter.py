@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,24 +11,53 @@ import jax.numpy as jnp
 from flax import nnx
 
 
-def parameter(rngs: nnx.Rngs, shape: dict[str, int], *, fan_in: int | None = None, scale: float = 1.0) -> nnx.Param:
-    """A parameter whose dimensions are given by logical name, as ``{"layers": 4, "embed": 256, "hidden": 512}``.
+@dataclass(frozen=True, kw_only=True)
+class Initialisation:
+    """How matrices start: normal values, cut at two standard deviations."""
 
-    With ``fan_in`` the values are normal with standard deviation ``scale / sqrt(fan_in)``, cut at two of them;
-    without, they are all ``scale``.
-    """
-    sizes = tuple(shape.values())
-    if fan_in is None:
-        value = jnp.full(sizes, scale, jnp.float32)
-    else:
-        deviation = scale / math.sqrt(fan_in)
-        value = jax.random.truncated_normal(rngs.params(), -2.0, 2.0, sizes, jnp.float32) * deviation
-    return nnx.Param(value, axes=tuple(shape))
+    std: float = 0.0
+    """Standard deviation of every matrix (Zhao et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
+    scale_outputs: bool = True
+    """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if the deviation is negative."""
+        if self.std < 0:
+            raise ValueError(f"initialisation.std is {self.std}; give a positive number, or 0 for 1/sqrt(fan-in).")
 
 
-def logical_axes(state: nnx.State) -> Any:
-    """Logical axis names of every parameter, as a nested dict of tuples in the shape of the parameters."""
+class Maker:
+    """Makes the parameters of a model, each a dict of sizes by logical name, as ``{"embed": 256, "hidden": 512}``."""
+
+    def __init__(self, rngs: nnx.Rngs, initialisation: Initialisation, num_layers: int):
+        self._rngs = rngs
+        self._initialisation = initialisation
+        self._output_scale = 1 / math.sqrt(2 * num_layers) if initialisation.scale_outputs else 1.0
+
+    def matrix(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
+        """A matrix that sums over ``fan_in`` inputs."""
+        return self._normal(shape, self._initialisation.std or 1 / math.sqrt(fan_in))
+
+    def output(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
+        """A matrix that writes to the residual stream."""
+        return self._normal(shape, (self._initialisation.std or 1 / math.sqrt(fan_in)) * self._output_scale)
+
+    def ones(self, shape: dict[str, int]) -> nnx.Param:
+        """The weight of a norm."""
+        return nnx.Param(jnp.ones(tuple(shape.values()), jnp.float32), axes=tuple(shape), is_matrix=False)
+
+    def zeros(self, shape: dict[str, int]) -> nnx.Param:
+        """A bias."""
+        return nnx.Param(jnp.zeros(tuple(shape.values()), jnp.float32), axes=tuple(shape), is_matrix=False)
+
+    def _normal(self, shape: dict[str, int], deviation: float) -> nnx.Param:
+        values = jax.random.truncated_normal(self._rngs.params(), -2.0, 2.0, tuple(shape.values()), jnp.float32)
+        return nnx.Param(values * deviation, axes=tuple(shape), is_matrix=True)
+
+
+def metadata(state: nnx.State, name: str) -> Any:
+    """``axes`` (logical names) or ``is_matrix`` of every parameter, as a nested dict in the shape of the parameters."""
     named = jax.tree.map(
-        lambda variable: variable.get_metadata()["axes"], state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+        lambda variable: variable.get_metadata()[name], state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
     return nnx.to_pure_dict(named)

@@ -1,19 +1,97 @@
-"""Rotary position embedding (Su et al., 2021), in the half-split layout of the published checkpoints."""
+"""Rotary position embedding (Su et al., 2021) and its published scalings, in the half-split layout of checkpoints."""
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+from moejax.architecture import Architecture, RopeScaling
+from moejax.config import unknown
 
 
 def rotate(
-    x: Float[Array, "batch length heads head_dim"], positions: Int[Array, "batch length"], theta: float
-) -> Float[Array, "batch length heads head_dim"]:
-    """Turn the pairs (x[i], x[i + head_dim/2]) by position · theta^(-2i/head_dim)."""
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[:, :, None, None].astype(jnp.float32) * frequency
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+    x: Float[Array, "batch length heads dim"], positions: Int[Array, " length"], architecture: Architecture
+) -> Float[Array, "batch length heads dim"]:
+    """Turn the pairs (x[i], x[i + turned/2]) of the first ``turned_dim`` channels by position · frequency[i]."""
+    turned = architecture.turned_dim
+    frequency, scale = frequencies(turned, architecture.rope_theta, architecture.rope_scaling)
+    angle = positions[:, None, None].astype(jnp.float32) * frequency
+    cos, sin = jnp.cos(angle) * scale, jnp.sin(angle) * scale
+    first, second = jnp.split(x[..., :turned].astype(jnp.float32), 2, axis=-1)
+    pairs = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return pairs if turned == x.shape[-1] else jnp.concatenate([pairs, x[..., turned:]], axis=-1)
+
+
+def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Float[np.ndarray, " half"], float]:
+    """Radians per token of each pair, and what turned vectors are multiplied by."""
+    frequency = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if scaling is None:
+        return frequency.astype(np.float32), 1.0
+    frequency = SCALINGS[scaling.kind](frequency, dim, theta, scaling)
+    return frequency.astype(np.float32), _turned_scale(scaling)
+
+
+def score_scale(scaling: RopeScaling | None) -> float:
+    """What the attention scores are multiplied by, beside 1/sqrt(width) (DeepSeek's YaRN)."""
+    return 1.0 if scaling is None else _mscale(scaling.factor, scaling.mscale_all_dim) ** 2
+
+
+def linear(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
+    """Every position divided by ``factor`` (Chen et al., 2023, position interpolation)."""
+    return frequency / scaling.factor
+
+
+def llama3(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
+    """Slow frequencies divided by ``factor``, fast ones kept, a linear passage between (Llama 3.1)."""
+    turns = scaling.original_length * frequency / (2 * np.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return _blend(frequency, scaling.factor, np.clip(kept, 0, 1))
+
+
+def yarn(frequency: np.ndarray, dim: int, theta: float, scaling: RopeScaling) -> np.ndarray:
+    """As Llama 3, with a passage that is linear in the channel's number (Peng et al., 2023, YaRN)."""
+
+    def channel(turns: float) -> float:
+        return dim * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = channel(scaling.beta_fast), channel(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    passage = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
+    return _blend(frequency, scaling.factor, 1 - passage)
+
+
+SCALINGS = {"linear": linear, "llama3": llama3, "yarn": yarn}
+"""``scaling(frequencies, dim, theta, RopeScaling) -> frequencies``, by ``RopeScaling.kind``."""
+
+
+def check_scaling(scaling: RopeScaling | None) -> None:
+    """Raise ``ValueError`` if the kind is unknown or its numbers make no sense."""
+    if scaling is None:
+        return
+    if scaling.kind not in SCALINGS:
+        raise ValueError(unknown(f"rope_scaling.kind {scaling.kind!r}", scaling.kind, list(SCALINGS)))
+    if scaling.factor < 1:
+        raise ValueError(f"rope_scaling.factor is {scaling.factor}; positions are stretched: give at least 1.")
+    if scaling.kind != "linear" and scaling.original_length < 1:
+        raise ValueError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs it.")
+
+
+def _blend(frequency: np.ndarray, factor: float, kept: np.ndarray) -> np.ndarray:
+    return frequency / factor * (1 - kept) + frequency * kept
+
+
+def _mscale(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _turned_scale(scaling: RopeScaling) -> float:
+    if scaling.kind != "yarn":
+        return 1.0
+    if scaling.mscale and scaling.mscale_all_dim:
+        return _mscale(scaling.factor, scaling.mscale) / _mscale(scaling.factor, scaling.mscale_all_dim)
+    return _mscale(scaling.factor, 1.0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
+
+from moejax.model.attend import ATTENTION
+from moejax.routing import DISPATCHERS
 
 COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -16,10 +18,6 @@ REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 """What the backward pass may keep instead of computing again, by name; None keeps everything."""
-
-
-ATTENTION: dict[str, Literal["xla", "cudnn"]] = {"xla": "xla", "cudnn": "cudnn"}
-"""Backends of ``jax.nn.dot_product_attention`` by name: ``xla`` anywhere, ``cudnn`` on NVIDIA GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +32,11 @@ class Runtime:
     """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
-    attention: str = "xla"
-    """A key of ``ATTENTION``."""
+    attention: str = "plain"
+    """A key of ``moejax.model.attend.ATTENTION``."""
 
     def check(self) -> None:
         """Raise ``ValueError``, naming the known choices, if a name is unknown."""
-        from moejax.routing import DISPATCHERS
-
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),

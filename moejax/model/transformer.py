@@ -1,7 +1,4 @@
-"""The decoder-only transformer, and the pure functions that build, count and run it.
-
-Layers of one kind that follow each other are one stack: their parameters share a leading ``layers`` axis.
-"""
+"""The decoder-only transformer, and the pure functions that build, count and run it."""
 
 from __future__ import annotations
 
@@ -15,115 +12,121 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from moejax.architecture import Architecture
-from moejax.model.attention import Attention
-from moejax.model.feed_forward import FeedForward
-from moejax.model.mixture import Mixture
+from moejax.config import unknown
+from moejax.model.attend import Sight, check_attention
+from moejax.model.cache import Cache
+from moejax.model.layers import ACTIVATION, Layer, Passage, PerLayer, run_layers
+from moejax.model.mixture import router_arguments
 from moejax.model.norm import rms_norm
-from moejax.model.parameter import logical_axes, parameter
-from moejax.model.runtime import COMPUTE_DTYPES, REMAT_POLICIES, Runtime
+from moejax.model.parameter import Initialisation, Maker, metadata
+from moejax.model.positions import POSITIONS
+from moejax.model.rope import check_scaling
+from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.model.sharding import constrain
+from moejax.routing import ACTIVATIONS, ROUTERS, unknown_options
 from moejax.routing.sums import RoutingSums
 
 Params = dict[str, Any]
 """Nested dict of float32 arrays."""
 
-ACTIVATION = ("batch", None, None)
 
-NOT_BUILT = (
-    "kv_latent_dim",
-    "query_latent_dim",
-    "rope_head_dim",
-    "value_head_dim",
-    "shared_expert_gate",
-    "attention_output_bias",
-    "attention_sinks",
-    "router_bias",
-    "expert_bias",
-)
-"""Fields of an Architecture that the catalogue and the accounting know and this model does not."""
+class Transformer(nnx.Module):
+    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding."""
+
+    def __init__(self, architecture: Architecture, initialisation: Initialisation, *, rngs: nnx.Rngs):
+        a, make = architecture, Maker(rngs, initialisation, architecture.num_layers)
+        mixtures = sum(a.has_experts)
+        self.embedding = make.matrix({"vocab": a.vocab_size, "embed": a.model_dim}, a.model_dim)
+        if mixtures < a.num_layers:
+            self.dense_layers = Layer(a, a.num_layers - mixtures, make, experts=False)
+        if mixtures:
+            self.mixture_layers = Layer(a, mixtures, make, experts=True)
+        self.final_norm = make.ones({"embed": a.model_dim})
+        if not a.tied_embeddings:
+            self.unembedding = make.matrix({"embed": a.model_dim, "vocab": a.vocab_size}, a.model_dim)
 
 
 class Output(NamedTuple):
     """What one forward pass returns."""
 
-    logits: Float[Array, "batch length vocab"]
+    hidden: Float[Array, "batch length dim"]
+    """The normalised output of the last layer, ready for ``unembed``."""
     routing: RoutingSums | None
     """What the routers did, stacked over mixture layers; None for a dense model."""
+    cache: Cache | None
+    """The cache with these tokens, if one was given."""
 
 
-class Layers(nnx.Module):
-    """A stack of layers of one kind: attention, then a feed-forward that is dense or a mixture of experts."""
-
-    def __init__(self, architecture: Architecture, feed_forward: FeedForward | Mixture, layers: int, *, rngs: nnx.Rngs):
-        stack = {"layers": layers, "embed": architecture.model_dim}
-        self.attention_norm = parameter(rngs, stack)
-        self.attention = Attention(architecture, layers, rngs=rngs)
-        self.feed_forward_norm = parameter(rngs, stack)
-        self.feed_forward = feed_forward
-
-    def __call__(
-        self,
-        x: Float[Array, "batch length dim"],
-        positions: Int[Array, "batch length"],
-        bias: Float[Array, " experts"] | None,
-        real: Bool[Array, " batch"] | None,
-        architecture: Architecture,
-        runtime: Runtime,
-    ) -> tuple[Float[Array, "batch length dim"], RoutingSums | None]:
-        """One layer, its parameters already taken from the stack: its output, and what its router did."""
-        normed = rms_norm(x, self.attention_norm[...], architecture.norm_epsilon)
-        x = x + self.attention(normed, positions, architecture, runtime)
-        normed = rms_norm(x, self.feed_forward_norm[...], architecture.norm_epsilon)
-        y, sums = self.feed_forward(normed, bias, real, architecture, runtime)
-        return constrain(x + y, ACTIVATION), sums
+def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
+    """Fresh parameters: a pure function of its arguments."""
+    model = Transformer(architecture, initialisation or Initialisation(), rngs=nnx.Rngs(key))
+    return nnx.to_pure_dict(nnx.split(model)[1])
 
 
-class Transformer(nnx.Module):
-    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding."""
-
-    def __init__(self, architecture: Architecture, *, rngs: nnx.Rngs):
-        a = architecture
-        self.embedding = parameter(rngs, {"vocab": a.vocab_size, "embed": a.model_dim}, fan_in=a.model_dim)
-        dense = a.num_dense_layers if a.is_moe else a.num_layers
-        if dense:
-            self.dense_layers = Layers(a, FeedForward(a, dense, a.dense_hidden, rngs=rngs), dense, rngs=rngs)
-        if a.is_moe:
-            moe = a.num_moe_layers
-            self.mixture_layers = Layers(a, Mixture(a, moe, rngs=rngs), moe, rngs=rngs)
-        self.final_norm = parameter(rngs, {"embed": a.model_dim})
-        if not a.tied_embeddings:
-            self.unembedding = parameter(rngs, {"embed": a.model_dim, "vocab": a.vocab_size}, fan_in=a.model_dim)
-
-
-def init(architecture: Architecture, key: Key[Array, ""]) -> Params:
-    """Fresh parameters: a pure function of architecture and key."""
-    return nnx.to_pure_dict(nnx.split(Transformer(architecture, rngs=nnx.Rngs(key)))[1])
-
-
-def forward(
+def apply(
     architecture: Architecture,
     runtime: Runtime,
     params: Params,
     tokens: Int[Array, "batch length"],
-    router_bias: Float[Array, "layers experts"] | None = None,
-    real: Bool[Array, " batch"] | None = None,
+    *,
+    segments: Int[Array, "batch length"] | None = None,
+    real: Bool[Array, "batch length"] | None = None,
+    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    cache: Cache | None = None,
 ) -> Output:
-    """Next-token logits at every position, in float32; sequences not ``real`` are left out of the routing sums."""
-    model: Transformer = nnx.merge(_structure(architecture)[0], params)
-    dtype = COMPUTE_DTYPES[runtime.compute_dtype]
-    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-    x = constrain(model.embedding[...].astype(dtype)[tokens], ACTIVATION)
-    routing = None
-    if architecture.num_dense_layers or not architecture.is_moe:
-        x, _ = _run(model.dense_layers, x, positions, None, real, architecture, runtime)
-    if architecture.is_moe:
-        x, routing = _run(model.mixture_layers, x, positions, router_bias, real, architecture, runtime)
-    x = rms_norm(x, model.final_norm[...], architecture.norm_epsilon)
-    if architecture.tied_embeddings:
-        logits = jnp.einsum("btd,vd->btv", x, model.embedding[...].astype(dtype), preferred_element_type=jnp.float32)
-    else:
-        logits = jnp.einsum("btd,dv->btv", x, model.unembedding[...].astype(dtype), preferred_element_type=jnp.float32)
-    return Output(logits, routing)
+    """The hidden state of every token.
+
+    ``segments`` numbers the documents of a row: attention stays within one. Tokens that are not ``real`` are padding,
+    which experts do not see and routing sums leave out. ``balance_bias`` moves the choice of experts, ``key`` gives
+    routers their noise, while training. With a ``cache`` the tokens follow those in it.
+    """
+    a = architecture
+    model: Transformer = nnx.merge(_structure(a)[0], params)
+    x = constrain(model.embedding[...].astype(COMPUTE_DTYPES[runtime.compute_dtype])[tokens], ACTIVATION)
+    if cache is not None:
+        cache = cache.with_segments(segments, tokens.shape)
+    sight = Sight(query_segments=segments, key_segments=segments) if cache is None else cache.sight(segments)
+    mixtures = sum(a.has_experts)
+    keys = None if key is None or not mixtures else jax.random.split(key, mixtures)
+    stacks, per_layer = {}, {}
+    if mixtures < a.num_layers:
+        stacks[False] = model.dense_layers
+        per_layer[False] = PerLayer(cache=None if cache is None else cache.dense)
+    if mixtures:
+        stacks[True] = model.mixture_layers
+        per_layer[True] = PerLayer(balance_bias, keys, None if cache is None else cache.mixture)
+    x, left = run_layers(stacks, x, per_layer, Passage(sight=sight, real=real, architecture=a, runtime=runtime))
+    if cache is not None:
+        cache = cache.after(tokens.shape[1], *(left[kind].cache if kind in left else None for kind in (False, True)))
+    routing = left[True].routing if True in left else None
+    return Output(rms_norm(x, model.final_norm[...], a.norm_epsilon), routing, cache)
+
+
+def unembedding(architecture: Architecture, params: Params) -> Float[Array, "dim vocab"]:
+    """The matrix from hidden states to logits."""
+    return params["embedding"].T if architecture.tied_embeddings else params["unembedding"]
+
+
+def unembed(
+    architecture: Architecture, params: Params, hidden: Float[Array, "*batch dim"]
+) -> Float[Array, "*batch vocab"]:
+    """Next-token logits in float32."""
+    return jnp.dot(hidden, unembedding(architecture, params).astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+def forward(
+    architecture: Architecture, runtime: Runtime, params: Params, tokens: Int[Array, "batch length"], **options: Any
+) -> Float[Array, "batch length vocab"]:
+    """Next-token logits at every position, in float32; the options are those of ``apply``."""
+    return unembed(architecture, params, apply(architecture, runtime, params, tokens, **options).hidden)
+
+
+def init_balance_bias(architecture: Architecture) -> Float[Array, "mixture_layers experts"] | None:
+    """The bias from which auxiliary-loss-free balancing starts; None for an architecture without."""
+    if not architecture.balance_bias:
+        return None
+    return jnp.zeros((sum(architecture.has_experts), architecture.num_experts), jnp.float32)
 
 
 def abstract_params(architecture: Architecture) -> Params:
@@ -133,13 +136,12 @@ def abstract_params(architecture: Architecture) -> Params:
 
 def param_axes(architecture: Architecture) -> Any:
     """Logical axis names of every parameter."""
-    return logical_axes(_structure(architecture)[1])
+    return metadata(_structure(architecture)[1], "axes")
 
 
 def matrices(architecture: Architecture) -> Any:
-    """Which parameters are matrices from or to the residual stream, rather than norms and biases."""
-    is_matrix = lambda axes: "embed" in axes and len(set(axes) - {"layers"}) > 1  # noqa: E731
-    return jax.tree.map(is_matrix, param_axes(architecture), is_leaf=lambda leaf: isinstance(leaf, tuple))
+    """Which parameters are matrices, rather than norms and biases."""
+    return metadata(_structure(architecture)[1], "is_matrix")
 
 
 class Counts(NamedTuple):
@@ -162,26 +164,37 @@ def count(architecture: Architecture) -> Counts:
     return Counts(total, active, embedding)
 
 
+def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
+    """Raise ``ValueError``, a sentence with value, rule and remedy, if no such model can be built or computed so."""
+    a = architecture
+    a.check()
+    for name, value, known in (
+        ("router", a.router, ROUTERS),
+        ("activation", a.activation, ACTIVATIONS),
+        ("positions", a.positions, POSITIONS),
+    ):
+        if value not in known:
+            raise ValueError(unknown(f"{name} {value!r}", value, list(known)))
+    check_scaling(a.rope_scaling)
+    if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
+        raise ValueError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
+    if a.balance_bias and a.router == "expert_choice":
+        raise ValueError("Router 'expert_choice' gives all experts the same load; leave balance_bias out.")
+    if a.is_moe:
+        # A router says itself, in its trace, what it cannot do.
+        logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)
+        jax.eval_shape(functools.partial(ROUTERS[a.router], top_k=a.top_k, **router_arguments(a)), logits)
+    if runtime is not None:
+        runtime.check()
+        check_attention(a, runtime.attention)
+
+
+def _changed(a: Architecture) -> dict[str, Any]:
+    default = Architecture(vocab_size=1, model_dim=1, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1)
+    return {name: value for name, value in vars(a).items() if value != getattr(default, name)}
+
+
 @functools.lru_cache(maxsize=64)
 def _structure(architecture: Architecture) -> tuple[Any, Any]:
-    architecture.check()
-    if missing := [name for name in NOT_BUILT if getattr(architecture, name)]:
-        raise ValueError(
-            f"The model cannot build {', '.join(missing)} (laws and counts can use it); leave it at its default."
-        )
-    return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, rngs=nnx.Rngs(0))))
-
-
-def _run(layers: Layers, x, positions, bias, real, architecture: Architecture, runtime: Runtime):
-    """Apply a stack of layers one after another; per-layer results come back stacked."""
-    structure, stacked = nnx.split(layers)
-
-    def one(x, per_layer):
-        params, bias = per_layer
-        return nnx.merge(structure, params)(x, positions, bias, real, architecture, runtime)
-
-    policy = REMAT_POLICIES[runtime.remat]
-    # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
-    one = one if policy is None else jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers)
-    depth = jax.tree.leaves(stacked)[0].shape[0]
-    return jax.lax.scan(one, x, (stacked, bias), unroll=1 if runtime.scan_layers else depth)
+    check(architecture)
+    return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, Initialisation(), rngs=nnx.Rngs(0))))

@@ -4,18 +4,20 @@ A router turns logits into a ``Routing``; a dispatcher runs the experts it names
 routers and D dispatchers are R + D functions.
 """
 
+import inspect
+
 from moejax.routing.dispatch_capacity import capacity
 from moejax.routing.dispatch_dense import dense
 from moejax.routing.dispatch_grouped import grouped
 from moejax.routing.expert_choice import expert_choice
-from moejax.routing.experts import Experts
+from moejax.routing.experts import Experts, clamped_swiglu, swiglu
 from moejax.routing.noisy import balanced, jitter, noisy_topk, random, switch
 from moejax.routing.routing import Routing
 from moejax.routing.sigmoid import group_limited, sigmoid_topk
 from moejax.routing.softmax import softmax_topk, topk_softmax
 from moejax.routing.top_p import top_p
 
-__all__ = ["DISPATCHERS", "INPUT_NOISE", "ROUTERS", "Experts", "Routing"]
+__all__ = ["ACTIVATIONS", "DISPATCHERS", "INPUT_NOISE", "ROUTERS", "Experts", "Routing", "router_options"]
 
 ROUTERS = {
     "softmax_topk": softmax_topk,
@@ -43,3 +45,26 @@ DISPATCHERS = {
     "grouped": grouped,
 }
 """``dispatch(x, routing, experts) -> y``: for each token the sum of gate · expert(x) over its assignments."""
+
+ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
+"""Activations of experts, by name."""
+
+_OPTIONS = {
+    "normalise_gates": "normalise",
+    "gate_scale": "gate_scale",
+    "num_groups": "num_groups",
+    "top_k_groups": "top_k_groups",
+    "threshold": "threshold",
+}
+
+
+def router_options(router: str) -> dict[str, str]:
+    """The options a router knows, from their names in an Architecture to the router's own."""
+    known = inspect.signature(ROUTERS[router]).parameters
+    return {field: option for field, option in _OPTIONS.items() if option in known}
+
+
+def unknown_options(router: str, given: dict[str, object]) -> list[str]:
+    """Those of the options ``given``, by their names in an Architecture, that the router does not know."""
+    known = router_options(router)
+    return [name for name in given if name in _OPTIONS and name not in known]

@@ -195,7 +195,10 @@ class _Runner:
             real = np.arange(size) < len(batch)
             batch = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
             costs, routing = self.program.evaluate(
-                state.params, jax.device_put(batch, self.sharding), jax.device_put(real, self.sharding)
+                state.params,
+                state.balance_bias,
+                jax.device_put(batch, self.sharding),
+                jax.device_put(real, self.sharding),
             )
             nats += float(np.asarray(costs, np.float64)[real].sum())
             sums.append(routing)

@@ -107,7 +107,7 @@ def test_overrides_may_be_written_with_a_space():
         (["--config.architecture.qk_norm=maybe"], "must be true or false"),
         (["--config.recipe.batch_tokens=1.5"], "whole number"),
         (["--config.architecture.router=magic"], "router 'magic' is not known"),
-        (["--config.architecture.router=expert_choice"], "the future of a sequence"),
+        (["--config.architecture.router=switch"], "set top_k to 1"),
         (["--config.recipe.runtime.dispatcher=magic"], "dispatcher is 'magic'; known are"),
         (["--config.recipe.data.source=pile"], "data.source is 'pile'; known are python_stdlib"),
         (["--config.name=../x"], "it names a folder"),

@@ -126,8 +126,8 @@ def test_the_validation_set_does_not_depend_on_the_batch(training, tmp_path):
     program = make_program(on_one_device(training), make_mesh(MeshShape(data=8)))
     tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
     params = program.init(0).params
-    _, of_all = program.evaluate(params, tokens, np.ones(8, bool))
-    _, of_five = program.evaluate(params, tokens, np.arange(8) < 5)
+    _, of_all = program.evaluate(params, None, tokens, np.ones(8, bool))
+    _, of_five = program.evaluate(params, None, tokens, np.arange(8) < 5)
     assert of_all.tokens.tolist() == [256, 256]
     assert of_five.tokens.tolist() == [160, 160]
     assert of_five.counts.sum(axis=1).tolist() == [320, 320]

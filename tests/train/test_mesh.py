@@ -28,7 +28,7 @@ def three_steps(training, sizes):
         state = program.init(0)
         for _ in range(3):
             state, metrics = program.compiled_step()(state, jax.device_put(tokens, batch_sharding(mesh)), schedule)
-        costs, sums = program.evaluate(state.params, tokens, np.ones(8, bool))
+        costs, sums = program.evaluate(state.params, state.balance_bias, tokens, np.ones(8, bool))
     return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
 
 

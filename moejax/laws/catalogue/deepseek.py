@@ -1,6 +1,6 @@
 """DeepSeek-V3.1, Kimi-K2 of the same design, and DeepSeekMoE before them."""
 
-from moejax.architecture import Architecture
+from moejax.architecture import Architecture, RopeScaling
 from moejax.laws.catalogue.published_model import PublishedModel, unembedding_active
 
 _DEEPSEEK_V3 = Architecture(
@@ -20,9 +20,13 @@ _DEEPSEEK_V3 = Architecture(
     kv_latent_dim=512,
     rope_head_dim=64,
     value_head_dim=128,
-    router="sigmoid_topk",
-    router_bias=True,
+    router="group_limited",
+    num_groups=8,
+    top_k_groups=4,
+    gate_scale=2.5,
+    balance_bias=True,
     tied_embeddings=False,
+    rope_scaling=RopeScaling(kind="yarn", factor=40.0, original_length=4096, mscale=1.0, mscale_all_dim=1.0),
 )
 DEEPSEEK_V31 = PublishedModel(
     architecture=_DEEPSEEK_V3,
@@ -30,12 +34,20 @@ DEEPSEEK_V31 = PublishedModel(
     params_active=36.7e9,
     counted=unembedding_active,
     source="DeepSeek-AI, DeepSeek-V3 repository, README_WEIGHTS.md (the main model; V3.1 has its shapes)",
-    note="Stated as 37 billion elsewhere. The multi-token-prediction module, 11.5 billion, is not in 671. "
-    "Its choice among 4 of 8 groups of experts is not entered.",
+    note="Stated as 37 billion elsewhere. The multi-token-prediction module, 11.5 billion, is not in 671.",
 )
 KIMI_K2 = PublishedModel(
     architecture=_DEEPSEEK_V3.replace(
-        vocab_size=163_840, num_heads=64, num_kv_heads=64, num_dense_layers=1, num_experts=384, rope_theta=50_000.0
+        vocab_size=163_840,
+        num_heads=64,
+        num_kv_heads=64,
+        num_dense_layers=1,
+        num_experts=384,
+        num_groups=1,
+        top_k_groups=1,
+        gate_scale=2.827,
+        rope_theta=50_000.0,
+        rope_scaling=RopeScaling(kind="yarn", factor=32.0, original_length=4096, mscale=1.0, mscale_all_dim=1.0),
     ),
     params_total=1e12,
     params_active=32e9,
@@ -57,10 +69,11 @@ DEEPSEEK_MOE_16B = PublishedModel(
         top_k=6,
         expert_hidden=1408,
         num_shared_experts=2,
+        normalise_gates=False,
         tied_embeddings=False,
     ),
     params_total=16.4e9,
     params_active=2.8e9,
     source="Dai et al., DeepSeekMoE (arXiv:2401.06066); configuration file",
-    note="Active: 2.83 billion, stated in two digits. Its gates are not normalised.",
+    note="Active: 2.83 billion, stated in two digits.",
 )

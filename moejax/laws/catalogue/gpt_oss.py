@@ -1,6 +1,6 @@
 """OpenAI's gpt-oss."""
 
-from moejax.architecture import Architecture
+from moejax.architecture import Architecture, RopeScaling
 from moejax.laws.catalogue.published_model import PublishedModel, unembedding_active
 
 _GPT_OSS = Architecture(
@@ -17,8 +17,12 @@ _GPT_OSS = Architecture(
     attention_bias=True,
     attention_output_bias=True,
     attention_sinks=True,
+    sliding_window=128,
+    window_pattern="WF",
     router_bias=True,
     expert_bias=True,
+    activation="clamped_swiglu",
+    rope_scaling=RopeScaling(kind="yarn", factor=32.0, original_length=4096, truncate=False),
     tied_embeddings=False,
     rope_theta=150_000.0,
     norm_epsilon=1e-5,
@@ -29,7 +33,6 @@ GPT_OSS_20B = PublishedModel(
     params_active=3.61e9,
     counted=unembedding_active,
     source="OpenAI, gpt-oss model card (arXiv:2508.10925), Table 1; gpt_oss/torch/model.py",
-    note="Every other layer attends over a window of 128 tokens.",
 )
 GPT_OSS_120B = PublishedModel(
     architecture=_GPT_OSS,
@@ -37,5 +40,4 @@ GPT_OSS_120B = PublishedModel(
     params_active=5.13e9,
     counted=unembedding_active,
     source="OpenAI, gpt-oss model card (arXiv:2508.10925), Table 1; gpt_oss/torch/model.py",
-    note="Every other layer attends over a window of 128 tokens.",
 )

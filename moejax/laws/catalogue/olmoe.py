@@ -15,14 +15,13 @@ OLMOE_1B_7B = PublishedModel(
         top_k=8,
         expert_hidden=1024,
         qk_norm=True,
+        qk_norm_all_heads=True,
+        normalise_gates=False,
         tied_embeddings=False,
         norm_epsilon=1e-5,
     ),
     params_total=6.9e9,
     params_active=1.3e9,
     source="Muennighoff et al., OLMoE (arXiv:2409.02060), Table 1; configuration file",
-    note=(
-        "Active: 1.28 billion, stated in two digits. It normalises queries and keys over all heads together, "
-        "another 61 thousand parameters, and does not normalise the gates."
-    ),
+    note="Active: 1.28 billion, stated in two digits.",
 )

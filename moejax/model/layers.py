@@ -1,0 +1,174 @@
+"""The layers of a transformer: stacked by kind, applied in their order, looped over where they repeat.
+
+All dense layers are one stack and all mixture layers another: their parameters share a leading ``layers`` axis. The
+order in which a model applies them is its architecture's ``has_experts`` and ``has_window``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from moejax.architecture import Architecture
+from moejax.model.attend import Sight
+from moejax.model.attention import Attention
+from moejax.model.feed_forward import FeedForward
+from moejax.model.latent_attention import LatentAttention
+from moejax.model.mixture import Mixture
+from moejax.model.norm import rms_norm
+from moejax.model.parameter import Maker
+from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.model.sharding import constrain
+from moejax.routing.sums import RoutingSums
+
+ACTIVATION = ("batch", None, None)
+
+
+class PerLayer(NamedTuple):
+    """What a layer needs beside its parameters; a stack of layers has a leading axis on every array."""
+
+    balance_bias: Any = None
+    """Float[E], for mixture layers that have one."""
+    key: Any = None
+    """Key for routers with noise, while training."""
+    cache: Any = None
+    """What attention kept of earlier tokens, with room for these; None to attend among these alone."""
+
+
+class Result(NamedTuple):
+    """What a layer leaves behind beside its output; a stack of layers has a leading axis on every array."""
+
+    routing: RoutingSums | None
+    cache: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """What all layers share in one forward pass."""
+
+    sight: Sight
+    real: Any = None
+    """Bool[B, T]: tokens that are not padding; None for all."""
+    architecture: Architecture = field(metadata={"static": True})
+    runtime: Runtime = field(metadata={"static": True})
+
+
+class Layer(nnx.Module):
+    """``layers`` stacked layers of one kind: attention, then a feed-forward that is dense or a mixture of experts."""
+
+    def __init__(self, architecture: Architecture, layers: int, make: Maker, *, experts: bool):
+        a, stack = architecture, {"layers": layers, "embed": architecture.model_dim}
+        self.attention_norm = make.ones(stack)
+        self.attention = (LatentAttention if a.kv_latent_dim else Attention)(a, layers, make)
+        self.feed_forward_norm = make.ones(stack)
+        self.feed_forward = Mixture(a, layers, make) if experts else FeedForward(a, layers, a.dense_hidden, make)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], per_layer: PerLayer, passage: Passage, *, window: int
+    ) -> tuple[Float[Array, "B T D"], Result]:
+        """One layer, its parameters already taken from the stack."""
+        a, sight = passage.architecture, replace(passage.sight, window=window)
+        normed = rms_norm(x, self.attention_norm[...], a.norm_epsilon)
+        kept: Any = self.attention.keep(normed, sight.start, a)
+        if per_layer.cache is not None:
+            kept = jax.tree.map(
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), sight.start, 1),
+                per_layer.cache,
+                kept,
+            )
+        x = x + self.attention(normed, kept, sight, a, passage.runtime)
+        normed = rms_norm(x, self.feed_forward_norm[...], a.norm_epsilon)
+        sums = None
+        if isinstance(self.feed_forward, Mixture):
+            y, sums = self.feed_forward(normed, per_layer.balance_bias, per_layer.key, passage.real, a, passage.runtime)
+        else:
+            y = self.feed_forward(normed)
+        return constrain(x + y, ACTIVATION), Result(sums, None if per_layer.cache is None else kept)
+
+
+class Block(NamedTuple):
+    """``repeats`` times the same ``unit`` of layers, each with its kind."""
+
+    unit: tuple[Any, ...]
+    repeats: int
+
+
+def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
+    """A sequence of layers as few repeated units, each of at most ``longest`` layers."""
+    found, at = [], 0
+    while at < len(kinds):
+        best = Block(tuple(kinds[at : at + 1]), 1)
+        for size in range(1, min(longest, len(kinds) - at) + 1):
+            unit, repeats = tuple(kinds[at : at + size]), 1
+            while tuple(kinds[at + repeats * size : at + (repeats + 1) * size]) == unit:
+                repeats += 1
+            if repeats > 1 and repeats * size > len(best.unit) * best.repeats:
+                best = Block(unit, repeats)
+        found.append(best)
+        at += len(best.unit) * best.repeats
+    return found
+
+
+def run_layers(
+    stacks: dict[bool, Layer], x: Float[Array, "B T D"], per_layer: dict[bool, PerLayer], passage: Passage
+) -> tuple[Float[Array, "B T D"], dict[bool, Result]]:
+    """Apply all layers in their order. Stacks, and what layers take and leave, are by whether they have experts."""
+    a, runtime = passage.architecture, passage.runtime
+    kinds = list(zip(a.has_experts, a.has_window, strict=True))
+    structure = {experts: nnx.split(stack)[0] for experts, stack in stacks.items()}
+    rows = {experts: (nnx.split(stack)[1], per_layer[experts]) for experts, stack in stacks.items()}
+
+    def one(x: Array, row: Any, passage: Passage, kind: tuple[bool, bool]) -> tuple[Array, Result]:
+        params, extra = row
+        layer = nnx.merge(structure[kind[0]], params)
+        return layer(x, extra, passage, window=a.sliding_window if kind[1] else 0)
+
+    policy = REMAT_POLICIES[runtime.remat]
+    if policy is not None:
+        # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
+        one = jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers, static_argnums=3)
+
+    def unit_of(kinds: Sequence[tuple[bool, bool]], x: Array, rows: dict[bool, Any]) -> tuple[Array, dict[bool, Any]]:
+        waiting = {experts: iter(_unstacked(rows[experts])) for experts in rows}
+        left: dict[bool, list[Result]] = {experts: [] for experts in rows}
+        for kind in kinds:
+            x, result = one(x, next(waiting[kind[0]]), passage, kind)
+            left[kind[0]].append(result)
+        return x, {experts: _stacked(results) for experts, results in left.items() if results}
+
+    if not runtime.scan_layers:
+        return unit_of(kinds, x, rows)
+    left: dict[bool, list[Any]] = {experts: [] for experts in stacks}
+    for unit, repeats in blocks(kinds):
+        here, rows = _first(rows, {experts: repeats * [k[0] for k in unit].count(experts) for experts in rows})
+        here = jax.tree.map(lambda leaf, n=repeats: leaf.reshape(n, -1, *leaf.shape[1:]), here)
+        x, results = jax.lax.scan(lambda x, rows, unit=unit: unit_of(unit, x, rows), x, here)
+        for experts, result in results.items():
+            left[experts].append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), result))
+    return x, {experts: jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts) for experts, parts in left.items()}
+
+
+def _unstacked(rows: Any) -> list[Any]:
+    """One pytree per layer. A split, unlike an index, gathers the gradients of all layers in one go."""
+    leaves, structure = jax.tree.flatten(rows)
+    depth = leaves[0].shape[0]
+    parts = [jax.lax.split(leaf, [1] * depth) for leaf in leaves]
+    return [structure.unflatten([part[i].squeeze(0) for part in parts]) for i in range(depth)]
+
+
+def _stacked(results: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+
+def _first(rows: dict[bool, Any], counts: dict[bool, int]) -> tuple[dict[bool, Any], dict[bool, Any]]:
+    """The first ``counts`` rows of each stack that has any, and the rest."""
+    here = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[:n], rows[e]) for e in rows if counts[e]}
+    rest = {e: jax.tree.map(lambda leaf, n=counts[e]: leaf[n:], rows[e]) for e in rows}
+    return here, rest

@@ -1,0 +1,48 @@
+"""How attention knows where a token stands: turned queries and keys, or scores that fall with distance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from moejax.architecture import Architecture
+from moejax.model.rope import rotate
+
+
+class Positions(NamedTuple):
+    """What a kind of position does to queries and keys, and to scores."""
+
+    turn: Callable[[Array, Array, Architecture], Array]
+    """``turn(x, positions, architecture)`` of queries and of keys."""
+    slopes: Callable[[int], Float[np.ndarray, " heads"] | None]
+    """What a head's scores lose per token of distance; None for nothing."""
+
+
+def alibi_slopes(heads: int) -> Float[np.ndarray, " heads"]:
+    """2^(-8i/heads), i from 1; between powers of two, every other slope of the next one (Press et al., 2022)."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
+    if power < heads:
+        between = 2.0 ** (-4.0 * np.arange(1, 2 * (heads - power), 2) / power)
+        slopes = np.concatenate([slopes, between])
+    return slopes.astype(np.float32)
+
+
+def _as_it_is(x: Float[Array, "*shape"], positions: Int[Array, " length"], architecture: Architecture) -> Array:
+    return x
+
+
+def _none(heads: int) -> None:
+    return None
+
+
+POSITIONS = {
+    "rope": Positions(turn=rotate, slopes=_none),
+    "alibi": Positions(turn=_as_it_is, slopes=alibi_slopes),
+    "none": Positions(turn=_as_it_is, slopes=_none),
+}
+"""Kinds of positions, by ``Architecture.positions``."""
