@@ -100,7 +100,7 @@ def test_overrides_may_be_written_with_a_space():
     ("words", "sentence"),
     [
         (["--config.architecture.top_k=9"], "top_k is 9 and num_experts is 4"),
-        (["--config.architecture.topk=1"], "config.architecture.topk is not known; did you mean top_k?"),
+        (["--config.architecture.topk=1"], "config.architecture.topk is not known; did you mean top_k"),
         (["--config.architecture=1"], "is a group of settings"),
         (["--config.architecture.top_k.x=1"], "is a single setting"),
         (["--config.architecture.top_k"], "has no value"),
