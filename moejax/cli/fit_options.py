@@ -26,9 +26,8 @@ def add_search_arguments(group: Any) -> None:
     """Add where the search starts, and how many starts are followed."""
     group.add_argument(
         "--starts",
-        default="2048",
         metavar="COUNT|NAME",
-        help="how many points, spread by the data's scale, or a paper's grid: hoffmann (4,500), abnar (437,400)",
+        help="how many points, spread by the data's scale (2048), or a paper's grid: hoffmann (4,500), abnar (437,400)",
     )
     group.add_argument(
         "--every-start", action="store_true", help="follow every start to its end, as the papers do (slow)"
@@ -75,8 +74,8 @@ def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:
     return {name: parse(value) for name, value in pairs(arguments.fix, "--fix")}
 
 
-def starts_of(arguments: argparse.Namespace) -> Any:
-    """Where the search starts: so many points scaled by the data, or a published grid.
+def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
+    """Where the search starts: so many points scaled by the data, or a published grid; ``usual`` if not given.
 
     Raises:
       ValueError: there is no grid of that name; the sentence has the known ones.
@@ -84,13 +83,14 @@ def starts_of(arguments: argparse.Namespace) -> Any:
     from moejax.fit.starts import GRIDS, Sobol
     from moejax.quantities import whole
 
-    if arguments.starts in GRIDS:
-        return GRIDS[arguments.starts]
+    given = usual if arguments.starts is None else arguments.starts
+    if given in GRIDS:
+        return GRIDS[given]
     try:
-        count = whole(arguments.starts)
+        count = whole(given)
     except ValueError:
         known = ", ".join(GRIDS)
-        raise ValueError(f"--starts {arguments.starts} is no count and no grid; the grids are {known}.") from None
+        raise ValueError(f"--starts {given} is no count and no grid; the grids are {known}.") from None
     if count < 1:
         raise ValueError(f"--starts is {count}; it must be at least 1.")
     return Sobol(count, arguments.seed)

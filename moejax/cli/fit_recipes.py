@@ -58,6 +58,26 @@ def _tian(arguments: argparse.Namespace) -> int:
     return _show(found, "tian", arguments)
 
 
+def _abnar(arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress
+    from moejax.fit.column_split import split_by
+    from moejax.fit.isoflop_runs import INPUTS
+    from moejax.fit.recipe_abnar import RESAMPLES, abnar
+
+    read = read_table(arguments, INPUTS)
+    with progress() as show:
+        found = abnar(
+            read.runs,
+            split_by(read, arguments.hold_out[0]) if arguments.hold_out else None,
+            resamples=arguments.bootstrap or RESAMPLES,
+            starts=starts_of(arguments, usual="abnar"),
+            level=arguments.level,
+            seed=arguments.seed,
+            progress=show,
+        )
+    return _show(found, "abnar", arguments)
+
+
 def recipe(name: str) -> Callable[[argparse.Namespace], int]:
     """The recipe of that name.
 
@@ -80,5 +100,5 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian}
+RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian, "abnar": _abnar}
 """Recipes by name; each reads its table, prints what it found and returns the exit status."""

@@ -71,7 +71,7 @@ def hyperparameter_law(
                 kept |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
         if enough(budget[kept]):
             x = flops[budget[kept]]
-            rate, batch = _power(x, learning_rate[kept]), _power(x, batch_tokens[kept])
+            rate, batch = power_through(x, learning_rate[kept]), power_through(x, batch_tokens[kept])
             law = Hyperparameters(
                 learning_rate_scale=rate[0],
                 learning_rate_exponent=rate[1],
@@ -102,7 +102,10 @@ def allocation_law(
                 best.append(here[np.argmin(runs.loss[here])])
         best = np.asarray(best, int)
         if enough(budget[best]):
-            scale, data = _power(spent[best], spent[best] / tokens[best]), _power(spent[best], tokens[best])
+            scale, data = (
+                power_through(spent[best], spent[best] / tokens[best]),
+                power_through(spent[best], tokens[best]),
+            )
             law = Allocation(
                 model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
             )
@@ -116,13 +119,15 @@ def enough(budget: Int[np.ndarray, " runs"]) -> bool:
     return len(np.unique(budget)) >= 3
 
 
-def _laws(name: str, law: Any, budget: np.ndarray, ends: dict[str, tuple[float, float]]) -> PowerLaws:
-    return PowerLaws(name=name, law=law, runs=len(budget), budgets=len(np.unique(budget)), exponents=ends)
-
-
-def _power(flops: np.ndarray, values: np.ndarray) -> tuple[float, float, tuple[float, float]]:
-    """Scale and exponent of ``values`` against compute, and the exponent's interval."""
+def power_through(
+    flops: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"], level: float = LEVEL
+) -> tuple[float, float, tuple[float, float]]:
+    """Scale and exponent of ``values`` against compute, and the exponent's interval by Student's t."""
     x, y = np.log(flops), np.log(values)
     (slope, intercept), covariance = np.polyfit(x, y, 1, cov=True)
-    reach = float(scipy.stats.t.ppf((1 + LEVEL) / 2, len(x) - 2) * np.sqrt(covariance[0, 0]))
+    reach = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 2) * np.sqrt(covariance[0, 0]))
     return float(np.exp(intercept)), float(slope), (float(slope - reach), float(slope + reach))
+
+
+def _laws(name: str, law: Any, budget: np.ndarray, ends: dict[str, tuple[float, float]]) -> PowerLaws:
+    return PowerLaws(name=name, law=law, runs=len(budget), budgets=len(np.unique(budget)), exponents=ends)

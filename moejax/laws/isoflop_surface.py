@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
+from moejax.laws.interval import argmin_between
 from moejax.laws.law import LOSS, coefficient, constant, law
 from moejax.laws.published import Published
 
@@ -96,6 +97,26 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
         value={"active_experts_share": jnp.exp(-vertex)},
         objective=jax.tree_util.Partial(_at_size, law, params_total),
     )
+
+
+def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """N of least loss at one share 1-S of experts that serve a token, between two sizes, and that loss; any degrees."""
+
+    def loss(log_total: Any) -> Any:
+        return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
+
+    found = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(found), loss(found)
+
+
+def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """1-S of least loss at one size, between two shares, and that loss; any degrees."""
+
+    def loss(log_share: Any) -> Any:
+        return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
+
+    found = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(found), loss(found)
 
 
 def _require_quadratic(law: IsoflopSurface) -> None:

@@ -1,0 +1,97 @@
+"""The page of an IsoFLOP analysis: surfaces, optima with their intervals, and why some are missing."""
+
+from __future__ import annotations
+
+from moejax.fit.isoflop_analysis import PAPER, Isoflops, direction
+from moejax.fit.isoflop_degrees import FOLDS
+from moejax.fit.isoflop_optimum import Optimum
+
+
+def text(found: Isoflops) -> list[str]:
+    """Lines."""
+    return [*_surfaces(found), *_sizes(found), *_sparsities(found), *_pairs(found), *_trends(found)]
+
+
+def _surfaces(found: Isoflops) -> list[str]:
+    search = found.degrees
+    paper = search.errors.get(PAPER)
+    beside = "" if search.best == PAPER or paper is None else f"; the paper's {PAPER} {paper:.5f}"
+    lines = [
+        f"IsoFLOP surfaces over {found.symbol} and S: degrees {search.best} of log {found.symbol}, log 1/(1-S) and "
+        f"their product",
+        f"  RMSE of {FOLDS}-fold cross-validation {search.error:.5f} nats, the lowest of {len(search.errors)}{beside}",
+        f"{'budget':>10}{'runs':>6}{'RMSE':>10}{'held out':>10}   Pearson on held-out runs",
+    ]
+    for one in found.surfaces:
+        ends = one.correlation
+        correlation = f"{ends.middle:.4f} [{ends.low:.4f}, {ends.high:.4f}]"
+        errors = f"{one.rmse:>10.5f}{one.held_out_rmse.middle:>10.5f}"
+        lines.append(f"{one.budget.flops:>10.3g}{len(one.budget.runs):>6}{errors}   {correlation}")
+    return lines
+
+
+def _sizes(found: Isoflops) -> list[str]:
+    star = f"{found.symbol}*"
+    lines = [
+        "",
+        f"{'budget':>10}{'S':>8}   {star + ' by the surface':<34}{'loss':>8}   {star} by its own parabola (D.4)",
+    ]
+    curves = {id(surface): curve for surface, curve in found.side_by_side()}
+    for one in found.sizes:
+        own = curves.get(id(one))
+        beside = "none: too few sizes" if own is None else _or_why(own)
+        loss = "" if one.loss is None else f"{one.loss:.4f}"
+        lines.append(f"{one.flops:>10.3g}{one.held['sparsity']:>8.4g}   {one!s:<34}{loss:>8}   {beside}")
+    agreeing, both = found.agreeing
+    lines.append(f"  surface and parabola are within each other's interval at {agreeing} of {both}")
+    if agreeing < both / 2:
+        lines.append(
+            f"  ! fewer than half: this surface bends otherwise than the runs do; believe the parabolas' {star}"
+        )
+    for what, name in ((star, "value"), (f"the loss at {star}", "loss")):
+        rising, falling, known = direction(found.sizes, "sparsity", name)
+        lines.append(f"  {what} rises with S at {rising} and falls at {falling} of {known} budgets")
+    missing = [one for one in found.sizes if one.why]
+    return lines + [f"  no {star} at {_where(one, found.symbol)}: {one.why}" for one in missing]
+
+
+def _sparsities(found: Isoflops) -> list[str]:
+    if not found.sparsities:
+        return []
+    lines = ["", f"{'budget':>10}{found.symbol:>10}   S* by the surface"]
+    lines += [f"{one.flops:>10.3g}{one.held['params_total']:>10.3g}   {_or_why(one)}" for one in found.sparsities]
+    rising, falling, known = direction(found.sparsities, "params_total")
+    return [*lines, f"  S* rises with {found.symbol} at {rising} and falls at {falling} of {known} budgets"]
+
+
+def _pairs(found: Isoflops) -> list[str]:
+    if not found.pairs:
+        return []
+    lines = ["", f"{'budget':>10}   {found.symbol}* and S* at once (Eq. 2)"]
+    for size, sparsity in found.pairs:
+        lines.append(f"{size.flops:>10.3g}   " + (f"none: {size.why}" if size.why else f"{size}, {sparsity}"))
+    return lines
+
+
+def _trends(found: Isoflops) -> list[str]:
+    if not found.trends:
+        return ["", "Over budgets: no optimum is determined at three of them"]
+    lines = ["", "Over budgets"]
+    for one in found.trends:
+        ((name, value),) = one.held.items()
+        at = f"{_letter(name, found.symbol)} = {value:.4g}"
+        lines.append(f"  {one.what:<12}{at:<14}{one}")
+    return lines
+
+
+def _or_why(one: Optimum) -> str:
+    return f"none: {one.why}" if one.why else str(one)
+
+
+def _where(one: Optimum, symbol: str) -> str:
+    ((name, value),) = one.held.items()
+    return f"{one.flops:.3g} FLOPs and {_letter(name, symbol)} = {value:.4g}"
+
+
+def _letter(name: str, symbol: str) -> str:
+    return {"sparsity": "S", "params_total": symbol}[name]

@@ -1,0 +1,130 @@
+"""The procedure of Abnar et al. (2025): Eq. 6 from Table 2's starts, IsoFLOP surfaces, and what is optimal on them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.fit import isoflop_text
+from moejax.fit.bootstrap import Bootstrap, bootstrap, check_level, table
+from moejax.fit.bootstrap import to_json as intervals_to_json
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.holdout import Split, at_least
+from moejax.fit.isoflop_analysis import Isoflops, analyse
+from moejax.fit.isoflop_runs import isoflop_budgets, sparsity_of
+from moejax.fit.metrics import Metrics, metrics
+from moejax.fit.runs import Runs
+from moejax.fit.starts import ABNAR_GRID, Starts
+from moejax.laws.sparsity import Sparsity
+
+HELD_OUT_FROM = 0.98
+"""Section 5: runs at this sparsity test Eq. 6 and are not fitted."""
+RESAMPLES = 100
+"""Appendix B."""
+RESAMPLE_ITERATIONS = 5000
+"""Eq. 6 has long flat valleys: at 500 steps nearly no resample has reached its optimum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbnarRecipe:
+    """What the procedure finds in a table."""
+
+    split: str
+    fit: FitResult
+    """Eq. 6 on the runs that were not held out."""
+    held_out: Metrics
+    resampled: Bootstrap
+    level: float
+    total: Isoflops
+    """Surfaces over total parameters (Figure 1a)."""
+    active: Isoflops | None
+    """Surfaces over active parameters (Figure 1b), where the table has them."""
+    left_out: tuple[str, ...]
+
+    @property
+    def law(self) -> Sparsity:
+        """Eq. 6 as fitted."""
+        return self.fit.law
+
+    def text(self) -> str:
+        """A page: Eq. 6, surfaces, optima, trends."""
+        fit = self.fit
+        lines = [
+            f"Abnar et al. (2025) on this table; held out from Eq. 6: {self.split}",
+            "",
+            f"Eq. 6 from {fit.starts} starts",
+            table(fit, self.resampled, self.level),
+        ]
+        for words, m in (("fitted", fit.metrics), ("held out", self.held_out)):
+            errors = f"MSE {m.rmse**2:.3g}, RMSE {m.rmse:.5f} nats, R² {m.r_squared:.4f}"
+            lines.append(f"  {words}: {m.runs} runs, {errors}, largest error {100 * m.max_relative_error:.2f} %")
+        lines += [f"  ! {warning}" for warning in fit.warnings]
+        for one in (self.total, self.active):
+            lines += ["", *isoflop_text.text(one)] if one else []
+        if self.active is None:
+            lines += ["", "N_a* is left out: the table has no params_active in every row."]
+        lines += [f"Left out: {sentence}" for sentence in self.left_out]
+        return "\n".join([*lines, "", f"Intervals are {self.level:.0%}; ? marks what these runs do not determine."])
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; what is not a number is null."""
+        errors = dataclasses.asdict(self.held_out)
+        return {
+            "recipe": "abnar",
+            "held_out": self.split,
+            "fit": self.fit.to_json(),
+            "held_out_errors": {k: v if np.isfinite(v) else None for k, v in errors.items()},
+            "intervals": intervals_to_json(self.fit, self.resampled, self.level),
+            "total": self.total.to_json(),
+            "active": self.active.to_json() if self.active else None,
+            "left_out": list(self.left_out),
+        }
+
+
+def abnar(
+    runs: Runs,
+    held_out: Split | None = None,
+    *,
+    resamples: int = RESAMPLES,
+    starts: Starts = ABNAR_GRID,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AbnarRecipe:
+    """Eq. 6 with runs held out, then surfaces over N and N_a through every run of each budget.
+
+    Args:
+      held_out: what Eq. 6 is tested on; the runs of sparsity .98 and more, if not given, or else the sparsest.
+
+    Raises:
+      ValueError: a column is missing, the runs form no budgets of several sparsities and sizes, or are too few.
+    """
+    check_level(level)
+    budgets, left_out = isoflop_budgets(runs)
+    held_out = held_out or sparsest(runs)
+    kept = runs.only(~held_out.held_out)
+    fit = fit_law(Sparsity, kept, starts=starts, seed=seed, progress=progress)
+    resampled = bootstrap(fit, kept, resamples, seed=seed, max_iterations=RESAMPLE_ITERATIONS, progress=progress)
+    options: dict[str, Any] = {"resamples": resamples, "seed": seed, "level": level, "progress": progress}
+    active = runs.design.params_active
+    return AbnarRecipe(
+        split=held_out.name,
+        fit=fit,
+        held_out=metrics(fit.law, runs.only(held_out.held_out), fit.output),
+        resampled=resampled,
+        level=level,
+        total=analyse("N", budgets, sparsities=True, **options),
+        active=None if active is None else analyse("N_a", [one.by_active() for one in budgets], **options),
+        left_out=left_out,
+    )
+
+
+def sparsest(runs: Runs) -> Split:
+    """The runs of sparsity .98 and more; of the largest sparsity, if none is as sparse."""
+    sparsity = sparsity_of(runs)
+    largest = float(sparsity[runs.weight > 0].max())
+    return at_least(runs, "sparsity", sparsity, min(HELD_OUT_FROM, largest))
