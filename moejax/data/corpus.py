@@ -1,0 +1,186 @@
+"""All that a training reads: one prepared set, or several with weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grain
+import numpy as np
+
+from moejax.config import build, dump, unknown
+from moejax.data.batches import batches
+from moejax.data.config import DataConfig, WeightedSource
+from moejax.data.prepare import prepare
+from moejax.data.prepared import MANIFEST, PreparedSet
+from moejax.data.rows import PACKINGS, counted
+from moejax.data.tokenizer import open_tokenizer
+from moejax.data.validation import Validation, chosen, shares
+from moejax.folder import write_json
+
+SUMMARY = "corpus.json"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of the split, over all sets."""
+
+    documents: int
+    bytes: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a corpus is made of, as it travels with the results."""
+
+    source: str
+    sha256: str
+    """Of the text; of a mixture, of the texts and their weights."""
+    tokenizer: str
+    """SHA-256 of all that decides the tokens."""
+    vocab_size: int
+    unigram_entropy: float
+    """Entropy of a token's frequency, by weight in a mixture, nats per token: what a model of single tokens reaches."""
+    train: Side
+    validation: Side
+    corrupt: tuple[str, ...]
+    """Records that were left out, and why; the first of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Opened for a training."""
+
+    config: DataConfig
+    parts: tuple[WeightedSource, ...]
+    sets: tuple[PreparedSet, ...]
+
+    @property
+    def weights(self) -> list[float]:
+        """Of the sets."""
+        return [part.weight for part in self.parts]
+
+    def summary(self) -> Summary:
+        """What it is made of."""
+        manifests = [prepared.manifest for prepared in self.sets]
+        weights = np.array(self.weights) / sum(self.weights)
+        frequency = sum(w * prepared.frequencies for w, prepared in zip(weights, self.sets, strict=True))
+        frequency = np.asarray(frequency)[np.asarray(frequency) > 0]
+        alone = len(manifests) == 1
+        mixed = "".join(f"{m.sha256} {w}\n" for m, w in zip(manifests, weights.tolist(), strict=True))
+        return Summary(
+            source=manifests[0].source if alone else ", ".join(part.name for part in self.parts),
+            sha256=manifests[0].sha256 if alone else hashlib.sha256(mixed.encode()).hexdigest(),
+            tokenizer=manifests[0].tokenizer.sha256,
+            vocab_size=manifests[0].tokenizer.vocab_size,
+            unigram_entropy=-math.fsum(frequency * np.log(frequency)),
+            train=self._side("train"),
+            validation=self._side("validation"),
+            corrupt=tuple(record for manifest in manifests for record in manifest.corrupt.named),
+        )
+
+    def batches(
+        self, *, batch: int, seed: int, start: int = 0, process: int = 0, processes: int = 1
+    ) -> grain.DatasetIterator:
+        """Endless training batches of one process; ``moejax.data.batches.batches`` says what each is."""
+        cut = _packing(self.config)
+        rows = [cut(prepared.side("train"), self.config.sequence_length) for prepared in self.sets]
+        order = seed if self.config.order_seed is None else self.config.order_seed
+        return batches(rows, self.weights, batch=batch, seed=order, start=start, process=process, processes=processes)
+
+    def validation(self) -> Validation:
+        """The fixed rows to measure on, from each set by its weight.
+
+        Raises:
+          ValueError: the held-out text of a set is shorter than one row.
+        """
+        length = self.config.sequence_length
+        cut = _packing(self.config)
+        counts = shares(self.weights, self.config.validation_tokens // length)
+        parts = [
+            chosen(cut(prepared.side("validation"), length), count)
+            for prepared, count in zip(self.sets, counts, strict=True)
+        ]
+        masks = [counted(part) for part in parts]
+        of_text = [
+            prepared.bytes_of(part["tokens"][:, 1:][mask])
+            for prepared, part, mask in zip(self.sets, parts, masks, strict=True)
+        ]
+        return Validation(
+            rows={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
+            source=np.repeat(np.arange(len(parts)), [len(mask) for mask in masks]),
+            targets=int(sum(mask.sum() for mask in masks)),
+            bytes=None if None in of_text else sum(b for b in of_text if b is not None),
+        )
+
+    def _side(self, name: str) -> Side:
+        splits = [getattr(prepared.manifest, name) for prepared in self.sets]
+        return Side(*(sum(getattr(s, field) for s in splits) for field in Side.__dataclass_fields__))
+
+
+def open_corpus(
+    config: DataConfig, folder: Path, *, update: Callable[[float, str], None] = lambda share, text: None
+) -> Corpus:
+    """Open what a config names. What is not prepared yet is tokenised into ``folder``, once, by this process; its
+    summary is written there.
+
+    Raises:
+      ValueError: a source is not there, was made with another tokenizer, or cannot be prepared.
+    """
+    _packing(config)
+    parts = config.mixture or (WeightedSource(name=config.source, source=config.source, weight=1.0),)
+    folder.mkdir(parents=True, exist_ok=True)
+    sets = tuple(_open(config, part, folder / part.name if config.mixture else folder, update) for part in parts)
+    first = sets[0].manifest.tokenizer
+    for part, prepared in zip(parts, sets, strict=True):
+        _check_tokenizer(config, part, prepared, first.sha256, parts[0].source)
+    corpus = Corpus(config, parts, sets)
+    summary = dump(corpus.summary())
+    if not (folder / SUMMARY).exists() or dump(read_summary(folder)) != summary:
+        write_json(folder / SUMMARY, summary)
+    return corpus
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary that ``open_corpus`` left in a folder."""
+    return build(Summary, json.loads((folder / SUMMARY).read_text()), str(folder / SUMMARY))
+
+
+def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Callable[[float, str], None]) -> PreparedSet:
+    given = Path(part.source).expanduser()
+    if (given / MANIFEST).is_file():
+        return PreparedSet(given)
+    return prepare(
+        part.source,
+        folder,
+        tokenizer=config.tokenizer or "bytes",
+        validation_share=config.validation_share,
+        corrupt_share=config.corrupt_share,
+        text_field=config.text_field,
+        update=update,
+    )
+
+
+def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: PreparedSet, first: str, other: str) -> None:
+    made_with = prepared.manifest.tokenizer
+    if config.tokenizer is not None and open_tokenizer(config.tokenizer).sha256 != made_with.sha256:
+        raise ValueError(
+            f"data.tokenizer is {config.tokenizer}, and {part.source} was prepared with another, {made_with.name} of "
+            f"{made_with.vocab_size} tokens; leave data.tokenizer out, or prepare the set again with it."
+        )
+    if made_with.sha256 != first:
+        raise ValueError(
+            f"{part.source} and {other} were prepared with different tokenizers; prepare one of them again with the "
+            f"other's."
+        )
+
+
+def _packing(config: DataConfig):
+    if config.packing not in PACKINGS:
+        raise ValueError(unknown(f"data.packing {config.packing!r}", config.packing, list(PACKINGS)))
+    return PACKINGS[config.packing]

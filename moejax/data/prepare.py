@@ -1,0 +1,220 @@
+"""Tokenise once: in parallel, a shard per part of the source. Killed at any moment, it goes on with the other parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moejax.config import build, dump
+from moejax.data.prepared import MANIFEST, SHARDS, CorruptRecords, Manifest, PreparedSet, Split, TokenizerName
+from moejax.data.shard import NAMED_CORRUPT, Shard, token_type, write_shard
+from moejax.data.source import Part, Reading
+from moejax.data.sources import parts_of
+from moejax.data.split import SIDES
+from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.data.workers import Tick, in_processes
+from moejax.folder import differences, only_writer, whole, write_json
+
+FORMAT = 1
+"""Changes when the same source would give other files."""
+
+CHOICES = "choices.json"
+
+Update = Callable[[float, str], None]
+
+
+def prepare(
+    source: str,
+    folder: Path,
+    *,
+    tokenizer: str = "bytes",
+    validation_share: float = 0.05,
+    corrupt_share: float = 0.01,
+    text_field: str = "text",
+    workers: int = 1,
+    again: bool = False,
+    update: Update = lambda share, text: None,
+) -> PreparedSet:
+    """Tokenise ``source`` into ``folder``; what is there of it already stays.
+
+    A finished set is only opened, unless ``again`` asks to look for what has changed in the source. Only the parts
+    that have changed are then read.
+
+    Raises:
+      ValueError: there is no such source or tokenizer; too much of it is corrupt; one side of the split is empty; or
+        the folder holds a set made with other choices.
+    """
+    opened = open_tokenizer(tokenizer)
+    choices = {
+        "format": FORMAT,
+        "source": source,
+        "tokenizer": opened.sha256,
+        "validation_share": validation_share,
+        "text_field": text_field,
+    }
+    _make(folder)
+    with only_writer(folder):
+        _check_choices(folder, choices)
+        if again or not (folder / MANIFEST).exists():
+            parts = parts_of(source, _reading(opened, text_field))
+            write_json(folder / CHOICES, choices)
+            saved = _save_tokenizer(opened, folder)
+            shards = _tokenise(parts, folder, choices, saved, workers, update)
+            size = sum(part.size_bytes for part in parts)
+            manifest = _manifest(source, folder, shards, saved, size, corrupt_share, validation_share)
+            write_json(folder / MANIFEST, dump(manifest))
+            _clean(folder, {shard.stem for shard in shards})
+    return PreparedSet(folder)
+
+
+def _reading(tokenizer: Tokenizer, text_field: str) -> Reading:
+    end = None if tokenizer.name == "bytes" else tokenizer.end_of_document
+    return Reading(text_field, end, token_type(tokenizer.vocab_size).itemsize)
+
+
+def _tokenise(
+    parts: Sequence[Part], folder: Path, choices: Any, tokenizer: TokenizerName, workers: int, update: Update
+) -> list[Shard]:
+    shards_folder = folder / SHARDS
+    shards_folder.mkdir(exist_ok=True)
+    _clean(folder, None)
+    stems = [_stem(part, choices) for part in parts]
+    done = {stem: shard for stem in stems if (shard := _finished(shards_folder, stem, tokenizer.vocab_size))}
+    missing = [(part, stem) for part, stem in zip(parts, stems, strict=True) if stem not in done]
+    total = sum(part.size_bytes for part in parts)
+    share = 1 - sum(part.size_bytes for part, _ in missing) / max(total, 1)
+
+    def show(amount: int) -> None:
+        update(share, f"{len(done):,} of {len(parts):,} shards, {amount / 1e6:,.0f} MB now")
+
+    common = (folder, tokenizer.name, choices["validation_share"])
+    sizes = {stem: part.size_bytes for part, stem in missing}
+    workers = max(1, min(workers, len(missing)))
+    for shard in in_processes(_shard, missing, workers, common=common, look=show):
+        done[shard.stem] = shard
+        share += sizes[shard.stem] / max(total, 1)
+        show(0)
+    return [done[stem] for stem in stems]
+
+
+def _shard(part: Part, stem: str, folder: Path, tokenizer: str, share: float, tick: Tick) -> Shard:
+    return write_shard(part, stem, folder / SHARDS, open_tokenizer(tokenizer, folder), share, tick)
+
+
+def _stem(part: Part, choices: Any) -> str:
+    """Names a shard by all that decides it, so that finding it means that it is done."""
+    identity = [type(part).__name__, asdict(part), choices["format"], choices["tokenizer"], choices["validation_share"]]  # type: ignore[call-overload]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _finished(folder: Path, stem: str, vocab_size: int) -> Shard | None:
+    """A shard whose record and files are there, whole."""
+    path = folder / f"{stem}.json"
+    if not path.exists():
+        return None
+    shard = build(Shard, json.loads(path.read_text()), str(path))
+    sizes = {f"{stem}.counts.npy": None}
+    for side in SIDES:
+        counts = getattr(shard, side)
+        sizes[f"{stem}.{side}.tokens"] = counts.tokens * token_type(vocab_size).itemsize
+        sizes[f"{stem}.{side}.ends"] = counts.documents * 8
+    for name, size in sizes.items():
+        file = folder / name
+        if not file.exists() or size not in (None, file.stat().st_size):
+            return None
+    return shard
+
+
+def _manifest(
+    source: str,
+    folder: Path,
+    shards: Sequence[Shard],
+    tokenizer: TokenizerName,
+    size_bytes: int,
+    corrupt_share: float,
+    validation_share: float,
+) -> Manifest:
+    corrupt = CorruptRecords(
+        records=sum(shard.corrupt for shard in shards),
+        bytes=sum(shard.corrupt_bytes for shard in shards),
+        named=tuple(name for shard in shards for name in shard.corrupt_named)[:NAMED_CORRUPT],
+    )
+    sides = {side: _total([getattr(shard, side) for shard in shards]) for side in SIDES}
+    _check_corrupt(source, corrupt, sides, size_bytes, corrupt_share)
+    for side, split in sides.items():
+        if not split.documents:
+            raise ValueError(
+                f"The {side} side of {source} has no document, of {sum(s.documents for s in sides.values()):,} in all "
+                f"at a validation share of {validation_share}; change the share, or give more documents."
+            )
+    counts = np.zeros(tokenizer.vocab_size, np.int64)
+    for shard in shards:
+        counts += np.load(folder / SHARDS / f"{shard.stem}.counts.npy")
+    with whole(folder / "counts.npy") as partial, partial.open("wb") as file:
+        np.save(file, counts)
+    frequency = counts[counts > 0] / counts.sum()
+    return Manifest(
+        source=source,
+        sha256=hashlib.sha256("".join(shard.sha256 for shard in shards).encode()).hexdigest(),
+        tokenizer=tokenizer,
+        unigram_entropy=-math.fsum(frequency * np.log(frequency)),
+        corrupt=corrupt,
+        shards=tuple(shards),
+        **sides,
+    )
+
+
+def _total(sides: Sequence[Any]) -> Split:
+    return Split(*(sum(getattr(side, name) for side in sides) for name in Split.__dataclass_fields__))
+
+
+def _check_corrupt(
+    source: str, corrupt: CorruptRecords, sides: dict[str, Split], size_bytes: int, allowed: float
+) -> None:
+    records = corrupt.records + sum(split.documents for split in sides.values())
+    lost = max(corrupt.records / max(records, 1), corrupt.bytes / max(size_bytes, 1))
+    if lost > allowed:
+        shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
+        raise ValueError(
+            f"{corrupt.records:,} of {records:,} records of {source} are corrupt, {lost:.2%} of it, and at most "
+            f"{allowed:.2%} may be: {shown}. Mend them, or allow more with --corrupt-share (data.corrupt_share)."
+        )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"The folder {folder} cannot be written ({error.strerror}); choose another.") from error
+
+
+def _check_choices(folder: Path, choices: Any) -> None:
+    path = folder / CHOICES
+    if path.exists():
+        different = differences(json.loads(path.read_text()), choices)
+        if different:
+            raise ValueError(
+                f"{folder} holds a set made with other choices: {'; '.join(different)}. Give the same ones, or "
+                f"another folder."
+            )
+    elif any(not child.name.startswith(".") for child in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and holds no set that can be gone on with; choose another folder.")
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:
+    name = tokenizer.save(folder)
+    return TokenizerName(name, tokenizer.sha256, tokenizer.vocab_size, tokenizer.end_of_document)
+
+
+def _clean(folder: Path, stems: set[str] | None) -> None:
+    """Remove what a killed process left half written; with ``stems``, also shards of parts that are no more."""
+    for path in (folder / SHARDS).iterdir():
+        if path.name.startswith(".") or (stems is not None and path.name.partition(".")[0] not in stems):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""ArrayRecord: a record is a document, UTF-8 text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from moejax.data.document import Corrupt, Document
+from moejax.data.source import PART_BYTES, File, Reading, ranges
+from moejax.data.sources.broken import Broken
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records ``[start, end)`` of a file."""
+
+    file: File
+    start: int
+    end: int
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The file's, with its first record."""
+        return f"{self.file.name}, record {self.start}" if self.start else self.file.name
+
+    def documents(self) -> Iterator[Document | Corrupt]:
+        """A document per record."""
+        reader = _open(self.file)
+        try:
+            for start, end in ranges(self.end - self.start, _RECORDS):
+                yield from _read(reader, self.file.name, self.start + start, self.start + end)
+        finally:
+            reader.close()
+
+
+def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Records | Broken]:
+    """Ranges of records of about ``PART_BYTES``."""
+    for file in files:
+        try:
+            reader = _open(file)
+        except (ValueError, RuntimeError, OSError) as error:
+            yield Broken(file, str(error))
+            continue
+        count = reader.num_records()
+        reader.close()
+        step = max(1, count * PART_BYTES // max(file.size, 1))
+        for start, end in ranges(count, step):
+            yield Records(file, start, end, file.size * (end - start) // count)
+
+
+def _open(file: File):
+    try:
+        from array_record.python import array_record_module  # type: ignore[attr-defined]
+    except ImportError:
+        raise ValueError(
+            f"{file.path} is an ArrayRecord, and the package array_record is not installed (it has no build for "
+            f"this system?); write the text as Parquet or JSON lines."
+        ) from None
+    return array_record_module.ArrayRecordReader(file.path, "readahead_buffer_size:0")
+
+
+def _read(reader, name: str, start: int, end: int) -> Iterator[Document | Corrupt]:
+    try:
+        records = reader.read(start, end)
+    except (ValueError, RuntimeError, OSError) as error:
+        if end - start == 1:
+            yield Corrupt(f"{name}:{start}", str(error))
+            return
+        # One damaged record must not cost its neighbours.
+        for number in range(start, end):
+            yield from _read(reader, name, number, number + 1)
+        return
+    for number, record in enumerate(records, start):
+        yield Document(f"{name}:{number}", bytes(record))
+
+
+_RECORDS = 256

@@ -1,0 +1,91 @@
+"""Hugging Face ``datasets`` by name, ``hf:NAME`` or ``hf:NAME:CONFIG``; or a folder that ``save_to_disk`` wrote.
+
+Needs ``pip install 'moejax[hf]'``, and the network the first time. Its split ``train`` is read: what is held out is
+decided here, by document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from moejax.data.document import Corrupt, Document
+from moejax.data.source import File, Reading, file
+
+PREFIX = "hf:"
+
+
+@dataclass(frozen=True)
+class ArrowFile:
+    """One of the Arrow files in which ``datasets`` keeps what it fetched."""
+
+    file: File
+    text_field: str
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.file.name
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole file."""
+        return self.file.size
+
+    def documents(self) -> Iterator[Document | Corrupt]:
+        """A document per row."""
+        number = 0
+        try:
+            with pa.memory_map(self.file.path) as stream:
+                for batch in pa.ipc.open_stream(stream):
+                    for value in batch.column(self.text_field):
+                        number += 1
+                        text = value.as_py()
+                        name = f"{self.name}:{number}"
+                        if text is None:
+                            yield Corrupt(name, f"nothing in {self.text_field!r}")
+                        else:
+                            yield Document(name, text.encode() if isinstance(text, str) else text)
+        except (OSError, pa.ArrowException) as error:
+            yield Corrupt(f"{self.name}, after row {number}", str(error), self.file.size)
+
+
+def parts(source: str, reading: Reading) -> list[ArrowFile]:
+    """The Arrow files of a data set, fetched if they are not there.
+
+    Raises:
+      ValueError: the package is missing, the data set is not known or cannot be reached, or lacks the text.
+    """
+    name, _, config = source.removeprefix(PREFIX).partition(":")
+    found = _load(name, config)
+    if reading.text_field not in found.column_names:
+        raise ValueError(
+            f"{source} has no column {reading.text_field!r}, only {', '.join(found.column_names)}; name the one with "
+            f"text."
+        )
+    return [ArrowFile(file(Path(cached["filename"])), reading.text_field) for cached in found.cache_files]
+
+
+def _load(name: str, config: str):
+    try:
+        import datasets  # type: ignore[import-not-found]
+    except ImportError:
+        raise ValueError(
+            f"{PREFIX}{name} needs the package datasets, which is not installed; pip install 'moejax[hf]'."
+        ) from None
+    try:
+        if Path(name).is_dir():
+            found = datasets.load_from_disk(name)
+            return found["train"] if isinstance(found, datasets.DatasetDict) else found
+        return datasets.load_dataset(name, config or None, split="train")
+    # What it raises where there is no network differs between its versions and those of its HTTP client.
+    except Exception as error:
+        lines = str(error).splitlines()
+        raise ValueError(
+            f"{PREFIX}{name} could not be loaded ({type(error).__name__}: {lines[0] if lines else ''}). Is the name "
+            f"right, and does this machine reach the Hugging Face Hub? Without a network, fetch the data set on one "
+            f"that does, save_to_disk, and give {PREFIX}FOLDER."
+        ) from error

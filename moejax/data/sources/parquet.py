@@ -1,0 +1,85 @@
+"""Parquet: a row is a record with its text in one column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from moejax.data.document import Corrupt, Document
+from moejax.data.source import PART_BYTES, File, Reading
+from moejax.data.sources.broken import Broken
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Row groups ``[start, end)`` of a file."""
+
+    file: File
+    text_field: str
+    start: int
+    end: int
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The file's, with its first row group."""
+        return f"{self.file.name}, group {self.start}" if self.start else self.file.name
+
+    def documents(self) -> Iterator[Document | Corrupt]:
+        """A document per row."""
+        number = 0
+        try:
+            with pq.ParquetFile(self.file.path) as file:
+                groups = list(range(self.start, self.end))
+                for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[self.text_field]):
+                    for value in batch.column(0):
+                        number += 1
+                        yield _document(value, f"{self.name}:{number}", self.text_field)
+        except (OSError, pa.ArrowException) as error:
+            yield Corrupt(f"{self.name}, after row {number}", str(error), self.size_bytes)
+
+
+def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGroups | Broken]:
+    """Row groups, gathered.
+
+    Raises:
+      ValueError: a file lacks the column, or it holds no text.
+    """
+    for file in files:
+        try:
+            found = pq.ParquetFile(file.path)
+        except (OSError, pa.ArrowException) as error:
+            yield Broken(file, str(error))
+            continue
+        with found:
+            _check_column(file, found.schema_arrow, reading.text_field)
+            start, size = 0, 0
+            groups = found.metadata.num_row_groups
+            for group in range(groups):
+                size += found.metadata.row_group(group).total_byte_size
+                if size >= PART_BYTES or group + 1 == groups:
+                    yield RowGroups(file, reading.text_field, start, group + 1, size)
+                    start, size = group + 1, 0
+
+
+def _check_column(file: File, schema: pa.Schema, field: str) -> None:
+    if field not in schema.names:
+        raise ValueError(
+            f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the one with text."
+        )
+    kind = schema.field(field).type
+    if not any(is_text(kind) for is_text in _TEXT):
+        raise ValueError(f"Column {field!r} of {file.path} holds {kind}, no text; name the one with text.")
+
+
+def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:
+    buffer = value.as_buffer() if value.is_valid else None
+    return Corrupt(name, f"nothing in {field!r}") if buffer is None else Document(name, buffer.to_pybytes())
+
+
+_ROWS = 256
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)

@@ -1,0 +1,42 @@
+"""The fixed rows on which a training is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from moejax.data.rows import Row, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """Held-out rows, the same for every batch size, mesh and step."""
+
+    rows: Row
+    """Arrays (rows, length + 1)."""
+    source: np.ndarray
+    """Int (rows): number of the set that each row comes from."""
+    targets: int
+    """Targets that count."""
+    bytes: float | None
+    """Of text, that those targets stand for; None if the text is not known."""
+
+
+def chosen(rows: Rows, count: int) -> Row:
+    """``count`` rows spread evenly; fewer if there are not so many.
+
+    Raises:
+      ValueError: there is no row at all.
+    """
+    if not len(rows):
+        raise ValueError("The validation text is shorter than one row; lower sequence_length or give more text.")
+    numbers = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
+    found = [rows[int(number)] for number in numbers]
+    return {name: np.stack([row[name] for row in found]) for name in found[0]}
+
+
+def shares(weights: Sequence[float], count: int) -> list[int]:
+    """Rows per set, at least one each, by weight."""
+    return [max(1, round(count * weight / sum(weights))) for weight in weights]

@@ -1,0 +1,95 @@
+"""Work shared by processes that end with their parent, however it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+Tick = Callable[[int], None]
+
+_worker: dict[str, Any] = {}
+"""What a worker process was started with."""
+
+
+class Stopped(Exception):
+    """The parent wants no more of this work."""
+
+
+def in_processes(
+    work: Callable[..., Any], tasks: Sequence[tuple], workers: int, *, common: tuple, look: Callable[[int], None]
+) -> Iterator[Any]:
+    """Results of ``work(*task, *common, tick)`` as they are ready, in whatever order.
+
+    ``look`` is called now and then with the sum of all ticks. One worker is this process itself.
+
+    Raises:
+      ValueError: what a task raised, or a worker died.
+    """
+    if workers == 1:
+        done = 0
+
+        def tick(amount: int) -> None:
+            nonlocal done
+            done += amount
+            look(done)
+
+        for task in tasks:
+            yield work(*task, *common, tick)
+        return
+    # Fresh processes: a forked one would hold this one's lock, and copies of the threads of jax.
+    context = multiprocessing.get_context("spawn")
+    ticks, stop = context.Value("q", 0), context.Event()
+    setup = (work, common, ticks, stop, os.getpid())
+    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=setup) as pool:
+        try:
+            waiting = {pool.submit(_run, task) for task in tasks}
+            while waiting:
+                ready, waiting = wait(waiting, SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+                look(ticks.value)
+                for future in ready:
+                    yield future.result()
+        except BrokenProcessPool:
+            raise ValueError(
+                "A worker process died, for want of memory perhaps; give fewer --workers. What was finished is kept: "
+                "the same command goes on from there."
+            ) from None
+        except ValueError as error:
+            # Raised again here, where it is one of ours and not one of the pool's.
+            raise ValueError(str(error)) from error
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(work: Any, common: tuple, ticks: Any, stop: Any, parent: int) -> None:
+    _worker.update(work=work, common=common, ticks=ticks, stop=stop)
+    # The parent hears of Ctrl-C, and says when to stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run(task: tuple) -> Any:
+    return _worker["work"](*task, *_worker["common"], _tick)
+
+
+def _tick(amount: int) -> None:
+    if _worker["stop"].is_set():
+        raise Stopped
+    with _worker["ticks"].get_lock():
+        _worker["ticks"].value += amount
