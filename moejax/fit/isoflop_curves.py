@@ -12,8 +12,10 @@ from numpy.polynomial import polynomial
 
 from moejax.fit.bootstrap import DECISIVE_FACTOR
 from moejax.fit.isoflop_optimum import Optimum, end
-from moejax.fit.isoflop_runs import LEAST_SIZES, Budget
+from moejax.fit.isoflop_runs import Budget
 
+LEAST_SIZES = 4
+"""A parabola has three coefficients; the fourth size tests it."""
 DERIVATIVE = polynomial.polyder(np.eye(3))
 """From the coefficients of a parabola to those of its slope."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -15,8 +16,10 @@ from moejax.fit.runs import Runs
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 WIDEST = 1.25
 """Runs at one budget differ by no more than this factor in FLOPs."""
-LEAST_SIZES, LEAST_SPARSITIES = 4, 3
-"""A parabola has three coefficients, so a fourth size tests it; sparsities bend the surface from the third on."""
+LEAST_SIZES, LEAST_SPARSITIES = 3, 3
+"""A surface bends in log size from the third size of a sparsity on, and in sparsity from the third sparsity."""
+SHOWN = 5
+"""Budgets that are named before the others are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +71,16 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
             found.append(budget)
     if not found:
         raise ValueError(
-            f"No budget carries an IsoFLOP surface, which needs runs of equal flops with {LEAST_SPARSITIES} "
-            f"sparsities (1 - top_k / num_experts) and {LEAST_SIZES} sizes (params_total) among them. "
-            + " ".join(left_out[:5])
-            + (f" And {len(left_out) - 5} more." if len(left_out) > 5 else "")
+            f"No budget carries an IsoFLOP surface, which needs runs of equal flops: {LEAST_SPARSITIES} sparsities "
+            f"(1 - top_k / num_experts), each at {LEAST_SIZES} sizes (params_total). " + " ".join(first(left_out))
         )
     return found, tuple(left_out)
+
+
+def first(sentences: Sequence[str]) -> list[str]:
+    """The first few, and how many there are besides."""
+    more = len(sentences) - SHOWN
+    return [*sentences[:SHOWN], *([f"And {more} more budgets."] if more > 0 else [])]
 
 
 def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
@@ -101,9 +108,10 @@ def _fault(budget: Budget) -> str:
             f"{len(spent)} runs follow each other from {spent.min():.3g} to {spent.max():.3g} without a gap of 10 %, "
             f"so they share no budget; keep the runs of some budgets with --where, or map flops to the intended ones"
         )
-    sizes, levels = len(np.unique(budget.size)), len(budget.levels)
-    if sizes < LEAST_SIZES or levels < LEAST_SPARSITIES:
-        return f"{len(spent)} runs with {_count(levels, 'sparsity', 'sparsities')} and {_count(sizes, 'size', 'sizes')}"
+    sizes = [len(np.unique(budget.size[budget.sparsity == level])) for level in budget.levels]
+    if (enough := sum(count >= LEAST_SIZES for count in sizes)) < LEAST_SPARSITIES:
+        known = f"{_count(len(spent), 'run', 'runs')} with {_count(len(sizes), 'sparsity', 'sparsities')}"
+        return f"{known}, {enough} of them at {LEAST_SIZES} sizes"
     return ""
 
 

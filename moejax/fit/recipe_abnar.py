@@ -15,7 +15,7 @@ from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split, at_least
 from moejax.fit.isoflop_analysis import Isoflops, analyse
-from moejax.fit.isoflop_runs import isoflop_budgets, sparsity_of
+from moejax.fit.isoflop_runs import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
@@ -67,7 +67,7 @@ class AbnarRecipe:
             lines += ["", *isoflop_text.text(one)] if one else []
         if self.active is None:
             lines += ["", "N_a* is left out: the table has no params_active in every row."]
-        lines += [f"Left out: {sentence}" for sentence in self.left_out]
+        lines += [f"Left out: {sentence}" for sentence in first(self.left_out)]
         return "\n".join([*lines, "", f"Intervals are {self.level:.0%}; ? marks what these runs do not determine."])
 
     def to_json(self) -> dict[str, Any]:
@@ -104,6 +104,8 @@ def abnar(
       ValueError: a column is missing, the runs form no budgets of several sparsities and sizes, or are too few.
     """
     check_level(level)
+    if resamples < 1:
+        raise ValueError(f"Asked for {resamples} resamples; give at least 1.")
     budgets, left_out = isoflop_budgets(runs)
     held_out = held_out or sparsest(runs)
     kept = runs.only(~held_out.held_out)
