@@ -54,7 +54,7 @@ def _tian(arguments: argparse.Namespace) -> int:
     }
     starts = starts_of(arguments)
     with progress() as show:
-        found = tian(read.runs, **tried, starts=starts, seed=arguments.seed, progress=show)
+        found = tian(read.runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show)
     return _show(found, "tian", arguments)
 
 

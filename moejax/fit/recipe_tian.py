@@ -9,38 +9,24 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.stats
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from moejax.fit.budgets import budgets
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
+from moejax.fit.leverages import LEAST_BUDGETS, Family, leverages
 from moejax.fit.metrics import Metrics, metrics, predict
 from moejax.fit.objective import Squared
 from moejax.fit.power_laws import PowerLaws, allocation_law, hyperparameter_law
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts
-from moejax.laws.leverage import Leverage, leverage_between
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.leverage import Leverage
 
 INPUTS = Leverage.inputs
-LEAST_BUDGETS = 4
-"""A loss-compute curve has three coefficients; a family trained at fewer budgets is left out."""
-CURVE_STARTS = 32
-"""Starts of a loss-compute curve, which has three coefficients."""
 TRAINED_BELOW = 6.0
 """Section 4.2.3: the joint law is fitted to smaller leverages and tested on the rest."""
 NO_START, NO_MAXIMUM = 1e-12, 1e12
 """Ends between which the saturating transform of an activation ratio does nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """Runs of one activation ratio and granularity, and the loss that their best reach with compute."""
-
-    activation_ratio: float
-    granularity: float
-    budgets: int
-    curve: FitResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +61,9 @@ class TianRecipe:
     left_out: tuple[str, ...]
     points: Runs
     """Leverage of every family at every budget it was trained at; ``loss`` holds the leverage."""
+    intervals: Float[np.ndarray, "points 2"]
+    """Both ends of every leverage's interval."""
+    level: float
     undefined: int
     """Points without a leverage: the mixture's loss lies below what the dense curve ever reaches."""
     forms: tuple[Form, ...]
@@ -95,7 +84,9 @@ class TianRecipe:
         lines += [f"{'dense':>12}{'':>13}   {_curve(self.dense)}"]
         lines += [f"{f.activation_ratio:>12.4g}{f.granularity:>13.4g}   {_curve(f.curve)}" for f in self.families]
         lines += [f"Left out: {sentence}" for sentence in self.left_out]
+        reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
         lines += ["", f"{len(self.points)} leverages by Algorithm 1, {self.undefined} more undefined"]
+        lines += [f"  {self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)"]
         lines += ["", f"{'factor':<8}{'form':<34}{'fits':>6}{'median R² of log EL':>22}"]
         for factor, form in dict.fromkeys((one.factor, one.form) for one in self.forms):
             found = [one.r_squared for one in self.forms if (one.factor, one.form) == (factor, form)]
@@ -125,6 +116,7 @@ class TianRecipe:
             "families": families,
             "left_out": list(self.left_out),
             "leverages": [float(value) for value in self.points.loss],
+            "leverage_intervals": self.intervals.tolist(),
             "undefined": self.undefined,
             "forms": [_finite(dataclasses.asdict(form)) for form in self.forms],
             "joint": self.joint.to_json(),
@@ -141,6 +133,7 @@ def tian(
     learning_rate: Float[np.ndarray, " runs"] | None = None,
     batch_tokens: Float[np.ndarray, " runs"] | None = None,
     starts: Starts | None = None,
+    level: float = 0.9,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TianRecipe:
@@ -156,36 +149,12 @@ def tian(
     Raises:
       ValueError: a field is missing, no dense family has enough budgets, or too few leverages are defined.
     """
-    report = progress or (lambda *_: None)
     starts = starts or Sobol(seed=seed)
     ratio, granularity = _architecture(runs)
     budget, flops = budgets(runs.design.flops)
-    best = _best(runs, ratio, granularity, budget)
-    dense = best & (ratio == 1)
-    if dense.sum() < LEAST_BUDGETS:
-        raise ValueError(
-            f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
-            f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
-        )
-    curve = _curve_of(runs.only(dense), seed)
-    pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
-    families, left_out, taken, leverages = [], [], [], []
-    for number, (a, g) in enumerate(pairs):
-        report("loss-compute curves", number, len(pairs))
-        own = best & (ratio == a) & (granularity == g)
-        if own.sum() < LEAST_BUDGETS:
-            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {own.sum()} budgets; {LEAST_BUDGETS} are needed.")
-            continue
-        fitted = _curve_of(runs.only(own), seed)
-        families.append(Family(activation_ratio=a, granularity=g, budgets=int(own.sum()), curve=fitted))
-        taken.append(np.flatnonzero(own))
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            leverages.append(np.asarray(leverage_between(fitted.law, curve.law, flops[budget[taken[-1]]])))
-    if not families:
-        raise ValueError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
-    rows, leverage = np.concatenate(taken), np.concatenate(leverages)
-    defined = np.isfinite(leverage) & (leverage > 0)
-    rows, leverage = rows[defined], leverage[defined]
+    measured = leverages(runs, ratio, granularity, budget, flops, level=level, seed=seed, progress=progress)
+    defined = np.isfinite(measured.value) & (measured.value > 0)
+    rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
         raise ValueError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
     points = dataclasses.replace(runs.where(rows), loss=leverage, weight=np.ones(len(rows)))
@@ -194,10 +163,12 @@ def tian(
     joint, held_out, residuals = joint_law(points, starts)
     mixtures = {"mixtures": ratio != 1, "dense": ratio == 1}
     return TianRecipe(
-        dense=curve,
-        families=tuple(families),
-        left_out=tuple(left_out),
+        dense=measured.dense,
+        families=measured.families,
+        left_out=measured.left_out,
         points=points,
+        intervals=np.stack([measured.low[defined], measured.high[defined]], axis=1),
+        level=level,
         undefined=int((~defined).sum()),
         forms=tuple(_forms(points, ratio[rows], granularity[rows], budget[rows], flops, starts)),
         joint=joint,
@@ -215,20 +186,6 @@ def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
     return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])
-
-
-def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
-    """The run of lowest loss of every family at every budget; dense runs are one family."""
-    best: dict[tuple[float, float, int], int] = {}
-    for i in np.flatnonzero(runs.weight > 0):
-        key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
-        if key not in best or runs.loss[i] < runs.loss[best[key]]:
-            best[key] = int(i)
-    return np.isin(np.arange(len(runs)), list(best.values()))
-
-
-def _curve_of(runs: Runs, seed: int) -> FitResult:
-    return fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared())
 
 
 def joint_law(points: Runs, starts: Starts) -> tuple[FitResult, Metrics | None, Residuals]:

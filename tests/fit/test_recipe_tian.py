@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.fit.budgets import budgets
+from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
 from moejax.fit.recipe_tian import TRAINED_BELOW, joint_law, tian
 from moejax.fit.runs import runs_from
@@ -68,6 +69,25 @@ def test_the_leverage_by_curves_is_the_one_put_in(found):
 
 
 @pytest.mark.slow
+def test_leverage_under_noise_is_within_its_interval_as_often_as_it_says():
+    """Noise of .1 % in the loss is some per cent of leverage; the intervals hold it nine times in ten, or more."""
+    spent, hits, widths = np.geomspace(3e18, 3e20, 6), [], []
+    for noise in (0.001, 0.003):
+        for seed in range(10):
+            runs = ladder((4, 16, 64), (2, 4, 8), spent, noise=noise, seed=seed)
+            design = runs.design
+            ratio = np.where(design.num_experts > 0, design.top_k / np.maximum(design.num_experts, 1), 1.0)
+            number, flops = budgets(design.flops)
+            found = leverages(runs, np.round(ratio, 5), design.granularity, number, flops)
+            with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+                truth = np.asarray(jax.vmap(TRUTH)(runs.where(found.rows).design)["efficiency_leverage"], float)
+            hits.append(np.mean((found.low <= truth) & (truth <= found.high)))
+            widths.append(np.median(np.log(found.high / found.low)))
+    assert 0.85 < np.mean(hits) < 0.99
+    assert np.mean(widths[10:]) == pytest.approx(3 * np.mean(widths[:10]), rel=0.1)
+
+
+@pytest.mark.slow
 def test_the_joint_law_foretells_the_leverages_that_were_kept_from_it(found):
     assert (found.points.loss >= TRAINED_BELOW).sum() == found.held_out.runs > 0
     assert found.held_out.max_relative_error < 0.05
@@ -94,6 +114,9 @@ def test_the_page_and_the_json_hold_the_same_law(found):
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert plain["joint"]["law"]["coefficients"] == found.joint.coefficients
     assert "Joint law (Eq. 4)" in found.text()
+    assert all(
+        low <= one <= high for one, (low, high) in zip(plain["leverages"], plain["leverage_intervals"], strict=True)
+    )
 
 
 def test_without_dense_runs_there_is_nothing_to_measure_leverage_against(runs):

@@ -1,0 +1,157 @@
+"""Efficiency leverage of trained mixtures: a loss-compute curve per family, and how far noise moves what they say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from jaxtyping import Bool, Float, Int
+
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.objective import Squared
+from moejax.fit.optimum import Optimum, optimum
+from moejax.fit.problem import Form
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Sobol
+from moejax.laws.leverage import leverage_between
+from moejax.laws.loss_compute import LossCompute
+
+LEAST_BUDGETS = 4
+"""A loss-compute curve has three coefficients; a family trained at fewer budgets is left out."""
+CURVE_STARTS = 32
+"""Starts of a loss-compute curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Runs of one activation ratio and granularity, and the loss that their best reach with compute."""
+
+    activation_ratio: float
+    granularity: float
+    budgets: int
+    curve: FitResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leverages:
+    """Leverage of every family at every budget it was trained at, NaN where it is undefined."""
+
+    dense: FitResult
+    families: tuple[Family, ...]
+    left_out: tuple[str, ...]
+    rows: Int[np.ndarray, " points"]
+    """The run of lowest loss of that family and budget."""
+    value: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " points"]
+    high: Float[np.ndarray, " points"]
+    """Ends of the interval: both curves' noise, as the residuals of all curves tell it, by the delta method."""
+
+
+def leverages(
+    runs: Runs,
+    ratio: Float[np.ndarray, " runs"],
+    granularity: Float[np.ndarray, " runs"],
+    budget: Int[np.ndarray, " runs"],
+    flops: Float[np.ndarray, " budgets"],
+    *,
+    level: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Leverages:
+    """Algorithm 1 of Tian et al. (2025) on every family's curve and the dense one (an activation ratio of 1).
+
+    Raises:
+      ValueError: the dense runs, or every family's, were trained at too few budgets.
+    """
+    report = progress or (lambda *_: None)
+    best = _best(runs, ratio, granularity, budget)
+    dense = best & (ratio == 1)
+    if dense.sum() < LEAST_BUDGETS:
+        raise ValueError(
+            f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
+            f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
+        )
+    curve, against = _curve_of(runs.only(dense), seed)
+    pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
+    families, left_out, taken, curves = [], [], [], []
+    for number, (a, g) in enumerate(pairs):
+        report("loss-compute curves", number, len(pairs))
+        own = best & (ratio == a) & (granularity == g)
+        if own.sum() < LEAST_BUDGETS:
+            left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {own.sum()} budgets; {LEAST_BUDGETS} are needed.")
+            continue
+        fitted, at = _curve_of(runs.only(own), seed)
+        families.append(Family(activation_ratio=a, granularity=g, budgets=int(own.sum()), curve=fitted))
+        taken.append(np.flatnonzero(own))
+        curves.append(at)
+    if not families:
+        raise ValueError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
+    values, reaches = zip(
+        *(
+            _between(one, against, flops[budget[rows]], [*curves, against], level)
+            for one, rows in zip(curves, taken, strict=True)
+        ),
+        strict=True,
+    )
+    value, reach = np.concatenate(values), np.concatenate(reaches)
+    return Leverages(
+        dense=curve,
+        families=tuple(families),
+        left_out=tuple(left_out),
+        rows=np.concatenate(taken),
+        value=value,
+        low=value * np.exp(-reach),
+        high=value * np.exp(reach),
+    )
+
+
+def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.ndarray) -> Bool[np.ndarray, " runs"]:
+    """The run of lowest loss of every family at every budget; dense runs are one family."""
+    best: dict[tuple[float, float, int], int] = {}
+    for i in np.flatnonzero(runs.weight > 0):
+        key = (float(ratio[i]), 0.0 if ratio[i] == 1 else float(granularity[i]), int(budget[i]))
+        if key not in best or runs.loss[i] < runs.loss[best[key]]:
+            best[key] = int(i)
+    return np.isin(np.arange(len(runs)), list(best.values()))
+
+
+def _curve_of(runs: Runs, seed: int) -> tuple[FitResult, Optimum]:
+    fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared())
+    return fitted, optimum(fitted, runs)
+
+
+def _between(
+    mixture: Optimum, dense: Optimum, flops: np.ndarray, every: Sequence[Optimum], level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leverage at these FLOPs, and half the width of its logarithm's interval; NaN where it is undefined."""
+    curves = (mixture, dense)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
+        logs = np.asarray(_log_leverage(mixture.form, points, data, flops))
+        slopes = [np.asarray(one) for one in _slopes(mixture.form, points, data, flops)]
+    freedom = [max(int((one.weight > 0).sum()) - len(one.point), 0) for one in every]
+    # A curve of four or five budgets tells its own noise badly; the noise of training is that of all curves.
+    noise = np.dot(freedom, [one.dispersion for one in every]) / sum(freedom)
+    variance = np.zeros(len(flops))
+    for one, slope in zip(curves, slopes, strict=True):
+        variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
+    student = float(scipy.stats.t.ppf((1 + level) / 2, sum(freedom)))
+    return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(np.maximum(variance, 0.0)), np.nan)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_leverage(form: Form, points: Any, data: Any, flops: Any) -> Any:
+    mixture, dense = (form.law_at(point, one) for point, one in zip(points, data, strict=True))
+    return jnp.log(leverage_between(mixture, dense, flops))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(form: Form, points: Any, data: Any, flops: Any) -> Any:
+    return jax.jacrev(lambda at: _log_leverage(form, at, data, flops))(points)
