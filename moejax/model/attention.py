@@ -14,11 +14,12 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
-from moejax.model.attend import ATTENTION, Sight
+from moejax.model.attend import ATTENTION
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.positions import POSITIONS
 from moejax.model.runtime import Runtime
+from moejax.model.sight import Sight
 
 
 class KeysValues(NamedTuple):

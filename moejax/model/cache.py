@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from moejax.architecture import Architecture
-from moejax.model.attend import Sight
 from moejax.model.attention import KeysValues
 from moejax.model.latent_attention import Latents
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
+from moejax.model.sight import Sight
 
 
 @jax.tree_util.register_dataclass

@@ -16,7 +16,6 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
-from moejax.model.attend import Sight
 from moejax.model.attention import Attention
 from moejax.model.feed_forward import FeedForward
 from moejax.model.latent_attention import LatentAttention
@@ -25,6 +24,7 @@ from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.model.sharding import constrain
+from moejax.model.sight import Sight
 from moejax.routing.sums import RoutingSums
 
 ACTIVATION = ("batch", None, None)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from moejax.architecture import Architecture
 from moejax.config import unknown
-from moejax.model.attend import Sight, check_attention
+from moejax.model.attend import check_attention
 from moejax.model.cache import Cache
 from moejax.model.layers import ACTIVATION, Layer, Passage, PerLayer, run_layers
 from moejax.model.mixture import router_arguments
@@ -23,6 +23,7 @@ from moejax.model.positions import POSITIONS
 from moejax.model.rope import check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.model.sharding import constrain
+from moejax.model.sight import Sight
 from moejax.routing import ACTIVATIONS, ROUTERS, unknown_options
 from moejax.routing.sums import RoutingSums
 
