@@ -78,11 +78,12 @@ def _print(rows) -> None:
     for heading in ("tokens", "loss, nats/token", "bits/byte", "load CV", "tokens/s"):
         table.add_column(heading, justify="right")
     for row in rows:
+        bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
         load_cv = "–" if row["load_cv"] is None else f"{row['load_cv']:.3f}"
         table.add_row(
             f"{row['tokens']:,}",
             f"{row['loss']:.4f}",
-            f"{row['bits_per_byte']:.4f}",
+            bits,
             load_cv,
             f"{row['tokens_per_second']:,.0f}",
         )

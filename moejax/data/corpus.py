@@ -48,8 +48,10 @@ class Summary:
     """Entropy of a token's frequency, by weight in a mixture, nats per token: what a model of single tokens reaches."""
     train: Side
     validation: Side
+    corrupt_records: int
+    """Left out."""
     corrupt: tuple[str, ...]
-    """Records that were left out, and why; the first of them."""
+    """The first of them, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class Corpus:
             unigram_entropy=-math.fsum(frequency * np.log(frequency)),
             train=self._side("train"),
             validation=self._side("validation"),
+            corrupt_records=sum(manifest.corrupt.records for manifest in manifests),
             corrupt=tuple(record for manifest in manifests for record in manifest.corrupt.named),
         )
 

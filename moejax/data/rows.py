@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
@@ -17,6 +17,7 @@ the row, from 1, and 0 where the row is filled up. Attention stays within a segm
 the same one as its input."""
 
 
+@runtime_checkable
 class Rows(Protocol):
     """Rows by number."""
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from moejax.data.document import Corrupt, Document
 
@@ -18,6 +18,7 @@ PART_BYTES = 64 * 2**20
 """Size to which parts are cut or gathered where their format allows; a compressed file is one part."""
 
 
+@runtime_checkable
 class Part(Protocol):
     """A frozen dataclass of plain values. What it reads is decided by them, so they are its identity."""
 

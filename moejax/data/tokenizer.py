@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.token_ids import TokenIds
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Final classes of this shape; each in a file of its own."""
 

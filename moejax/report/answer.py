@@ -39,7 +39,7 @@ def _title(found: Findings) -> list[str]:
     runs, study, corpus = found.runs, found.concluded.study, found.concluded.corpus
     return [
         f"{study.name}: {len(runs)} runs of {runs['model'].nunique()} models on {format_bytes(corpus.train.bytes)} of "
-        f"text ({corpus.source}, {corpus.train.files} files)"
+        f"text ({corpus.source}, {corpus.train.documents:,} documents)"
     ]
 
 

@@ -60,7 +60,7 @@ def summary(found: Findings) -> dict[str, Any]:
         "models": int(runs["model"].nunique()),
         "budgets": int(runs["tokens"].nunique()),
         "signals_that_hold": sum(signal.holds for signal in found.concluded.signals),
-        "corpus_files": found.concluded.corpus.train.files + found.concluded.corpus.validation.files,
+        "corpus_documents": found.concluded.corpus.train.documents + found.concluded.corpus.validation.documents,
         "corpus_bytes": found.concluded.corpus.train.bytes + found.concluded.corpus.validation.bytes,
         "best_per_budget": plain(best_per_budget(runs)[columns].to_dict("records")),
         "confirmed": [decision.checked.holds for decision in found.concluded.analysed.decisions],

@@ -10,12 +10,12 @@ from typing import Any
 
 from moejax import run_table
 from moejax.config import build, dump
+from moejax.data.corpus import Summary, open_corpus, read_summary
 from moejax.folder import claim, only_writer, write_json
 from moejax.study.analysis import Analysed, analyse
 from moejax.study.local import rows, train_all
 from moejax.study.signals import Signal, signals
 from moejax.study.study import Study
-from moejax.train import corpus
 
 TABLE = "runs.parquet"
 
@@ -28,7 +28,7 @@ class Concluded:
 
     study: Study
     folder: Path
-    corpus: corpus.Corpus
+    corpus: Summary
     signals: list[Signal]
     analysed: Analysed
 
@@ -58,8 +58,7 @@ def train_study(study: Study, folder: Path, *, workers: int | None = None, updat
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_json(folder / "analysis.json", dump(study.analysis))
-        choices = study.recipe.data
-        corpus.prepare(choices.source, folder / "data", validation_share=choices.validation_share)
+        open_corpus(study.recipe.data, folder / "data")
         trainings = study.trainings()
         (folder / "models").mkdir(exist_ok=True)
         train_all(trainings, folder / "models", folder / "data", workers=workers, update=update)
@@ -90,7 +89,7 @@ def conclude(folder: Path, update: Update) -> Concluded:
         law.fit.save(folder / "fits" / f"{law.name}.json")
     frame = run_table.read(table)
     found = signals(frame.to_dict("records"))
-    return Concluded(study, folder, corpus.load(folder / "data"), found, analysed)
+    return Concluded(study, folder, read_summary(folder / "data"), found, analysed)
 
 
 def as_json(concluded: Concluded) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.data.corpus import Corpus, Summary, open_corpus
 from moejax.folder import claim, only_writer, write_json
-from moejax.train import corpus, data
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.mesh import batch_sharding, check_divides, make_mesh
 from moejax.train.metrics import TRUNK, MetricsLog, branch_name
@@ -59,10 +59,8 @@ def train(
     training.check()
     claim(folder, "training.json", training.as_json())
     with only_writer(folder):
-        data_folder = data_folder or folder / "data"
-        choices = training.recipe.data
-        text = corpus.prepare(choices.source, data_folder, validation_share=choices.validation_share)
-        _check_corpus(training, text, folder)
+        corpus = open_corpus(training.recipe.data, data_folder or folder / "data")
+        _check_corpus(training, corpus.summary(), folder)
         rows = [_read_row(folder, budget) for budget in training.recipe.budgets_tokens]
         if None not in rows:
             progress(training.recipe.total_steps, {})
@@ -70,9 +68,7 @@ def train(
         mesh = make_mesh(training.recipe.mesh)
         check_divides(training.recipe.batch_sequences, mesh)
         with jax.set_mesh(mesh):
-            return _train(
-                training, folder, data_folder or folder / "data", text, make_program(training, mesh), progress
-            )
+            return _train(training, folder, corpus, make_program(training, mesh), progress)
 
 
 def legs(training: Training) -> tuple[Leg, list[Leg]]:
@@ -98,11 +94,11 @@ def legs(training: Training) -> tuple[Leg, list[Leg]]:
 
 
 def _train(
-    training: Training, folder: Path, data_folder: Path, text: corpus.Corpus, program: Program, progress: Progress
+    training: Training, folder: Path, corpus: Corpus, program: Program, progress: Progress
 ) -> list[dict[str, Any]]:
     trunk, branches = legs(training)
     log = MetricsLog(folder / "metrics.jsonl")
-    run = _Runner(training, folder, data_folder, program, log, progress)
+    run = _Runner(training, folder, corpus, program, log, progress)
     rows = []
     with Checkpoints(folder / "checkpoints" / TRUNK, keep=[branch.start for branch in branches]) as trunk_saves:
         if (trunk_saves.latest() or 0) < trunk.end:
@@ -113,7 +109,7 @@ def _train(
                 with Checkpoints(folder / "checkpoints" / branch.name) as saves:
                     from_trunk = functools.partial(trunk_saves.restore, branch.start, program)
                     state = run.leg(branch, saves, first=from_trunk)
-                row = make_row(training, budget, text, run.measure(state, branch))
+                row = make_row(training, budget, corpus.summary(), run.measure(state, branch))
                 write_json(_row_path(folder, budget), row)
             progress(branch.steps_before + branch.end - branch.start, {})
             rows.append(row)
@@ -127,27 +123,22 @@ class _Runner:
         self,
         training: Training,
         folder: Path,
-        data_folder: Path,
+        corpus: Corpus,
         program: Program,
         log: MetricsLog,
         progress: Progress,
     ):
-        self.training, self.folder, self.data_folder = training, folder, data_folder
+        self.training, self.folder, self.corpus = training, folder, corpus
         self.program, self.log, self.progress = program, log, progress
         self.sharding = batch_sharding(program.mesh)
         self.seconds = 0.0
-        choices = training.recipe.data
-        self.validation = data.validation_windows(
-            data_folder, length=choices.sequence_length, windows=choices.validation_tokens // choices.sequence_length
-        )
+        self.validation = corpus.validation()
 
     def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
         """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
         training = self.training
-        batches = data.training_batches(
-            self.data_folder,
+        batches = self.corpus.batches(
             batch=training.recipe.batch_sequences,
-            length=training.recipe.data.sequence_length,
             seed=training.seed,
             process=jax.process_index(),
             processes=jax.process_count(),
@@ -166,7 +157,7 @@ class _Runner:
         step = self.program.compiled_step()
         started = time.perf_counter()
         for position in range(first_step + 1, leg.end + 1):
-            batch = jax.make_array_from_process_local_data(self.sharding, next(batches).astype(np.int32))
+            batch = jax.make_array_from_process_local_data(self.sharding, next(batches)["tokens"])
             state, metrics = step(state, batch, leg.schedule)
             saves_here = position % every == 0 or position == leg.end or position in stops
             if position % training.recipe.log_every_steps == 0 or saves_here:
@@ -187,10 +178,10 @@ class _Runner:
 
     def measure(self, state: TrainState, branch: Leg) -> Measured:
         """Loss and routing on the fixed validation windows, and what the log tells of the training."""
-        windows, size = self.validation, self.training.recipe.batch_sequences
+        windows, size = self.validation.rows["tokens"], self.training.recipe.batch_sequences
         nats, sums = 0.0, []
         for start in range(0, len(windows), size):
-            batch = windows[start : start + size].astype(np.int32)
+            batch = windows[start : start + size]
             # The last batch is filled up with its first window, which then counts for nothing.
             real = np.arange(size) < len(batch)
             batch = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
@@ -203,7 +194,7 @@ class _Runner:
             nats += float(np.asarray(costs, np.float64)[real].sum())
             sums.append(routing)
         routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
-        return Measured(nats, windows[:, 1:], routing, self.log.lines(), branch.name)
+        return Measured(nats, self.validation.targets, self.validation.bytes, routing, self.log.lines(), branch.name)
 
     def _check_finite(self, values: dict[str, float], leg: Leg, step: int) -> None:
         wrong = [name for name in ("loss", "gradient_norm") if not math.isfinite(values[name])]
@@ -215,15 +206,22 @@ class _Runner:
             )
 
 
-def _check_corpus(training: Training, text: corpus.Corpus, folder: Path) -> None:
+def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
     path = folder / "corpus.json"
-    known = json.loads(path.read_text())["sha256"] if path.exists() else text.sha256
-    if known != text.sha256:
+    now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
+    known = json.loads(path.read_text()) if path.exists() else now
+    if known["sha256"] != text.sha256:
         raise ValueError(
-            f"{folder} was trained on text with SHA-256 {known[:12]}…, and {text.source} is now {text.sha256[:12]}… "
-            f"(another Python?); go on with the software it was started with, or start anew in another --out."
+            f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
+            f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
+            f"--out."
         )
-    write_json(path, {"source": text.source, "sha256": text.sha256})
+    if known["tokenizer"] != text.tokenizer:
+        raise ValueError(
+            f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
+            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
+        )
+    write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
         raise ValueError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "

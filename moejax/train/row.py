@@ -13,11 +13,11 @@ import jax
 import numpy as np
 
 import moejax
+from moejax.data.corpus import Summary
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
-from moejax.train.corpus import END_OF_DOCUMENT, Corpus
 from moejax.train.metrics import TRUNK
 from moejax.train.training import Training
 
@@ -28,8 +28,10 @@ class Measured:
 
     validation_nats: float
     """Summed over the validation targets."""
-    validation_targets: np.ndarray
-    """Int32: every target token of the validation set."""
+    validation_targets: int
+    """Targets of the validation set."""
+    validation_bytes: float | None
+    """Bytes of text that those targets stand for; None if the text is not known."""
     routing: RoutingSums | None
     """Over the validation set, per mixture layer."""
     log: list[dict[str, Any]]
@@ -37,7 +39,7 @@ class Measured:
     branch: str
 
 
-def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Measured) -> dict[str, Any]:
+def make_row(training: Training, budget_tokens: int, text: Summary, measured: Measured) -> dict[str, Any]:
     """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
 
     Raises:
@@ -56,7 +58,7 @@ def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Mea
     trunk = [line for line in measured.log if line["run"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["run"] == measured.branch]
     seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
-    bytes_of_text = int((measured.validation_targets != END_OF_DOCUMENT).sum())
+    text_bytes = measured.validation_bytes
     return {
         "model": training.name,
         "group": training.name,
@@ -82,8 +84,8 @@ def make_row(training: Training, budget_tokens: int, text: Corpus, measured: Mea
         "schedule": "warmup_stable_decay",
         "warmup_tokens": training.recipe.warmup_steps * training.recipe.batch_tokens,
         "decay_tokens": (steps - start) * training.recipe.batch_tokens,
-        "loss": measured.validation_nats / measured.validation_targets.size,
-        "bits_per_byte": measured.validation_nats / bytes_of_text / math.log(2),
+        "loss": measured.validation_nats / measured.validation_targets,
+        "bits_per_byte": measured.validation_nats / text_bytes / math.log(2) if text_bytes else None,
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
         **_routing(measured.routing),
         "tokens_per_second": tokens / seconds,

@@ -9,6 +9,7 @@ import numpy as np
 from moejax import run_table
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.data.corpus import read_summary
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, metrics, predict
@@ -23,7 +24,6 @@ from moejax.study.decision import claims, decide
 from moejax.study.run import TABLE, Concluded, read_study
 from moejax.study.signals import signals
 from moejax.study.study import Analysis, Study
-from moejax.train import corpus
 from moejax.train.training import DataConfig, Recipe
 
 ENTROPY = 3.2
@@ -77,10 +77,10 @@ def write_study(folder: Path, models: dict[str, Architecture] | None = None, noi
     (folder / "data").mkdir(parents=True)
     write_json(folder / "study.json", study.identity())
     write_json(folder / "analysis.json", dump(study.analysis))
-    side = {"files": 3, "bytes": 1000, "tokens": 1003}
-    manifest = {"source": "python_stdlib", "sha256": "0" * 64, "vocab_size": 257, "unigram_entropy": ENTROPY}
-    sides = {"train": side, "validation": side, "unreadable": []}
-    write_json(folder / "data" / "corpus.json", {"choices": {}, **manifest, **sides})
+    side = {"documents": 3, "bytes": 1000, "tokens": 1003}
+    text = {"source": "python_stdlib", "sha256": "0" * 64, "tokenizer": "1" * 64, "vocab_size": 257}
+    rest = {"unigram_entropy": ENTROPY, "train": side, "validation": side, "corrupt_records": 0, "corrupt": []}
+    write_json(folder / "data" / "corpus.json", text | rest)
     rows = []
     for name, architecture in study.models.items():
         lines = [_line("trunk", step, draws) for step in range(10, 206, 10)]
@@ -165,7 +165,7 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
             decided = decide(name, law, resampled, expansion, claim_of, study.analysis.decision_flops, largest)
             decisions.append(decided)
     analysed = Analysed(runs=len(runs), laws=fitted, decisions=decisions, limits=limits(runs, fitted, decisions))
-    return Concluded(study, folder, corpus.load(folder / "data"), signals(runs.to_dict("records")), analysed)
+    return Concluded(study, folder, read_summary(folder / "data"), signals(runs.to_dict("records")), analysed)
 
 
 def _resampled(law, spread: float) -> Bootstrap:

@@ -1,23 +1,18 @@
 """A training of seconds, and a corpus of a few files for it."""
 
 import pytest
+from few_documents import Few
 
 from moejax.architecture import Architecture
-from moejax.train import corpus
+from moejax.data.sources import NAMED
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import DataConfig, Recipe, Training
-
-
-def few_documents():
-    """Forty short documents of repetitive text."""
-    for number in range(40):
-        yield corpus.Document(f"file{number}.txt", (f"def f{number}(x): return x + {number}\n" * 60).encode())
 
 
 @pytest.fixture(autouse=True)
 def few_files(monkeypatch):
     """The corpus named ``few``."""
-    monkeypatch.setitem(corpus.SOURCES, "few", few_documents)
+    monkeypatch.setitem(NAMED, "few", lambda reading: [Few()])
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from few_documents import Few
 
 from moejax.config import build
-from moejax.train import corpus, metrics
+from moejax.data.sources import NAMED
+from moejax.train import metrics
 from moejax.train.loop import legs, train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OptimizerConfig
@@ -135,7 +137,7 @@ def test_the_validation_set_does_not_depend_on_the_batch(training, tmp_path):
 
 def test_other_text_than_at_the_start_is_refused(uninterrupted, tmp_path, monkeypatch):
     training, _, _ = uninterrupted
-    monkeypatch.setitem(corpus.SOURCES, "few", lambda: (corpus.Document(f"f{i}", b"abc" * 300) for i in range(40)))
+    monkeypatch.setitem(NAMED, "few", lambda reading: [Few(line="abc {0}")])
     with pytest.raises(ValueError, match="was trained on text with SHA-256"):
         train(training, tmp_path / "whole", data_folder=tmp_path / "other")
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from moejax.config import unknown
 from moejax.data.compression import inner_suffix, is_compressed
 from moejax.data.source import File, Part, Reading, file
 from moejax.data.sources import (
@@ -66,9 +65,10 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
         return list(hugging_face.parts(source, reading))
     path = Path(source).expanduser()
     if not path.exists():
-        named = f"; or name {' or '.join(NAMED)}, or {hugging_face.PREFIX}NAME"
-        hint = f" {unknown(source, source, list(NAMED))}" if os.sep not in source else ""
-        raise ValueError(f"There is no file or folder {source} to read{named}.{hint}")
+        raise ValueError(
+            f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
+            f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
+        )
     files, passed_over = _files(path)
     if not files:
         seen = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in passed_over.most_common(5))
