@@ -4,17 +4,21 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_recovery import zhao_sweep
 
+from moejax.__main__ import main
+from moejax.fit.fit_result import load
 from moejax.fit.holdout import split_of
 from moejax.fit.metrics import predict
-from moejax.fit.recipe_zhao import FACTORS, margins_of, zhao
+from moejax.fit.recipe_zhao import FACTORS, NESTED, RIVALS, margins_of, zhao
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import Sobol
-from moejax.laws.design import Design
+from moejax.laws.design import FIELDS, Design
 from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.five_factor_optima import best_active_experts, best_shared_share
+from moejax.laws.sparsity import ABNAR_2025
 
 
 def small_sweep(noise):
@@ -83,6 +87,58 @@ def test_the_page_and_the_json_hold_the_same_decisions(found):
     assert plain["decisions"] == found.decisions
     assert f"{found.decisions['G*']:.4g}" in found.text()
     assert len(plain["margins"]) == len(found.margins)
+
+
+def with_rival_columns(runs):
+    """The same runs with what the rivals read: routed experts in the ratio of total to active sizes, and widths."""
+    design = runs.design
+    experts = design.top_k * design.params_total / design.params_active
+    widths = {"model_dim": np.full(len(runs), 1024.0), "expert_hidden": 4096.0 / design.active_experts}
+    return dataclasses.replace(runs, design=dataclasses.replace(design, num_experts=experts, **widths))
+
+
+@pytest.mark.slow
+def test_a_rival_whose_columns_are_there_is_fitted_and_is_best_on_runs_that_follow_it():
+    """Losses of Abnar's published law: its refit is at the noise, where Zhao's and the other rivals are not."""
+    runs = with_rival_columns(RUNS)
+    exact = predict(ABNAR_2025, runs)
+    noise = 5e-5
+    losses = exact * np.exp(noise * np.random.default_rng(0).normal(size=len(exact)))
+    fifth = split_of(runs, "every fifth", np.arange(len(runs)) % 5 == 0)
+    found = zhao(dataclasses.replace(runs, loss=losses), fifth, starts=Sobol(256))
+    assert not found.left_out
+    held_out = {one.name: one.held_out_error for one in (*found.nested, *found.rivals)}
+    assert set(held_out) == {*NESTED, *RIVALS}
+    first, second = sorted(held_out, key=held_out.get)[:2]
+    assert first == "Abnar"
+    assert held_out[second] > 3 * held_out["Abnar"]
+    assert held_out["Abnar"] < noise * np.mean(losses)
+    assert all(f"{one.name} (" in found.text() for one in found.rivals)
+
+
+@pytest.mark.slow
+def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
+    runs = with_rival_columns(RUNS)
+    fields = {f: getattr(runs.design, f) for f in FIELDS if getattr(runs.design, f) is not None}
+    table, out = tmp_path / "runs.csv", tmp_path / "zhao"
+    pd.DataFrame({**fields, "val": runs.loss, "kept": HELD_OUT.held_out.astype(int)}).to_csv(table, index=False)
+    options = ["--loss", "val", "--hold-out", "kept=1", "--starts", "32", "--bootstrap", "20", "--out", str(out)]
+    assert main(["fit", str(table), "--recipe", "zhao", *options]) == 0
+    page = capsys.readouterr().out
+    assert page == (out / "zhao.txt").read_text()
+    assert "held out: kept = 1" in page
+    plain = json.loads((out / "zhao.json").read_text())
+    assert [one["name"] for one in plain["rivals"]] == list(RIVALS)
+    assert plain["decisions"]["G*"] == pytest.approx(best_active_experts(ZHAO_2025), rel=0.3)
+    assert plain["intervals"]["G*"]["low"] < plain["intervals"]["G*"]["high"]
+    assert load(_fit_alone(plain["nested"][-1]["fit"], tmp_path)).law.irreducible > 0
+
+
+def _fit_alone(plain, folder):
+    """A fit out of the recipe's JSON, as a file that is loaded again."""
+    path = folder / "fit.json"
+    path.write_text(json.dumps(plain))
+    return path
 
 
 def test_runs_without_shared_experts_are_asked_for_them():
