@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax.cli.fit_answers import add_answer_arguments, answer, asked_of
 from moejax.cli.fit_options import (
     add_law_argument,
     add_objective_arguments,
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
     trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     add_split_arguments(trust)
+    add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
     trust.add_argument("--recipe", metavar="NAME", help="a whole procedure: " + ", ".join(RECIPES))
     trust.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -55,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, resample, hold out, print."""
     from moejax.cli.progress import progress
-    from moejax.fit import bootstrap, holdout
+    from moejax.fit import bootstrap, holdout, metrics
     from moejax.fit.bootstrap import check_level
     from moejax.fit.fit_law import fit_law
 
@@ -70,29 +73,32 @@ def run(arguments: argparse.Namespace) -> int:
         "fixed": fixed_of(arguments),
         "seed": arguments.seed,
     }
-    splits = splits_of(read, arguments)
-    level = check_level(arguments.level)
-    stopped = False
+    splits, asked = splits_of(read, arguments), asked_of(law, tuple(options["fixed"]), arguments)
+    level, stopped = check_level(arguments.level), False
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
-        text, plain = [result.summary()], result.to_json() | {"notes": list(read.notes)}
+        text, plain = _fitted(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         _write(arguments.out, text, plain, result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, **options):
             text.append(holdout.table(held_out))
             plain["held_out"] = holdout.to_json(held_out)
+            if len(held_out) > 1:
+                plain["held_out_together"] = metrics.plain(holdout.pooled(held_out))
             _write(arguments.out, text, plain, result, read)
-        if arguments.bootstrap != 0:
-            try:
-                resampled = _resample(result, read, arguments, show)
+        try:
+            resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
+            if resampled is not None:
                 text.append(bootstrap.table(result, resampled, level))
                 plain["bootstrap"] = bootstrap.to_json(result, resampled, level)
-            except KeyboardInterrupt:
-                if arguments.out:
-                    raise
-                stopped = True
+            answers, found = answer(asked, result, read, resampled, level, arguments.by)
+            text, plain = [*text, *answers], plain | found
+        except KeyboardInterrupt:
+            if arguments.out:
+                raise
+            stopped = True
     if stopped:
-        print("\nStopped while resampling; with --out DIR the same command would go on from there.", file=sys.stderr)
+        print("\nStopped; with --out DIR the same command would go on from there.", file=sys.stderr)
     if arguments.out:
         _write(arguments.out, text, plain, result, read)
         print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
@@ -102,6 +108,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 STOPPED = 130
 """Exit status after Ctrl-C, as that of every command."""
+
+
+def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The fit itself, with standard errors, as paragraphs and as plain data."""
+    from moejax.fit.covariance import coefficient_errors, in_words
+
+    how = {"kind": covariance, "by": arguments.by}
+    errors = coefficient_errors(result, read.runs, **how)
+    finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
+    plain = result.to_json() | {"notes": list(read.notes), "standard_errors": {**how, "values": finite}}
+    return [result.summary(errors, in_words(result, read.runs, **how))], plain
 
 
 def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:

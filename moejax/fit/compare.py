@@ -211,9 +211,6 @@ def compare(
     for number, (name, law) in enumerate(laws.items()):
         if progress:
             progress("laws", number, len(laws))
-        if name in NOT_SEARCHED:
-            left_out[name] = NOT_SEARCHED[name]
-            continue
         given = {key: value for key, value in fixed.items() if key in names[name]}
         try:
             fit = fit_law(law, runs, penalty=penalty, fixed=given, seed=seed)
@@ -243,13 +240,6 @@ def _held_out_error(law: Compared) -> float:
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
     """The laws that predict a loss, or those that are named."""
     return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
-
-
-NOT_SEARCHED = {
-    "isoflop_surface": "it holds at one budget of FLOPs, and so predicts no run of another; it is linear in its "
-    "coefficients and solved in its own file (moejax.laws.isoflop_surface), by --recipe abnar budget by budget.",
-}
-"""Laws that the engine does not search, with the reason."""
 
 
 def _behind_in_words(found: Interval) -> str:

@@ -12,6 +12,7 @@ from moejax.fit.bootstrap import RESAMPLED
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, Optimum, optimum
 from moejax.fit.runs import Runs
+from moejax.laws.law import coefficients
 
 Matrix = Float[np.ndarray, "free free"]
 
@@ -34,7 +35,34 @@ def gauss_newton(at: Optimum, labels: Any) -> Matrix:
     return at.solve(np.eye(len(at.point))) * at.dispersion
 
 
+WORDS = {
+    "sandwich": "sandwich, right whatever the noise is",
+    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+}
+CLUSTERED = ("sandwich",)
+"""Those that take the runs of a group for one draw."""
+
 COVARIANCES: dict[str, Callable[[Optimum, Any], Matrix]] = {"sandwich": sandwich, "gauss_newton": gauss_newton}
+
+
+def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
+    """Standard errors of the coefficients that the runs set; the others are not there.
+
+    Raises:
+      ValueError: as ``standard_errors``.
+    """
+    errors = coefficients(standard_errors(result, runs, lambda law: law, kind=kind, by=by))
+    return {name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.stuck}
+
+
+def in_words(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> str:
+    """How standard errors came about, and what is wrong with them if something is."""
+    kept = runs.weight > 0
+    count, free = len(np.unique(RESAMPLED[by](runs)[kept])), len(result.coefficients) - len(result.fixed)
+    if kind not in CLUSTERED:
+        return f"standard errors: {WORDS[kind]}"
+    few = f"; {count} cannot carry {free} coefficients, so they are too small" if count <= free else ""
+    return f"standard errors: {WORDS[kind]}, {count} {by}s{few}"
 
 
 def standard_errors(

@@ -18,6 +18,7 @@ from moejax.fit.objective import Huber, Penalty
 from moejax.fit.problem import Form, data_of, law_at
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Given, Sobol, Starts
+from moejax.laws.isoflop_surface import IsoflopSurface
 
 AGREES = 1e-4
 """An end within this share of the lowest objective counts as the same optimum."""
@@ -73,6 +74,8 @@ def fit_law(
     """
     fixed = dict(fixed or {})
     cls = law if isinstance(law, type) else type(law)
+    if cls in NOT_SEARCHED:
+        raise ValueError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
     form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or next(iter(cls.outputs)))
     _check(form, runs, fixed)
     data = data_of(form, runs, fixed)
@@ -83,6 +86,13 @@ def fit_law(
     best = int(np.argmin(lanes.values))
     point, value, norm, _ = minimise.newton(form, lanes.points[best], data, runs.weight)
     return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
+
+
+NOT_SEARCHED: dict[type, str] = {
+    IsoflopSurface: "it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
+    "budget, not searched (moejax.laws.isoflop_surface.fit_surface).",
+}
+"""Laws that have another way to their coefficients, with the reason."""
 
 
 def form_of(result: FitResult) -> Form:

@@ -88,8 +88,13 @@ class FitResult:
         path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
         return path
 
-    def summary(self) -> str:
-        """A page of text: coefficients, errors, and what not to believe."""
+    def summary(self, errors: Mapping[str, float] | None = None, how: str = "") -> str:
+        """A page of text: coefficients, errors, and what not to believe.
+
+        Args:
+          errors: standard errors of the coefficients, to be shown beside them; ``how`` says in words whose they are.
+        """
+        errors = errors or {}
         name = type(self.law).__name__
         rule = "=" * 78
         lines = [
@@ -103,15 +108,21 @@ class FitResult:
             f"{'R²':<20}{self.metrics.r_squared:>17.5f} {'Huber, mean':>20} {self.metrics.huber:>18.4g}",
             f"{'AICc':<20}{self.aicc:>17.1f} {'BIC':>20} {self.bic:>18.1f}",
             "-" * 78,
+            f"{'coefficient':<26}{'symbol':>8} {'value':>18}" + (f"{'std err':>13}" if errors else ""),
         ]
         for f in dataclasses.fields(self.law):
             if f.name not in self.coefficients:
                 continue
             note = "given" if f.name in self.fixed else ""
             note = "not set by the data" if f.name in self.stuck else note
-            lines.append(f"{f.name:<26}{f.metadata['symbol']:>8} {self.coefficients[f.name]:>18.8g}   {note}")
+            error = errors.get(f.name, math.nan)
+            shown = (f"{error:>13.3g}" if math.isfinite(error) else f"{'':>13}") if errors else ""
+            value = f"{f.name:<26}{f.metadata['symbol']:>8} {self.coefficients[f.name]:>18.8g}"
+            lines.append(f"{value}{shown}   {note}".rstrip())
         lines.append(rule)
         lines += [f"! {sentence}" for sentence in self.warnings]
+        if how:
+            lines.append(how)
         lines.append(f"data {self.data_hash}; {', '.join(f'{k} {v}' for k, v in self.versions.items())}")
         return "\n".join(lines)
 

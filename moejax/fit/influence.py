@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, optimum
 from moejax.fit.runs import Runs
+from moejax.fit.starts import Given
+from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,84 @@ class Influence:
             label = labels[i] if labels is not None else f"run {i + 1}"
             parts.append(f"without {label} it would be {self.answer + self.if_removed[i]:.4g}")
         return f"{name} is {self.answer:.4g}; " + ", ".join(parts) + "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deciding:
+    """The runs that decide an answer most, and what it is without them, fitted again."""
+
+    answer: float
+    runs: tuple[int, ...]
+    """Numbers of the runs, the most decisive first."""
+    foretold: tuple[float, ...]
+    """The answer without each of them, to first order."""
+    refitted: tuple[float, ...]
+    """The answer of a fit without each of them."""
+    without_all: float
+    """The answer of a fit without all of them."""
+
+    def text(self, title: str, labels: Sequence[str]) -> str:
+        """The finding in words, the runs by their labels."""
+        lines = [f"{title} is {_number(self.answer)}; the runs that decide it most:"]
+        for label, foretold, refitted in zip(labels, self.foretold, self.refitted, strict=True):
+            lines.append(f"  without {label} it is {_number(refitted)} (foretold {_number(foretold)})")
+        lines.append(f"  without all of these it is {_number(self.without_all)} ({self._moved()}).")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; what is not finite is null."""
+        every = {"answer": self.answer, "without_all": self.without_all}
+        each = {"foretold": self.foretold, "refitted": self.refitted}
+        return {name: _plain(value) for name, value in every.items()} | {
+            name: [_plain(value) for value in values] for name, values in each.items()
+        }
+
+    def _moved(self) -> str:
+        share = self.without_all / self.answer - 1 if self.answer else np.nan
+        return f"{share:+.1%}" if np.isfinite(share) else "no answer"
+
+
+def deciding(result: FitResult, runs: Runs, decision: Decision, count: int = 3) -> Deciding:
+    """The ``count`` runs whose removal moves one number most, by implicit differentiation, checked by refits.
+
+    Raises:
+      ValueError: the decision is more than one number, or too few runs would be left to fit.
+    """
+    found = influence(result, runs, decision)
+    if len(found) != 1 or not np.isfinite(found[0].answer):
+        raise ValueError(f"Influence is asked of one finite number; the decision gave {[one.answer for one in found]}.")
+    (one,) = found
+    most = one.most(min(count, int((runs.weight > 0).sum())))
+
+    def without(left_out: Sequence[int]) -> float:
+        kept = ~np.isin(np.arange(len(runs)), left_out)
+        start = Given((result.law,))
+        refit = fit_law(
+            type(result.law),
+            runs.only(kept),
+            penalty=result.penalty,
+            starts=start,
+            fixed=result.fixed,
+            output=result.output,
+        )
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return float(decision(refit.law))
+
+    return Deciding(
+        answer=one.answer,
+        runs=tuple(most),
+        foretold=tuple(float(one.answer + one.if_removed[i]) for i in most),
+        refitted=tuple(without([i]) for i in most),
+        without_all=without(most),
+    )
+
+
+def _plain(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return format(value, 5) if np.isfinite(value) else "without an answer"
 
 
 def influence(result: FitResult, runs: Runs, decision: Decision) -> list[Influence]:

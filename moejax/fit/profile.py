@@ -18,9 +18,14 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, Optimum, optimum
 from moejax.fit.problem import Form
 from moejax.fit.runs import Runs
+from moejax.quantities import format
 
 FARTHEST = 200.0
 """Standard errors at which an interval is given up as open."""
+SHORTEST = 1e-3
+"""So is one that no step of this many standard errors takes farther."""
+STILL = 1e-9
+"""A number whose standard error is less than this share of it is at an end of what is searched."""
 NEWTON_STEPS = 30
 
 
@@ -41,36 +46,72 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
         raise ValueError(f"A profile is of one finite number; the decision gave {answer}.")
     slope = at.slopes(decision)[0]
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
-    if not spread > 0:
-        raise ValueError("No coefficient that was fitted moves this number, so the runs say nothing about it.")
+    if not spread > STILL * abs(float(answer[0])):
+        raise ValueError(
+            "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
+        )
     limit = float(scipy.stats.chi2.ppf(level, 1)) * at.dispersion / 2
     middle = float(answer[0])
-    low, high = (_end(at, decision, middle, sign * spread, limit) for sign in (-1.0, 1.0))
+    # What is positive is walked in its logarithm: its ends can be factors away, and none lies below 0.
+    walked, there, back, unit = (
+        (functools.partial(_logarithm, decision), np.log, np.exp, spread / middle)
+        if middle > 0
+        else (decision, float, float, spread)
+    )
+    low, high = (float(back(_end(at, walked, float(there(middle)), sign * unit, limit))) for sign in (-1.0, 1.0))
+    low = -np.inf if middle > 0 and low == 0 else low
     return Interval(low=low, middle=middle, high=high, deviation=spread, undefined=0.0)
 
 
+def _logarithm(decision: Decision, law: Any) -> Any:
+    return jnp.log(ravel_pytree(decision(law))[0][0])
+
+
+def in_words(found: Interval, level: float = 0.9) -> str:
+    """A profile interval, its open ends in words."""
+    low, middle, high = (format(v, 5) if np.isfinite(v) else "open" for v in (found.low, found.middle, found.high))
+    text = f"{middle}, {level:.0%} profile [{low}, {high}]"
+    ends = [end for end, value in (("smaller", found.low), ("larger", found.high)) if not np.isfinite(value)]
+    return f"{text}: these runs reject no {' and no '.join(ends)} value" if ends else text
+
+
 def _end(at: Optimum, decision: Decision, middle: float, step: float, limit: float) -> float:
-    """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last."""
-    state = np.append(at.point, 0.0)
+    """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last.
+
+    Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
+    """
+    state, inside = np.append(at.point, 0.0), 0.0
     lowest = float(_at(at, decision, state, middle, step)[0])
-    inside, outside = 0.0, 0.5
 
     def excess(steps: float) -> float:
-        nonlocal state
-        found = _constrained(at, decision, state, middle + steps * step, step)
+        nonlocal state, inside
+        found = _reached(at, decision, state, (middle + inside * step, middle + steps * step), step)
         if found is None:
             return float("nan")
-        if (value := float(_at(at, decision, found, middle, step)[0]) - lowest - limit) < 0:
-            state = found
+        if (value := float(_at(at, decision, found, middle, step)[0]) - lowest - limit) < 0 and steps > inside:
+            state, inside = found, steps
         return value
 
-    while (value := excess(outside)) < 0:
-        inside, outside = outside, 1.5 * outside
-        if outside > FARTHEST:
-            break
-    if not value > 0:
-        return float(np.copysign(np.inf, step))
-    return middle + step * scipy.optimize.root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
+    stride = 0.5
+    while inside < FARTHEST and stride > SHORTEST:
+        outside = inside + stride
+        value = excess(outside)
+        if value >= 0:
+            return middle + step * scipy.optimize.root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
+        stride = 0.25 * stride if np.isnan(value) else 0.5 * outside
+    return float(np.copysign(np.inf, step))
+
+
+def _reached(
+    at: Optimum, decision: Decision, state: np.ndarray, way: tuple[float, float], unit: float, halvings: int = 5
+) -> np.ndarray | None:
+    """The constrained point at the end of a way that starts at ``state``, by halves where one leap fails."""
+    begin, end = way
+    found = _constrained(at, decision, state, end, unit)
+    if found is not None or not halvings:
+        return found
+    halfway = _reached(at, decision, state, (begin, (begin + end) / 2), unit, halvings - 1)
+    return None if halfway is None else _reached(at, decision, halfway, ((begin + end) / 2, end), unit, halvings - 1)
 
 
 def _constrained(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:

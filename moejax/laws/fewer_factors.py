@@ -89,5 +89,10 @@ class FourFactor:
     active_scale: Any = coefficient("scale of the active term", symbol="c", dimension={"params": "params_exponent"})
     irreducible: Any = coefficient("loss that nothing removes, nats per token", symbol="epsilon")
 
+    @property
+    def as_five_factor(self) -> FiveFactor:
+        """The five-factor law that this is."""
+        return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)
+
     def __call__(self, design: Design) -> Any:
-        return FiveFactor(**coefficients(self), shared_square=0.0, shared_slope=0.0)(design)
+        return self.as_five_factor(design)

@@ -105,6 +105,16 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
+        (["--law", "chinchilla", *MAPPED, "--decide", "expansion=8"], "--decide flops=…: optimal_params_active (N*)"),
+        (["--law", "chinchilla", *MAPPED, "--decide", "1e24"], "not of the form NAME=VALUE"),
+        (["--law", "chinchilla", *MAPPED, "--decide", "flops=many"], "is not a number"),
+        (["--law", "chinchilla", *MAPPED, "--predict", "params_active=7B"], "also give tokens"),
+        (["--law", "chinchilla", *MAPPED, "--predict", "size=7B"], "A design has no size"),
+        (["--law", "chinchilla", *MAPPED, "--profile", "token_exponent"], "nearest are tokens_exponent"),
+        (["--law", "chinchilla", *MAPPED, "--influence", "N*"], "--decide flops=…: optimal_params_active (N*)"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--profile", "E"], "There is no answer E"),
+        (["--law", "chinchilla", *MAPPED, "--covariance", "robust"], "sandwich or gauss_newton"),
+        (["--law", "isoflop_surface", *MAPPED], "no column params_total"),
         (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
         (["--law", "chinchilla", *MAPPED, "--starts", "0"], "at least 1"),
         (
@@ -254,6 +264,66 @@ def test_a_run_that_is_listed_twice_is_kept_and_said_and_dropped_only_when_asked
         shown = capsys.readouterr()
         assert json.loads(shown.out)["metrics"]["runs"] == runs
         assert said in shown.err
+
+
+ASKED = ["--decide", "flops=1e24", "--predict", "params_active=70B,tokens=1.4T", "--profile", "N*", "--profile", "beta"]
+ASKED += ["--profile", "loss", "--influence", "tokens_exponent", "--influence", "N*", "--bootstrap", "40"]
+
+
+def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_decide(table, tmp_path, capsys):
+    fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *ASKED]
+    assert main([*fit, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    best, data, loss = plain["decisions"]
+    assert (best["symbol"], data["symbol"], loss["symbol"]) == ("N*", "D*", "L*")
+    assert 6 * best["value"] * data["value"] == pytest.approx(1e24)
+    assert best["interval"]["low"] < best["value"] < best["interval"]["high"]
+    (run,) = plain["predictions"]
+    assert run["low"] < HOFFMANN_2022(Design(params_active=70e9, tokens=1.4e12)) < run["high"]
+    assert run["by"] == "resamples"
+    assert [one["name"] for one in plain["profiles"]] == ["optimal_params_active", "tokens_exponent", "loss"]
+    assert all(one["low"] < one["middle"] < one["high"] for one in plain["profiles"])
+    assert [len(one["rows"]) for one in plain["influence"]] == [3, 3]
+    assert plain["standard_errors"]["values"].keys() == coefficients(HOFFMANN_2022).keys()
+    assert main([*fit, "--out", str(tmp_path / "out")]) == 0
+    page = capsys.readouterr().out
+    for words in ("decided at flops = 1e+24", "90% of such runs in [", "90% profile [", "without row ", "std err"):
+        assert words in page
+    assert (tmp_path / "out" / "summary.txt").read_text() == page
+    assert load(tmp_path / "out" / "fit.json").converged
+
+
+def test_the_runs_that_decide_are_named_by_their_rows_in_the_file(table, tmp_path, capsys):
+    lines = table.read_text().splitlines()
+    size, steps, _, seed = lines[8].split(",")
+    lines[8] = f"{size},{steps},{9.0},{seed}"
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines))
+    options = ["--where", "seed > 2", "--penalty", "squared", "--influence", "irreducible", "--json"]
+    assert main(["fit", str(path), "--law", "chinchilla", *MAPPED, *options]) == 0
+    assert json.loads(capsys.readouterr().out)["influence"][0]["rows"][0] == 8
+
+
+def test_standard_errors_are_of_the_covariance_that_is_named(table, capsys):
+    errors = {}
+    for kind in ("sandwich", "gauss-newton"):
+        assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--covariance", kind, "--json"]) == 0
+        errors[kind] = json.loads(capsys.readouterr().out)["standard_errors"]["values"]["tokens_exponent"]
+    assert errors["sandwich"] != errors["gauss-newton"]
+    assert errors["sandwich"] == pytest.approx(errors["gauss-newton"], rel=1.0)
+
+
+def test_a_number_that_has_no_profile_is_said_beside_those_that_have_one(table, capsys):
+    few = ["--where", "step > 500000", "--profile", "irreducible", "--profile", "params_exponent"]
+    fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *few]
+    assert main(fit) == 0
+    page = capsys.readouterr().out
+    assert "irreducible (E): no profile. No coefficient that was fitted moves this number" in page
+    assert "params_exponent (alpha) = " in page
+    assert main([*fit, "--json"]) == 0
+    nothing, found = json.loads(capsys.readouterr().out)["profiles"]
+    assert "reason" in nothing
+    assert found["low"] < found["middle"] < found["high"]
 
 
 def test_a_launch_check_gives_a_verdict(table, capsys):

@@ -8,8 +8,9 @@ from test_fit_law import RUNS
 from moejax.fit.fit_law import fit_law
 from moejax.fit.objective import Squared
 from moejax.fit.optimum import optimum
-from moejax.fit.profile import profile
+from moejax.fit.profile import in_words, profile
 from moejax.fit.starts import Given
+from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 
 RESULT = fit_law(EffectiveParams, RUNS, penalty=Squared())
@@ -28,6 +29,46 @@ def test_at_its_ends_a_fit_with_the_coefficient_fixed_is_worse_by_the_chosen_lev
             EffectiveParams, RUNS, penalty=Squared(), fixed={"tokens_exponent": end}, starts=Given((RESULT.law,))
         )
         assert held.value - RESULT.value == pytest.approx(allowed, rel=0.01)
+
+
+def half_of_the_tokens():
+    runs = RUNS.only(RUNS.design.tokens > np.median(RUNS.design.tokens))
+    return fit_law(Chinchilla, runs), runs
+
+
+def test_a_profile_far_from_a_standard_error_ends_where_fits_with_the_coefficient_fixed_do():
+    result, runs = half_of_the_tokens()
+    found = profile(result, runs, lambda law: law.irreducible)
+    allowed = scipy.stats.chi2.ppf(0.9, 1) * optimum(result, runs).dispersion / 2
+    for end in (found.low, found.high):
+        held = fit_law(Chinchilla, runs, fixed={"irreducible": end})
+        assert held.value - result.value == pytest.approx(allowed, rel=0.02)
+
+
+def test_an_end_factors_away_is_found():
+    result, runs = half_of_the_tokens()
+    found = profile(result, runs, lambda law: law.tokens_scale)
+    allowed = scipy.stats.chi2.ppf(0.9, 1) * optimum(result, runs).dispersion / 2
+    held = fit_law(Chinchilla, runs, fixed={"tokens_scale": found.high})
+    assert found.high > 30 * result.law.tokens_scale
+    assert held.value - result.value == pytest.approx(allowed, rel=0.02)
+
+
+def test_an_end_that_the_runs_do_not_set_is_open():
+    few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
+    result = fit_law(EffectiveParams, few)
+    found = profile(result, few, lambda law: law.irreducible, level=0.999)
+    allowed = scipy.stats.chi2.ppf(0.999, 1) * optimum(result, few).dispersion / 2
+    nothing = fit_law(EffectiveParams, few, fixed={"irreducible": 1e-6})
+    assert nothing.value - result.value < allowed
+    assert np.isneginf(found.low)
+    assert in_words(found).endswith("these runs reject no smaller value")
+
+
+def test_a_number_at_the_end_of_what_is_searched_has_no_profile():
+    few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
+    with pytest.raises(ValueError, match="No coefficient that was fitted moves this number where the search ended"):
+        profile(fit_law(Chinchilla, few), few, lambda law: law.irreducible)
 
 
 def test_a_decision_is_profiled_like_a_coefficient():

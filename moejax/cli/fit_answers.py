@@ -1,0 +1,155 @@
+"""What is asked of a fitted law: decisions, predictions, profiles, and the runs that decide."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.pairs import pairs
+
+if TYPE_CHECKING:
+    from moejax.fit.answers import Answer
+    from moejax.fit.bootstrap import Bootstrap
+    from moejax.fit.fit_result import FitResult
+    from moejax.fit.read_runs import ReadRuns
+
+
+def add_answer_arguments(group: Any) -> None:
+    """Add what may be asked."""
+    group.add_argument(
+        "--decide",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="what the law says is best there, such as flops=1e24 or flops=1e24,expansion=16",
+    )
+    group.add_argument(
+        "--predict",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="a run that is not trained yet, such as params_active=7B,tokens=1T, and where its loss should fall",
+    )
+    group.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
+    )
+    group.add_argument(
+        "--influence",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the three runs that decide it, checked by fitting without them",
+    )
+    group.add_argument(
+        "--covariance",
+        default="sandwich",
+        metavar="NAME",
+        help="of the standard errors: sandwich, or gauss-newton (%(default)s)",
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options ask for, found before anything is fitted."""
+
+    decisions: Sequence[Answer]
+    predictions: Sequence[Answer]
+    profiles: Sequence[Answer]
+    influences: Sequence[Answer]
+    covariance: str
+
+
+def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
+    """The answers that the options name.
+
+    Raises:
+      ValueError: a name is not known, or what is given decides nothing; the sentence has what would.
+    """
+    from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
+    from moejax.fit.covariance import COVARIANCES
+
+    covariance = arguments.covariance.replace("-", "_")
+    if covariance not in COVARIANCES:
+        raise ValueError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+    decisions = decision_answers(law)
+    for text in arguments.decide:
+        decisions += decision_answers(law, _given(text, "--decide"))
+    predictions = [predicted_answer(law, _given(text, "--predict")) for text in arguments.predict]
+    known = [*coefficient_answers(law, fixed), *decisions, *predictions]
+    profiles, influences = (
+        [answer for name in names for answer in find(name, known, law)]
+        for names in (arguments.profile, arguments.influence)
+    )
+    return Asked(decisions, predictions, profiles, influences, covariance)
+
+
+def _given(text: str, option: str) -> dict[str, float]:
+    from moejax.quantities import parse
+
+    return {name: parse(value) for name, value in pairs(text.split(","), option)}
+
+
+def answer(
+    asked: Asked, result: FitResult, read: ReadRuns, resampled: Bootstrap | None, level: float, by: str
+) -> tuple[list[str], dict[str, Any]]:
+    """Everything that is asked of a fit, as paragraphs and as plain data."""
+    from moejax.fit import decide, prediction
+
+    text, plain, runs = [], {}, read.runs
+    options = {"covariance": asked.covariance, "by": by}
+    if asked.decisions:
+        decided = decide.decide(result, runs, asked.decisions, **options, resampled=resampled, level=level)
+        text.append(decide.table(decided, runs, level))
+        plain["decisions"] = decide.to_json(decided)
+    if asked.predictions:
+        predicted = [prediction.foretell(result, runs, one, resampled, level, **options) for one in asked.predictions]
+        text.append("\n".join(one.text(runs, level) for one in predicted))
+        plain["predictions"] = [one.to_json() for one in predicted]
+    if asked.profiles:
+        lines, plain["profiles"] = zip(*(_profiled(one, result, read, level) for one in asked.profiles), strict=True)
+        text.append("\n".join(lines))
+    if asked.influences:
+        lines, plain["influence"] = zip(*(_decisive(one, result, read) for one in asked.influences), strict=True)
+        text += lines
+    return text, plain
+
+
+def _profiled(one: Answer, result: FitResult, read: ReadRuns, level: float) -> tuple[str, dict[str, Any]]:
+    from moejax.fit.metrics import plain
+    from moejax.fit.profile import in_words, profile
+
+    named = {"name": one.name, "given": dict(one.given)}
+    try:
+        found = profile(result, read.runs, one.of, level)
+    except ValueError as why:
+        return f"{one.title}: no profile. {why}", named | {"reason": str(why)}
+    ends = {k: v for k, v in plain(found).items() if k in ("low", "middle", "high")}
+    return f"{one.title} = {in_words(found, level)}", named | ends | {"level": level}
+
+
+def _decisive(one: Answer, result: FitResult, read: ReadRuns) -> tuple[str, dict[str, Any]]:
+    from moejax.fit.influence import deciding
+
+    named = {"name": one.name, "given": dict(one.given)}
+    try:
+        found = deciding(result, read.runs, one.of)
+    except ValueError as why:
+        return f"{one.title}: no influence. {why}", named | {"reason": str(why)}
+    rows = [int(read.rows[i]) for i in found.runs]
+    labels = [f"row {row} ({_run_in_words(read, result, i)})" for row, i in zip(rows, found.runs, strict=True)]
+    return found.text(one.title, labels), named | {"rows": rows} | found.to_json()
+
+
+def _run_in_words(read: ReadRuns, result: FitResult, run: int) -> str:
+    """What tells a run apart: the sizes that the law reads, and its loss."""
+    from moejax.quantities import format
+
+    sizes = {name: getattr(read.runs.design, name)[run] for name in type(result.law).inputs}
+    words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
+    return ", ".join([*words, f"{result.output} {read.runs.loss[run]:.4g}"])

@@ -1,0 +1,144 @@
+"""Numbers that one may ask of a fitted law, by name: its coefficients, its decisions, its prediction of a run."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from moejax.fit.decisions import RULES, Rule
+from moejax.fit.optimum import Decision
+from moejax.laws.design import FIELDS, Design
+from moejax.laws.door import check_design
+from moejax.quantities import format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One number of a law, and how to take it from any law of its form."""
+
+    name: str
+    symbol: str
+    given: Mapping[str, float]
+    """Where it is asked; nothing for a coefficient."""
+    of: Decision
+
+    @property
+    def title(self) -> str:
+        """The name with its letter, and where it is asked: ``optimal_tokens (D*) at flops = 1e24``."""
+        at = where_in_words(self.given)
+        return f"{self.name} ({self.symbol})" + (f" at {at}" if at else "")
+
+
+def where_in_words(given: Mapping[str, float]) -> str:
+    """What is given, as people write it: ``flops = 1e+24, expansion = 16``."""
+    return ", ".join(f"{name} = {format(v) if 1e-3 <= v < 1e15 else f'{v:.4g}'}" for name, v in given.items())
+
+
+def coefficient_answers(law: type, fixed: Iterable[str] = ()) -> list[Answer]:
+    """The coefficients that are fitted."""
+    return [
+        Answer(name=f.name, symbol=f.metadata["symbol"], given={}, of=functools.partial(_coefficient, name=f.name))
+        for f in fields(law)
+        if not f.metadata.get("static") and f.name not in set(fixed)
+    ]
+
+
+def decision_answers(law: type, given: Mapping[str, float] | None = None) -> list[Answer]:
+    """What a law decides where some quantities are given; without any, what it decides by its coefficients alone.
+
+    Raises:
+      ValueError: a quantity cannot be, or these quantities decide nothing; the sentence has what would.
+    """
+    given = dict(given or {})
+    _check(given)
+    rules = [rule for rule in RULES.get(law, ()) if set(rule.given) <= set(given) and (rule.given or not given)]
+    unused = [name for name in given if not any(name in rule.given for rule in rules)]
+    if given and (unused or not rules):
+        raise ValueError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
+    return [_answer(rule, name, given) for rule in rules for name in rule.gives]
+
+
+def predicted_answer(law: Any, given: Mapping[str, float]) -> Answer:
+    """What a law predicts of one run, of which some quantities are given.
+
+    Raises:
+      ValueError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
+    """
+    if unknown := [name for name in given if name not in FIELDS]:
+        raise ValueError(f"A design has no {unknown[0]}; it has {', '.join(FIELDS)}.")
+    if missing := [name for name in law.inputs if name not in given]:
+        raise ValueError(f"{law.__name__} reads {', '.join(law.inputs)}; also give {', '.join(missing)}.")
+    design = Design(**given)
+    check_design(design)
+    output: str = next(iter(law.outputs))
+    return Answer(
+        name=output, symbol=LETTERS.get(output, output), given=given, of=functools.partial(_predicted, design, output)
+    )
+
+
+LETTERS = {"loss": "L", "efficiency_leverage": "EL"}
+"""Of what laws predict."""
+
+
+def find(name: str, answers: Sequence[Answer], law: type) -> list[Answer]:
+    """The answers of that name or letter, one for every place at which it is asked.
+
+    Raises:
+      ValueError: there is none; the sentence has the known ones and what would make more.
+    """
+    if found := [answer for answer in answers if name in (answer.name, answer.symbol)]:
+        return found
+    known = list(dict.fromkeys(f"{answer.name} ({answer.symbol})" for answer in answers))
+    near = difflib.get_close_matches(name, [a.name for a in answers], n=3, cutoff=0.6)
+    hint = f"nearest are {', '.join(near)}; " if near else ""
+    raise ValueError(f"There is no answer {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
+
+
+def what_is_decided(law: type) -> str:
+    """What a law decides and what must be given for it, in a sentence."""
+    parts: dict[str, list[str]] = {}
+    for rule in RULES.get(law, ()):
+        where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
+        parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
+    if not parts:
+        return f"{law.__name__} decides nothing by itself; ask it of a run (--predict)."
+    return (
+        f"{law.__name__} decides by "
+        + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())
+        + "."
+    )
+
+
+def _answer(rule: Rule, name: str, given: Mapping[str, float]) -> Answer:
+    used = {key: given[key] for key in rule.given}
+    return Answer(
+        name=name, symbol=rule.gives[name], given=used, of=functools.partial(_decided, rule, tuple(used.items()), name)
+    )
+
+
+def _coefficient(law: Any, name: str) -> Any:
+    return getattr(law, name)
+
+
+def _decided(rule: Rule, given: Iterable[tuple[str, float]], name: str, law: Any) -> Any:
+    return rule.answers(law, **dict(given))[name]
+
+
+def _predicted(design: Design, output: str, law: Any) -> Any:
+    found = law(design)
+    return found[output] if isinstance(found, dict) else found
+
+
+def _check(given: Mapping[str, float]) -> None:
+    for name, value in given.items():
+        if not (np.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value:g}; give a positive number.")
+    if not given.get("sparsity", 0.0) < 1:
+        raise ValueError(f"sparsity is {given['sparsity']:g}; it is a share of the experts, below 1.")
+    if not given.get("expansion", 1.0) >= 1:
+        raise ValueError(f"expansion is {given['expansion']:g}; total over active parameters is at least 1.")

@@ -1,0 +1,214 @@
+"""Every number that a law decides has a name, is what its claim says, and can be differentiated."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from test_fit_law import RESULT, RUNS
+
+from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
+from moejax.fit.bootstrap import bootstrap
+from moejax.fit.decide import decide, table, to_json
+from moejax.fit.decisions import RULES
+from moejax.fit.fit_law import fit_law
+from moejax.fit.influence import deciding
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.claim import check
+from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.effective_params import CHAPTER_002, EffectiveParams, compute_optimal
+from moejax.laws.fewer_factors import FourFactor
+from moejax.laws.five_factor import ZHAO_2025, FiveFactor
+from moejax.laws.five_factor_optima import best_active_experts
+from moejax.laws.law import coefficients
+from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.sparsity import ABNAR_2025, Sparsity
+
+UNPUBLISHED = {
+    DenseToMoe: DenseToMoe(
+        params_scale=400.0,
+        params_exponent=0.34,
+        experts_exponent=0.1,
+        tokens_scale=410.0,
+        tokens_exponent=0.28,
+        irreducible=1.7,
+    ),
+    FourFactor: FourFactor(**{name: v for name, v in coefficients(ZHAO_2025).items() if not name.startswith("shared")}),
+    MarginalActive: MarginalActive(active_scale=30.0, active_exponent=0.24, active_slope=1e-10, offset=2.0),
+    MarginalExperts: MarginalExperts(experts_slope=0.01, experts_inverse=0.4, offset=2.0),
+    MarginalShared: MarginalShared(shared_square=1.0, shared_slope=-0.6, offset=2.0),
+}
+GIVEN = {
+    "flops": 1e22,
+    "loss": 2.2,
+    "expansion": 8.0,
+    "num_experts": 8.0,
+    "granularity": 4.0,
+    "sparsity": 0.9,
+    "params_total": 1e10,
+    "params_active": 1e9,
+}
+
+
+def published(law):
+    name = next(name for name, known in LAWS.items() if known is law)
+    return UNPUBLISHED[law] if law in UNPUBLISHED else next(iter(PUBLISHED[name].values())).law
+
+
+def every_answer(law):
+    given = {rule.given: {name: GIVEN[name] for name in rule.given} for rule in RULES[law]}
+    found = [answer for known in given.values() for answer in decision_answers(law, known)]
+    return list({answer.title: answer for answer in found}.values())
+
+
+@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
+def test_every_rule_gives_the_answers_it_names_each_a_finite_number_with_its_own_name_and_letter(law):
+    truth, answers = published(law), every_answer(law)
+    wanted = {(name, letter) for rule in RULES[law] for name, letter in rule.gives.items()}
+    assert {(answer.name, answer.symbol) for answer in answers} == wanted
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        assert all(np.isfinite(float(answer.of(truth))) for answer in answers)
+    taken = [name for answer in (*answers, *coefficient_answers(law)) for name in (answer.name, answer.symbol)]
+    of_one_place = {(answer.name, answer.symbol) for answer in (*answers, *coefficient_answers(law))}
+    assert len({name for pair in of_one_place for name in pair}) == 2 * len(of_one_place), taken
+
+
+@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
+def test_every_answer_has_the_slope_that_small_changes_of_the_coefficients_show(law):
+    truth = published(law)
+    values, treedef = jax.tree.flatten(truth)
+    for answer in every_answer(law):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+
+            def at(e_folds, of=answer.of):
+                return of(
+                    jax.tree.unflatten(treedef, [v * (1 + e_folds) for v, e_folds in zip(values, e_folds, strict=True)])
+                )
+
+            direction = np.linspace(0.5, 1.0, len(values))
+            step = 1e-5
+            _, slope = jax.jvp(jax.jit(at), (np.zeros(len(values)),), (direction,))
+            measured = (float(at(step * direction)) - float(at(-step * direction))) / (2 * step)
+            assert float(slope) == pytest.approx(measured, rel=1e-4, abs=1e-12), answer.title
+
+
+def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
+    def leverage(expansion):
+        (answer,) = find(
+            "EL", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": expansion}), EffectiveParams
+        )
+        with jax.enable_x64(True):
+            return float(answer.of(CHAPTER_002))
+
+    assert leverage(1.0) == pytest.approx(1.0, rel=1e-9)
+    assert 1 < leverage(4.0) < leverage(16.0)
+
+
+def test_the_compute_that_a_loss_costs_is_the_budget_whose_best_loss_it_is():
+    given = {"flops": 1e22, "expansion": 8.0}
+    with jax.enable_x64(True):
+        (best,) = find("L*", decision_answers(EffectiveParams, given), EffectiveParams)
+        loss = float(best.of(CHAPTER_002))
+        (cost,) = decision_answers(EffectiveParams, {"loss": loss, "expansion": 8.0})
+        assert float(cost.of(CHAPTER_002)) == pytest.approx(1e22, rel=1e-9)
+
+
+def test_sizes_at_a_budget_are_those_of_the_claim_that_a_search_confirms():
+    with jax.enable_x64(True):
+        claim = compute_optimal(CHAPTER_002, 1e22, 8.0)
+        assert check(claim).holds
+        (size,) = find("N_act*", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": 8.0}), EffectiveParams)
+        assert float(size.of(CHAPTER_002)) == pytest.approx(float(claim.value["params_active"]), rel=1e-12)
+
+
+def test_abnars_sizes_spend_the_budget_at_the_sparsity():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        found = {
+            answer.symbol: float(answer.of(ABNAR_2025))
+            for answer in decision_answers(Sparsity, {"flops": 1e20, "sparsity": 0.9})
+        }
+    assert 6 * found["N_a*"] * found["D*"] == pytest.approx(1e20, rel=1e-12)
+    assert found["N_a*"] == pytest.approx(0.1 * found["N*"], rel=1e-12)
+
+
+def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
+    found = {answer.symbol: answer for answer in decision_answers(FiveFactor)}
+    assert set(found) == {"G*", "S*"}
+    assert found["G*"].of(ZHAO_2025) == best_active_experts(ZHAO_2025)
+    assert decision_answers(Chinchilla) == []
+
+
+@pytest.mark.parametrize(
+    ("law", "given", "words"),
+    [
+        (
+            Chinchilla,
+            {"expansion": 8.0},
+            r"decides nothing by expansion.*--decide flops=…: optimal_params_active \(N\*\)",
+        ),
+        (Chinchilla, {"flops": 1e22, "expansion": 8.0}, "decides nothing by expansion"),
+        (Chinchilla, {"flops": -1.0}, "flops is -1; give a positive number"),
+        (EffectiveParams, {"flops": 1e22, "expansion": 0.5}, "at least 1"),
+        (Sparsity, {"flops": 1e22, "sparsity": 1.5}, "below 1"),
+        (LAWS["kaplan"], {"flops": 1e22}, "Kaplan decides nothing by itself"),
+    ],
+)
+def test_what_decides_nothing_is_a_sentence_with_what_would(law, given, words):
+    with pytest.raises(ValueError, match=words):
+        decision_answers(law, given)
+
+
+def test_a_name_that_is_not_known_lists_the_known_ones():
+    answers = [*coefficient_answers(Chinchilla), *decision_answers(Chinchilla, {"flops": 1e22})]
+    with pytest.raises(ValueError, match=r"nearest are tokens_exponent.*irreducible \(E\).*optimal_tokens \(D\*\)"):
+        find("tokens_exponnt", answers, Chinchilla)
+    assert [answer.name for answer in find("beta", answers, Chinchilla)] == ["tokens_exponent"]
+
+
+def test_a_run_is_described_by_what_the_law_reads():
+    with pytest.raises(ValueError, match="also give tokens"):
+        predicted_answer(Chinchilla, {"params_active": 1e9})
+    with pytest.raises(ValueError, match="A design has no size"):
+        predicted_answer(Chinchilla, {"size": 1e9})
+
+
+def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_reaches():
+    answers = decision_answers(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
+    resampled = bootstrap(RESULT, RUNS, 200)
+    found = decide(RESULT, RUNS, answers, resampled=resampled)
+    for one in found:
+        assert one.interval.low < one.value < one.interval.high
+        assert one.error == pytest.approx(one.interval.deviation, rel=0.5)
+    text = table(found, RUNS)
+    assert "decided at flops = 1e+25, expansion = 8" in text
+    assert "Beyond the largest fitted run" in text
+    assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
+
+
+def test_a_loss_that_no_compute_reaches_has_no_cost():
+    found = decide(RESULT, RUNS, decision_answers(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
+    assert "no answer" in table(found, RUNS)
+    assert to_json(found)[0]["value"] is None
+
+
+def test_an_answer_that_no_coefficient_moves_is_at_a_bound_of_its_search():
+    answer = dataclasses.replace(decision_answers(FiveFactor)[0], of=lambda law: 0.999 + 0 * law.irreducible)
+    (found,) = decide(RESULT, RUNS, [answer])
+    assert "at a bound" in table([found], RUNS)
+    assert to_json([found])[0]["standard_error"] is None
+
+
+def test_the_runs_that_decide_are_those_without_which_the_fit_answers_otherwise():
+    loss = np.array(RUNS.loss)
+    loss[np.argmax(RUNS.design.tokens)] *= 1.2
+    runs = dataclasses.replace(RUNS, loss=loss)
+    result = fit_law(Chinchilla, runs)
+    found = deciding(result, runs, lambda law: law.tokens_exponent)
+    assert len(found.runs) == 3
+    kept = ~np.isin(np.arange(len(runs)), found.runs)
+    again = fit_law(Chinchilla, runs.only(kept))
+    assert found.without_all == pytest.approx(again.coefficients["tokens_exponent"], rel=1e-5)
+    text = found.text("beta", ["a", "b", "c"])
+    assert "without a it is" in text
+    assert "without all of these" in text
