@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,38 @@ def whole(path: Path) -> Iterator[Path]:
             os.close(folder)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yields an empty folder to fill; afterwards ``path`` is all of it. Whatever happens before, there is no ``path``.
+
+    Raises:
+      ValueError: ``path`` is there already, or another process is filling it.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} is there already; choose another --out, or remove it.")
+    path = path.absolute()
+    partial = path.with_name(f".{path.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    with only_writer(partial, patience_seconds=0.0):
+        try:
+            # What a process that was killed has left is of no use.
+            _empty(partial, keep=".lock")
+            yield partial
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        (partial / ".lock").unlink()
+        partial.replace(path)
+
+
+def _empty(folder: Path, keep: str) -> None:
+    for child in folder.iterdir():
+        if child.is_dir():
+            shutil.rmtree(child)
+        elif child.name != keep:
+            child.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,13 +15,17 @@ MAY_IMPORT = {
     "routing": {"routing"} | BASE,
     "laws": {"laws"} | BASE,
     "model": {"model", "routing"} | BASE,
+    "weights": {"weights", "model", "routing"} | BASE,
+    "huggingface": {"huggingface", "weights", "model", "routing"} | BASE,
     "fit": {"fit", "laws"} | BASE,
     "data": {"data"} | BASE,
-    "train": {"train", "data", "model", "routing", "laws"} | BASE,
+    "train": {"train", "data", "weights", "model", "routing", "laws"} | BASE,
     "study": {"study", "train", "data", "fit", "laws", "model"} | BASE,
     "report": {"report", "study", "train", "fit", "laws"} | BASE,
     "reproduce": {"reproduce", "fit", "model", "laws"} | BASE,
-    "cli": {"cli", "report", "reproduce", "study", "train", "data", "fit", "model", "routing", "laws"} | BASE,
+    "cli": {"cli", "report", "reproduce", "study", "train", "huggingface", "weights", "data"}
+    | {"fit", "model", "routing", "laws"}
+    | BASE,
     "__main__": {"cli"} | BASE,
 }
 """The parts of moejax that each part may import: docs/architecture.md as a table."""

@@ -1,0 +1,131 @@
+"""A checkpoint folder of transformers: its config.json, and its safetensors files, of which only headers are read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.family import Family
+from moejax.huggingface.tie import Pair
+from moejax.weights.folder import FLOATS, some
+from moejax.weights.safetensors import Kind, TensorFile
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+class Checkpoint:
+    """The tensors of a folder by name, in whichever file they are."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._files = [TensorFile(path) for path in _files(folder)]
+        self._of = {name: file for file in self._files for name in file.kinds}
+        self.kinds: dict[str, Kind] = {name: kind for file in self._files for name, kind in file.kinds.items()}
+
+    def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
+        """A tensor, or the part of it at ``index`` of its first axes."""
+        return self._of[name].read(name, index)
+
+    def check(self, pairs: Iterable[Pair], family: Family, num_layers: int) -> list[str]:
+        """Raise ``ValueError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
+
+        Returns the names of tensors that are known not to belong to the model.
+        """
+        expected = {pair.theirs: pair.whole for pair in pairs}
+        missing = sorted(expected.keys() - self.kinds.keys())
+        if missing:
+            raise ValueError(
+                f"{self.folder} lacks {len(missing)} tensors that a {family.name} of its {CONFIG} has: "
+                f"{some(missing)}. A file may be missing, or {CONFIG} is of another model."
+            )
+        extra = sorted(self.kinds.keys() - expected.keys())
+        left_out = [name for name in extra if _no_part(name, family, num_layers)]
+        extra = [name for name in extra if name not in left_out]
+        if extra:
+            raise ValueError(
+                f"{self.folder} has {len(extra)} tensors that a {family.name} of its {CONFIG} does not have: "
+                f"{some(extra)}. Nothing is left out silently; {CONFIG} may be of another model."
+            )
+        for name, shape in expected.items():
+            kind = self.kinds[name]
+            if kind.shape != shape:
+                raise ValueError(
+                    f"{self.folder}: {name} has the shape {list(kind.shape)}; by {CONFIG} it must have {list(shape)}."
+                )
+            if kind.dtype not in FLOATS.values():
+                raise ValueError(
+                    f"{self.folder}: {name} is {kind.dtype}; moejax reads {', '.join(FLOATS)}. Save the checkpoint in "
+                    f"one of them with transformers first."
+                )
+        return left_out
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for file in self._files:
+            file.close()
+
+
+def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
+    """The family of a checkpoint and its config.json.
+
+    Raises:
+      ValueError: no folder of transformers, a family that moejax does not know, or quantised weights.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{folder} is no folder of a Hugging Face checkpoint: it has no {CONFIG}.")
+    try:
+        config = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}); fetch it again.") from error
+    name = config.get("model_type") if isinstance(config, dict) else None
+    family = FAMILIES.get(str(name))
+    if family is None:
+        raise ValueError(
+            f"{path}: model_type {name!r} is no family that moejax reads; known are {', '.join(FAMILIES)}."
+        )
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise ValueError(
+            f"{path}: the weights are quantised ({method}); moejax reads {', '.join(FLOATS)}. Load the checkpoint with "
+            f"transformers, dequantised, and save it again."
+        )
+    return family, config
+
+
+def _files(folder: Path) -> list[Path]:
+    index, single = folder / INDEX, folder / SINGLE
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{index} cannot be read ({error}); fetch it again.") from error
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ValueError(
+                f"{folder} is not whole: {INDEX} names {some(missing)}, which is not there; fetch it again."
+            )
+        return [folder / name for name in names]
+    if single.is_file():
+        return [single]
+    pickled = sorted(path.name for path in folder.glob("*.bin"))
+    remedy = f" It has {pickled[0]}, a pickle: load it with transformers and save it again." if pickled else ""
+    raise ValueError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
+
+
+def _no_part(name: str, family: Family, num_layers: int) -> bool:
+    """Whether a tensor is none of the model's: a table that old releases saved, or a module after the last layer."""
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    after = family.further_layers and layer is not None and int(layer[1]) >= num_layers
+    return after or name.endswith(".rotary_emb.inv_freq")

@@ -1,0 +1,98 @@
+"""A family of published models: how its ``config.json`` and its tensors are an Architecture and its parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.config import build
+from moejax.huggingface.aspect import Aspect
+from moejax.huggingface.canonical import canonical
+from moejax.huggingface.options import INERT, Options
+from moejax.huggingface.tie import Tie
+from moejax.model import transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What distinguishes one family; the same table is read in both directions."""
+
+    name: str
+    """``model_type`` of its config.json."""
+    model_class: str
+    """Its class in transformers."""
+    fields: Mapping[str, str]
+    """Options, and the field of an Architecture that each of them is."""
+    always: Mapping[str, Any]
+    """Fields of an Architecture that are the same in all models of the family."""
+    demanded: Mapping[str, Any]
+    """Options of which one value is computed."""
+    defaults: Mapping[str, Any]
+    """What transformers assumes for options that are not in the file."""
+    aspects: tuple[Aspect, ...]
+    """Options that are fields only together."""
+    ties: Callable[[Architecture], list[Tie]]
+    inert: frozenset[str] = frozenset()
+    """Options without a say in what the model computes, beside those of every family."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of options."""
+    further_layers: bool = False
+    """Whether layers after the last are other modules, which are not read."""
+
+    def architecture(self, config: Mapping[str, Any], where: str = "config.json") -> Architecture:
+        """The architecture that a config.json describes.
+
+        Raises:
+          ValueError: an option is missing or of a wrong kind, or changes the function to one that moejax lacks.
+        """
+        given = {self.aliases.get(name, name): value for name, value in config.items()}
+        options = Options(given, self.defaults, where)
+        for name, only in self.demanded.items():
+            options.demand(name, only)
+        values = {name: options.take(option, _KINDS[name]) for option, name in self.fields.items()}
+        for aspect in self.aspects:
+            values |= aspect.read(options)
+        options.finish(INERT | self.inert)
+        architecture = build(Architecture, {**self.always, **values, "rope_scaling": None}, where)
+        architecture = architecture.replace(rope_scaling=values.get("rope_scaling"))
+        transformer.check(architecture)
+        return architecture
+
+    def config(self, architecture: Architecture) -> dict[str, Any]:
+        """The config.json of an architecture: what decides its function, and no more.
+
+        Raises:
+          ValueError: a model of this family cannot compute it; names the fields.
+        """
+        written = self._options(architecture)
+        try:
+            back = self.architecture(written, "the options it would have")
+        except ValueError as error:
+            raise ValueError(f"{self.name} cannot express this architecture: {error}") from error
+        ours, theirs = canonical(architecture), canonical(back)
+        if theirs.balance_bias and not ours.balance_bias:
+            # A bias of zeros says the same.
+            theirs = theirs.replace(balance_bias=False)
+        different = [
+            f"{f.name} = {getattr(ours, f.name)!r} (there {getattr(theirs, f.name)!r})"
+            for f in dataclasses.fields(Architecture)
+            if getattr(ours, f.name) != getattr(theirs, f.name)
+        ]
+        if different:
+            raise ValueError(f"{self.name} cannot express {', '.join(different)}.")
+        return {"model_type": self.name, "architectures": [self.model_class], **written}
+
+    def _options(self, architecture: Architecture) -> dict[str, Any]:
+        options = {option: getattr(architecture, name) for option, name in self.fields.items()}
+        for aspect in self.aspects:
+            options |= aspect.write(architecture)
+        return options | dict(self.demanded)
+
+
+_HINTS = typing.get_type_hints(Architecture)
+_KINDS = {name: {Any: int, float: float | int}.get(hint, hint) for name, hint in _HINTS.items()}
+"""Kinds of the fields of an Architecture, those that are numbers of something being whole."""

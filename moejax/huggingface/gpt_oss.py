@@ -1,0 +1,82 @@
+"""gpt-oss: attention sinks and alternating windows, biases everywhere, experts with a clamped SwiGLU.
+
+Its gate and up projections are one tensor of all experts, their columns alternating. The published checkpoints are in
+MXFP4; moejax reads the bfloat16 form that transformers writes.
+"""
+
+from __future__ import annotations
+
+from moejax.architecture import Architecture
+from moejax.huggingface.common_ties import ATTENTION, LAYER, MODEL
+from moejax.huggingface.family import Family
+from moejax.huggingface.head_options import BIASES, HEADS
+from moejax.huggingface.rope_options import ROPE_ALWAYS_WRITTEN
+from moejax.huggingface.tie import Tie
+from moejax.huggingface.window_options import ALTERNATING_WINDOWS
+
+
+def _ties(architecture: Architecture) -> list[Tie]:
+    both = 2 * architecture.expert_hidden
+    gate_up = ("feed_forward.gate", "feed_forward.up")
+    gate_up_bias = ("feed_forward.gate_bias", "feed_forward.up_bias")
+    mlp = LAYER + "mlp."
+    return [
+        *MODEL,
+        *ATTENTION,
+        Tie(mlp + "router.weight", "router embed", ("feed_forward.router",)),
+        Tie(mlp + "router.bias", "router", ("feed_forward.router_bias",)),
+        Tie(mlp + "experts.gate_up_proj", "expert embed *", gate_up, alternating=both),
+        Tie(mlp + "experts.gate_up_proj_bias", "expert *", gate_up_bias, alternating=both),
+        Tie(mlp + "experts.down_proj", "expert hidden embed", ("feed_forward.down",)),
+        Tie(mlp + "experts.down_proj_bias", "expert embed", ("feed_forward.down_bias",)),
+    ]
+
+
+GPT_OSS = Family(
+    name="gpt_oss",
+    model_class="GptOssForCausalLM",
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "model_dim",
+        "num_hidden_layers": "num_layers",
+        "num_local_experts": "num_experts",
+        "num_experts_per_tok": "top_k",
+        "intermediate_size": "expert_hidden",
+        "rms_norm_eps": "norm_epsilon",
+        "tie_word_embeddings": "tied_embeddings",
+    },
+    always={
+        "router": "topk_softmax",
+        "router_bias": True,
+        "expert_bias": True,
+        "activation": "clamped_swiglu",
+        "attention_sinks": True,
+    },
+    demanded={"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    defaults={
+        "head_dim": 64,
+        "num_key_value_heads": 8,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "attention_bias": True,
+        "sliding_window": 128,
+        "layer_types": None,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150_000.0,
+        "rope_scaling": None,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "tie_word_embeddings": False,
+    },
+    aspects=(HEADS, BIASES, ROPE_ALWAYS_WRITTEN, ALTERNATING_WINDOWS),
+    # The length of its first training, which the rotary scaling has, and another name of num_experts_per_tok.
+    inert=frozenset({"initial_context_length", "experts_per_token"}),
+    aliases={"num_experts": "num_local_experts"},
+    ties=_ties,
+)

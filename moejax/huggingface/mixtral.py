@@ -1,0 +1,43 @@
+"""Mixtral: grouped-query attention, every layer a mixture whose gates sum to 1."""
+
+from __future__ import annotations
+
+from moejax.huggingface.common_ties import ATTENTION, MODEL, experts
+from moejax.huggingface.family import Family
+from moejax.huggingface.head_options import HEADS
+from moejax.huggingface.rope_options import ROPE
+from moejax.huggingface.window_options import ONE_WINDOW
+
+MIXTRAL = Family(
+    name="mixtral",
+    model_class="MixtralForCausalLM",
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "model_dim",
+        "num_hidden_layers": "num_layers",
+        "num_local_experts": "num_experts",
+        "num_experts_per_tok": "top_k",
+        "intermediate_size": "expert_hidden",
+        "rms_norm_eps": "norm_epsilon",
+        "tie_word_embeddings": "tied_embeddings",
+    },
+    always={"router": "softmax_topk", "normalise_gates": True},
+    demanded={"hidden_act": "silu"},
+    defaults={
+        "head_dim": None,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "rope_scaling": None,
+        "rope_parameters": None,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+    },
+    aspects=(HEADS, ROPE, ONE_WINDOW),
+    # Noise while transformers trains.
+    inert=frozenset({"router_jitter_noise"}),
+    aliases={"num_experts": "num_local_experts"},
+    ties=lambda architecture: [*MODEL, *ATTENTION, *experts("block_sparse_moe", gate="w1", up="w3", down="w2")],
+)

@@ -1,0 +1,56 @@
+"""Qwen3-MoE: queries and keys normalised within each head, no shared expert."""
+
+from __future__ import annotations
+
+from moejax.huggingface.common_ties import ATTENTION, MODEL, QK_NORM, experts, feed_forward
+from moejax.huggingface.dense_layer_options import DENSE_LAYERS
+from moejax.huggingface.family import Family
+from moejax.huggingface.head_options import BIASES, HEADS
+from moejax.huggingface.rope_options import ROPE
+from moejax.huggingface.window_options import SWITCHED_WINDOW
+
+QWEN3_MOE = Family(
+    name="qwen3_moe",
+    model_class="Qwen3MoeForCausalLM",
+    fields={
+        "vocab_size": "vocab_size",
+        "hidden_size": "model_dim",
+        "num_hidden_layers": "num_layers",
+        "num_experts": "num_experts",
+        "num_experts_per_tok": "top_k",
+        "moe_intermediate_size": "expert_hidden",
+        "norm_topk_prob": "normalise_gates",
+        "rms_norm_eps": "norm_epsilon",
+        "tie_word_embeddings": "tied_embeddings",
+    },
+    always={"router": "softmax_topk", "qk_norm": True},
+    demanded={"hidden_act": "silu"},
+    defaults={
+        "head_dim": None,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        "rope_scaling": None,
+        "rope_parameters": None,
+        "tie_word_embeddings": False,
+    },
+    aspects=(HEADS, BIASES, ROPE, DENSE_LAYERS, SWITCHED_WINDOW),
+    # The window, where there is one, is in every layer.
+    inert=frozenset({"max_window_layers"}),
+    aliases={"num_local_experts": "num_experts"},
+    ties=lambda architecture: [
+        *MODEL,
+        *ATTENTION,
+        *QK_NORM,
+        *feed_forward("mlp", "feed_forward"),
+        *experts("mlp"),
+    ],
+)

@@ -1,0 +1,146 @@
+"""moejax's weights to checkpoints of transformers: one tensor, or one expert of it, in memory at a time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.folder import whole_folder, write_json
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE
+from moejax.huggingface.conversion import ORIGIN, Converted, Progress, cast, check_room, types
+from moejax.huggingface.family import Family
+from moejax.huggingface.tie import Pair, pairs
+from moejax.weights.folder import FLOATS, open_weights, read_architecture
+from moejax.weights.parameters import BALANCE_BIAS
+from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
+from moejax.weights.tokenizer_files import carry_tokenizer
+
+
+def to_huggingface(
+    source: Path,
+    out: Path,
+    *,
+    family: str | None = None,
+    dtype: str | None = None,
+    shard_bytes: int = 5_000_000_000,
+    progress: Progress = lambda done, total, name: None,
+) -> Converted:
+    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` where tensors allow.
+
+    ``family`` is a key of ``FAMILIES``; None for the one the weights came from, else the first that can.
+
+    Raises:
+      ValueError: the weights are not whole, or no family, or not this one, can express their architecture.
+    """
+    architecture = read_architecture(source)
+    origin = _origin(source)
+    chosen, config = _choose(architecture, family or origin.get("model_type"))
+    # Every family that has the bias has room for one of zeros.
+    there = architecture.replace(balance_bias=architecture.balance_bias or chosen.always.get("balance_bias", False))
+    found = pairs(there, chosen.ties(there))
+    with open_weights(source, architecture) as file, whole_folder(out) as partial:
+        stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
+            {} if architecture.balance_bias else {BALANCE_BIAS: FLOATS["float32"]}
+        )
+        dtypes = types(((pair.theirs, stored[name]) for pair in found for name, _ in pair.ours), dtype)
+        kinds = {pair.theirs: Kind(dtypes[pair.theirs], pair.whole) for pair in found}
+        total = sum(kind.nbytes for kind in kinds.values())
+        check_room(partial, total)
+        shards = _shards(kinds, shard_bytes)
+        _write_shards(partial, shards, kinds, found, file, lambda done, name: progress(done, total, name))
+        if len(shards) > 1:
+            where = {name: shard for shard, names in shards.items() for name in names}
+            write_json(partial / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+        longest = {"max_position_embeddings": _longest(architecture)}
+        carried = origin.get("options", {}) if origin.get("model_type") == chosen.name else {}
+        named = {"torch_dtype": _most_common(kinds)}
+        write_json(partial / CONFIG, {**longest, **carried, **config, **named})
+        files = carry_tokenizer(source, partial)
+    return Converted(chosen.name, architecture, len(kinds), total, tuple(files), ())
+
+
+def _write_shards(
+    folder: Path,
+    shards: Mapping[str, list[str]],
+    kinds: Mapping[str, Kind],
+    found: Iterable[Pair],
+    file: TensorFile,
+    progress: Callable[[int, str], None],
+) -> None:
+    of_name: dict[str, list[Pair]] = {}
+    for pair in found:
+        of_name.setdefault(pair.theirs, []).append(pair)
+    done = 0
+    for shard, names in shards.items():
+        with TensorFileWriter(folder / shard, {name: kinds[name] for name in names}, {"format": "pt"}) as writer:
+            for pair in (pair for name in names for pair in of_name[name]):
+                progress(done, pair.theirs)
+                ours = [_read(file, name, index, pair) for name, index in pair.ours]
+                array = cast(pair.to_theirs(ours), kinds[pair.theirs].dtype, pair.theirs)
+                writer.write(pair.theirs, pair.index, array)
+                done += array.nbytes
+
+
+def _read(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np.ndarray:
+    if name == BALANCE_BIAS and name not in file.kinds:
+        return np.zeros(pair.whole, np.float32)
+    return file.read(name, index)
+
+
+def _choose(architecture: Architecture, name: str | None) -> tuple[Family, dict[str, Any]]:
+    if name is not None:
+        if name not in FAMILIES:
+            raise ValueError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
+        return FAMILIES[name], FAMILIES[name].config(architecture)
+    reasons = []
+    for family in FAMILIES.values():
+        try:
+            return family, family.config(architecture)
+        except ValueError as error:
+            reasons.append(str(error))
+    raise ValueError("No family of transformers computes this architecture:\n  " + "\n  ".join(reasons))
+
+
+def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]:
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, kind in kinds.items():
+        if kind.nbytes > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(name)
+        room -= kind.nbytes
+    if len(shards) == 1:
+        return {SINGLE: shards[0]}
+    count = len(shards)
+    return {f"model-{i:05}-of-{count:05}.safetensors": names for i, names in enumerate(shards, start=1)}
+
+
+def _origin(folder: Path) -> dict[str, Any]:
+    path = folder / ORIGIN
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); remove it, or convert again.") from error
+
+
+def _longest(architecture: Architecture) -> int:
+    """Positions that a model is said to be good for where nothing better is known."""
+    scaling = architecture.rope_scaling
+    return 4096 if scaling is None else round(scaling.factor * scaling.original_length) or 4096
+
+
+def _most_common(kinds: Mapping[str, Kind]) -> str:
+    sizes: Counter[np.dtype] = Counter()
+    for kind in kinds.values():
+        sizes[kind.dtype] += kind.nbytes
+    return next(name for name, dtype in FLOATS.items() if dtype == sizes.most_common(1)[0][0])

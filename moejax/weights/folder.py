@@ -1,0 +1,142 @@
+"""moejax's own weights: a folder with ``architecture.json``, ``weights.safetensors`` and the tokenizer's files.
+
+The file holds the stacked arrays of ``moejax.weights.parameters`` under their dotted names, each in the type it was
+stored in, float32, bfloat16 or float16. One file, whatever its size, since tensors are read by position.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.config import build, dump
+from moejax.folder import whole_folder, write_json
+from moejax.model import transformer
+from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
+
+ARCHITECTURE = "architecture.json"
+WEIGHTS = "weights.safetensors"
+
+FLOATS = {"float32": DTYPES["F32"], "bfloat16": DTYPES["BF16"], "float16": DTYPES["F16"]}
+"""Types of weights, by the names people know them by."""
+
+
+class Weights(NamedTuple):
+    """A model that can be computed."""
+
+    architecture: Architecture
+    params: dict[str, Any]
+    """Nested dict of float32 arrays."""
+    balance_bias: jax.Array | None
+    """Float32[mixture layers, experts], or None."""
+
+
+def load_weights(folder: Path | str) -> Weights:
+    """The weights of a folder in float32, whatever they are stored in.
+
+    Raises:
+      ValueError: the folder holds no weights, or not those of its architecture.
+    """
+    folder = Path(folder)
+    architecture = read_architecture(folder)
+    with open_weights(folder, architecture) as file:
+        arrays = {name: jnp.asarray(file.read(name).astype(np.float32, copy=False)) for name in file.kinds}
+    balance_bias = arrays.pop(BALANCE_BIAS, None)
+    return Weights(architecture, nested(arrays), balance_bias)
+
+
+def save_weights(
+    folder: Path | str, architecture: Architecture, params: Mapping[str, Any], balance_bias: Any = None
+) -> None:
+    """Write a folder that ``load_weights`` reads; it appears when all of it is there.
+
+    Raises:
+      ValueError: the folder is there already.
+    """
+    arrays = dict(flat(params)) | ({} if balance_bias is None else {BALANCE_BIAS: balance_bias})
+    kinds = {name: Kind(np.dtype(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
+    with whole_folder(Path(folder)) as partial, weights_writer(partial, architecture, kinds) as file:
+        for name, array in arrays.items():
+            file.write(name, (), np.asarray(array))
+
+
+def is_weights(folder: Path) -> bool:
+    """Whether a folder holds weights of this kind."""
+    return (folder / ARCHITECTURE).is_file() and (folder / WEIGHTS).is_file()
+
+
+def read_architecture(folder: Path) -> Architecture:
+    """The architecture of a folder of weights, checked.
+
+    Raises:
+      ValueError: it holds none, or one that cannot be built.
+    """
+    for name in (ARCHITECTURE, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} is no folder of weights: it has no {name}; write one with moejax convert.")
+    path = folder / ARCHITECTURE
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}); write it again with moejax convert.") from error
+    architecture = build(Architecture, found, str(path))
+    transformer.check(architecture)
+    return architecture
+
+
+def open_weights(folder: Path, architecture: Architecture) -> TensorFile:
+    """The file of a folder of weights, its tensors those of ``architecture``.
+
+    Raises:
+      ValueError: tensors are missing, too many, or of another shape or type.
+    """
+    file = TensorFile(folder / WEIGHTS)
+    try:
+        _check(file, architecture)
+    except ValueError:
+        file.close()
+        raise
+    return file
+
+
+def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str, Kind]) -> TensorFileWriter:
+    """The file of weights in a new folder, to be filled; writes the architecture beside it."""
+    known = {name: parameter.shape for name, parameter in parameters(architecture).items()}
+    given = {name: kind.shape for name, kind in kinds.items()}
+    if known != given:
+        different = sorted(name for name in known.keys() | given.keys() if known.get(name) != given.get(name))
+        raise ValueError(f"The arrays {', '.join(different[:5])} are not those of the architecture.")
+    write_json(folder / ARCHITECTURE, dump(architecture))
+    return TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"})
+
+
+def _check(file: TensorFile, architecture: Architecture) -> None:
+    known, found = parameters(architecture), file.kinds
+    for what, names in (("lacks", known.keys() - found.keys()), ("has", found.keys() - known.keys())):
+        if names:
+            raise ValueError(
+                f"{file.path} is of another architecture than {ARCHITECTURE} beside it: it {what} "
+                f"{some(sorted(names))}. Restore the file that belongs to it, or convert again."
+            )
+    for name, kind in found.items():
+        if kind.shape != known[name].shape:
+            raise ValueError(
+                f"{file.path} is of another architecture than {ARCHITECTURE} beside it: {name} has the shape "
+                f"{list(kind.shape)} and must have {list(known[name].shape)}."
+            )
+        if kind.dtype not in FLOATS.values():
+            raise ValueError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")
+
+
+def some(names: list[str], most: int = 5) -> str:
+    """The first names of a list, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

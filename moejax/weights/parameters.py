@@ -1,0 +1,54 @@
+"""The parameters of an architecture under flat names, with their shapes and axes: the same everywhere on disk."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from moejax.architecture import Architecture
+from moejax.model import transformer
+
+BALANCE_BIAS = "mixture_layers.feed_forward.balance_bias"
+"""Name of the balance bias, which is no parameter and travels beside them."""
+
+
+class Parameter(NamedTuple):
+    """What is known of a stacked array before there is one."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """Logical names, as in ``moejax.model.sharding``."""
+
+
+@functools.lru_cache(maxsize=16)
+def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
+    """Every stacked array by its dotted name, and the balance bias of an architecture that has one."""
+    shapes = dict(flat(transformer.abstract_params(architecture)))
+    axes = dict(flat(transformer.param_axes(architecture)))
+    found = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
+    if architecture.balance_bias:
+        shape = (sum(architecture.has_experts), architecture.num_experts)
+        found[BALANCE_BIAS] = Parameter(shape, ("layers", "router"))
+    return found
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dicts, with their dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts from dotted names."""
+    tree: dict[str, Any] = {}
+    for name, value in leaves.items():
+        *groups, last = name.split(".")
+        here = tree
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[last] = value
+    return tree

@@ -1,0 +1,187 @@
+"""The safetensors format: eight bytes with the header's length, a JSON header, and the tensors one after another.
+
+Tensors are read and written by position, never mapped, so that memory is what is asked for and not what was touched.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+"""Types by their name in a header."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LONGEST_HEADER = 100_000_000
+
+
+class Kind(NamedTuple):
+    """Type and shape of a tensor."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class TensorFile:
+    """A safetensors file whose header has been read and whose tensors have not."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file = path.open("rb", buffering=0)
+        header, self._begin = _read_header(self._file.fileno(), path)
+        self.metadata: dict[str, str] = header.pop("__metadata__", {})
+        self._tensors = {name: _placed(entry, name, path) for name, entry in header.items()}
+        end = self._begin + max((begin + kind.nbytes for kind, begin in self._tensors.values()), default=0)
+        if os.fstat(self._file.fileno()).st_size < end:
+            raise ValueError(
+                f"{path} ends before its last tensor, at {os.fstat(self._file.fileno()).st_size:,} of {end:,} bytes; "
+                f"it was not copied or downloaded whole: fetch it again."
+            )
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Type and shape of every tensor."""
+        return {name: kind for name, (kind, _) in self._tensors.items()}
+
+    def read(self, name: str, index: tuple[int, ...] = ()) -> np.ndarray:
+        """A tensor, or the part of it at ``index`` of its first axes."""
+        kind, begin = self._tensors[name]
+        part, offset = _part(kind, index)
+        array = np.empty(part.shape, part.dtype)
+        _read(self._file.fileno(), _bytes(array), self._begin + begin + offset, self.path)
+        return array
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class TensorFileWriter:
+    """A safetensors file of known tensors, whose header is written first and whose tensors come in any order."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None = None):
+        self._places: dict[str, tuple[Kind, int]] = {}
+        header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+        end = 0
+        # Wide types first, so that every tensor is aligned to its own type.
+        for name, kind in sorted(kinds.items(), key=lambda item: -item[1].dtype.itemsize):
+            self._places[name] = (kind, end)
+            header[name] = {
+                "dtype": _NAMES[kind.dtype],
+                "shape": list(kind.shape),
+                "data_offsets": [end, end + kind.nbytes],
+            }
+            end += kind.nbytes
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._begin = 8 + len(text)
+        self._file = path.open("wb", buffering=0)
+        _write(self._file.fileno(), memoryview(len(text).to_bytes(8, "little") + text), 0)
+        os.truncate(self._file.fileno(), self._begin + end)
+
+    def write(self, name: str, index: tuple[int, ...], array: np.ndarray) -> None:
+        """Put a tensor, or the part of it at ``index`` of its first axes, in its place."""
+        kind, begin = self._places[name]
+        part, offset = _part(kind, index)
+        assert array.shape == part.shape, f"{name}{list(index)} has the shape {part.shape}, not {array.shape}"
+        array = np.ascontiguousarray(array.astype(part.dtype, copy=False))
+        _write(self._file.fileno(), _bytes(array), self._begin + begin + offset)
+
+    def close(self) -> None:
+        """Wait until everything is on the disk."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> TensorFileWriter:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def _read_header(file: int, path: Path) -> tuple[dict, int]:
+    length = int.from_bytes(os.pread(file, 8, 0), "little")
+    if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file).st_size - 8):
+        raise ValueError(f"{path} is no safetensors file, or only the beginning of one; fetch it again.")
+    text = bytearray(length)
+    _read(file, memoryview(text), 8, path)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is no safetensors file: its header is not JSON; fetch it again.")
+    return header, 8 + length
+
+
+def _placed(entry: dict, name: str, path: Path) -> tuple[Kind, int]:
+    try:
+        kind = Kind(DTYPES[entry["dtype"]], tuple(map(int, entry["shape"])))
+        begin, end = map(int, entry["data_offsets"])
+    except (KeyError, TypeError, ValueError) as error:
+        given = entry.get("dtype") if isinstance(entry, dict) else entry
+        raise ValueError(f"{path}: the header's entry for {name} cannot be read (type {given!r}).") from error
+    if begin < 0 or end - begin != kind.nbytes:
+        raise ValueError(
+            f"{path}: {name} has {end - begin} bytes in the header, and {kind.nbytes} by type and shape; the file is "
+            f"damaged: fetch it again."
+        )
+    return kind, begin
+
+
+def _part(kind: Kind, index: tuple[int, ...]) -> tuple[Kind, int]:
+    """The part at ``index`` of the first axes, and how many bytes after the tensor's beginning it begins."""
+    part = Kind(kind.dtype, kind.shape[len(index) :])
+    number = 0
+    for i, size in zip(index, kind.shape, strict=False):
+        assert 0 <= i < size, f"index {index} lies outside {kind.shape}"
+        number = number * size + i
+    return part, number * part.nbytes
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _read(file: int, view: memoryview, offset: int, path: Path) -> None:
+    done = 0
+    while done < len(view):
+        count = os.preadv(file, [view[done:]], offset + done)
+        if not count:
+            raise ValueError(f"{path} ends at {offset + done:,} bytes, in the middle of a tensor; fetch it again.")
+        done += count
+
+
+def _write(file: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], offset + done)
