@@ -80,6 +80,8 @@ def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> 
     decisions = decision_answers(law)
     for text in arguments.decide:
         decisions += decision_answers(law, _given(text, "--decide"))
+    # What needs less than is given is asked at the same place by several options.
+    decisions = list({one.title: one for one in decisions}.values())
     predictions = [predicted_answer(law, _given(text, "--predict")) for text in arguments.predict]
     known = [*coefficient_answers(law, fixed), *decisions, *predictions]
     profiles, influences = (

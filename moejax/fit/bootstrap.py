@@ -245,5 +245,8 @@ def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
         if name not in result.fixed:
             lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{found.deviation:>12.4g}   {found}")
     if resampled.unfinished:
-        lines.append(f"! {resampled.unfinished} resamples were stopped before they converged.")
+        lines.append(
+            f"! {resampled.unfinished} resamples were stopped before they converged: intervals of what these runs "
+            f"cannot tell apart are too narrow."
+        )
     return "\n".join(lines)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from moejax import run_table
 from moejax.fit.doubts import doubts, duplicates, rows_in_words
@@ -68,9 +69,9 @@ def read_runs(
     inputs = law if isinstance(law, tuple) else law.inputs
     needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named)
-    for name in {*needed, *FIELDS} & set(frame.columns):
-        frame[name] = run_table.numbers(frame[name], where=named)
-    frame, dropped = _sound(frame, needed, loss, weight, named, drop_invalid)
+    frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
+    frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid)
+    notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
     known = [name for name in FIELDS if name in frame.columns and np.isfinite(frame[name]).all()]
     told_apart_by = list(inputs) or known
     if drop_duplicates:
@@ -159,11 +160,41 @@ def _require(frame: Any, names: Sequence[str], named: str) -> None:
             raise ValueError(f"{named} has no column {name} ({meaning}); {hint}. Name it with --map {name}=COLUMN.")
 
 
+def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """The table with some columns as numbers, text in them as NaN, and what that text is by column."""
+    found, texts = {}, {}
+    for name in names:
+        try:
+            found[name] = run_table.numbers(frame[name])
+        except ValueError:
+            wrong = np.array([not _is_number(value) for value in frame[name]])
+            found[name] = run_table.numbers(frame[name].where(~wrong))
+            texts[name] = f"it holds {frame[name][wrong].iloc[0]!r} in {rows_in_words(frame.index[wrong])}"
+    return frame.assign(**found), texts
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        run_table.numbers(pd.Series([value]))
+    except ValueError:
+        return False
+    return True
+
+
 def _sound(
-    frame: Any, needed: Sequence[str], loss: str, weight: str | None, named: str, drop: bool
+    frame: Any,
+    needed: Sequence[str],
+    loss: str,
+    weight: str | None,
+    texts: Mapping[str, str],
+    named: str,
+    drop: bool,
 ) -> tuple[Any, tuple[str, ...]]:
     """The rows that can be, or an error about those that cannot."""
-    faults = {f"{name} is empty or not finite": ~np.isfinite(frame[name]) for name in needed}
+    faults = {
+        f"{name} is empty or not finite" + (f" ({texts[name]})" if name in texts else ""): ~np.isfinite(frame[name])
+        for name in needed
+    }
     positive = [name for name in (*SIZES, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
     if {"params_active", "params_total"} <= set(frame.columns):

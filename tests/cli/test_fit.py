@@ -293,6 +293,18 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     assert load(tmp_path / "out" / "fit.json").converged
 
 
+def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
+    from argparse import Namespace
+
+    from moejax.cli.fit_answers import asked_of
+    from moejax.laws.five_factor import FiveFactor
+
+    asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
+    found = asked_of(FiveFactor, (), Namespace(predict=[], covariance="sandwich", **asked))
+    assert [answer.symbol for answer in found.decisions] == ["G*", "S*", "r_a*", "N_a*", "D*", "L*"]
+    assert len(found.profiles) == 1
+
+
 def test_the_runs_that_decide_are_named_by_their_rows_in_the_file(table, tmp_path, capsys):
     lines = table.read_text().splitlines()
     size, steps, _, seed = lines[8].split(",")
