@@ -58,6 +58,8 @@ class Isoflops:
     """Best size at every sparsity, by the surfaces (Eq. 3)."""
     curves: tuple[Optimum, ...]
     """The same by a parabola through each sparsity alone (D.4)."""
+    by_law: tuple[Optimum, ...]
+    """The same by Eq. 6, if it was given."""
     sparsities: tuple[Optimum, ...]
     """Best sparsity at round sizes (Eq. 4), if asked for."""
     pairs: tuple[tuple[Optimum, Optimum], ...]
@@ -72,9 +74,8 @@ class Isoflops:
 
     def side_by_side(self) -> list[tuple[Optimum, Optimum]]:
         """Best sizes by surface and by curve, where both were looked for."""
-        curves = {(one.flops, one.held["sparsity"]): one for one in self.curves}
-        keys = [(one.flops, one.held["sparsity"]) for one in self.sizes]
-        return [(one, curves[key]) for one, key in zip(self.sizes, keys, strict=True) if key in curves]
+        curves = at_slices(self.curves)
+        return [(one, curves[key]) for key, one in at_slices(self.sizes).items() if key in curves]
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -85,6 +86,7 @@ class Isoflops:
             "surfaces": [_surface(one) for one in self.surfaces],
             "sizes": [one.to_json() for one in self.sizes],
             "curves": [one.to_json() for one in self.curves],
+            "by_law": [one.to_json() for one in self.by_law],
             "sparsities": [one.to_json() for one in self.sparsities],
             "pairs": [{"size": size.to_json(), "sparsity": sparsity.to_json()} for size, sparsity in self.pairs],
             "trends": [one.to_json() for one in self.trends],
@@ -95,6 +97,7 @@ def analyse(
     symbol: str,
     budgets: Sequence[Budget],
     *,
+    by_law: Sequence[Optimum] = (),
     sparsities: bool = False,
     resamples: int = 100,
     seed: int = 0,
@@ -105,6 +108,7 @@ def analyse(
 
     Args:
       symbol: what the budgets' sizes are, ``N`` or ``N_a``.
+      by_law: best sizes by a law, to stand beside those of the surfaces.
       sparsities: whether to look for the best sparsity too. At a fixed N_a there is none to be expected: a sparser
         model then has more parameters at no cost.
 
@@ -127,6 +131,7 @@ def analyse(
     trends = [
         *_trends(f"{symbol}*", sizes, level),
         *_trends(f"{symbol}* (D.4)", curves, level),
+        *_trends(f"{symbol}* (Eq. 6)", by_law, level),
         *_trends("1-S*", shares, level, of_share=True),
     ]
     return Isoflops(
@@ -135,10 +140,16 @@ def analyse(
         surfaces=surfaces,
         sizes=tuple(sizes),
         curves=tuple(curves),
+        by_law=tuple(by_law),
         sparsities=tuple(shares),
         pairs=tuple(pairs),
         trends=tuple(trends),
     )
+
+
+def at_slices(optima: Iterable[Optimum]) -> dict[tuple[float, float], Optimum]:
+    """Best sizes by their budget and sparsity."""
+    return {(one.flops, one.held["sparsity"]): one for one in optima}
 
 
 def direction(optima: Iterable[Optimum], held: str, what: str = "value") -> tuple[int, int, int]:

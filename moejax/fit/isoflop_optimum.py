@@ -6,9 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
+
+from moejax.fit.bootstrap import interval
 
 AT_AN_END = 1e-6
 """Share of the width, in logarithms, within which a lowest point is the end."""
+
+FLAT = 2
+"""Beside the ends -1 and 1: the surface does not vary along the slice, or the slice is one point."""
+SIZE_ENDS: dict[int, str] = {
+    -1: "the loss rises from {low:.3g} on, the smallest size reached",
+    1: "the loss falls up to {high:.3g}, the largest size reached",
+    FLAT: "the surface does not vary between sizes of {low:.3g} and {high:.3g}",
+}
+"""Why there is no best size where the lowest loss is at the lower end of the sizes, the upper one, or everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,35 @@ class Optimum:
         ends = {name: finite(getattr(self, name)) for name in ("low", "high")}
         known = {"value": self.value, **ends, "determined": self.determined, "loss": self.loss, "why": self.why}
         return {"flops": self.flops, **self.held, **known}
+
+
+def optimum_of(
+    flops: float,
+    held: dict[str, float],
+    values: Float[np.ndarray, " fits"],
+    losses: Float[np.ndarray, " fits"],
+    inside: Bool[np.ndarray, " fits"],
+    why: str,
+    level: float,
+) -> Optimum:
+    """The optimum of the fit to every run, which comes first, with the interval of the fits to resamples.
+
+    Args:
+      inside: where the loss is lowest between the ends.
+      why: why the fit to every run has no optimum; empty if it has one.
+    """
+    if why:
+        return Optimum(flops=flops, held=held, why=why)
+    ends = interval(np.where(inside & np.isfinite(losses), values, np.nan)[1:], level)
+    return Optimum(
+        flops=flops,
+        held=held,
+        value=float(values[0]),
+        low=ends.low,
+        high=ends.high,
+        determined=not ends.says_nothing,
+        loss=float(losses[0]),
+    )
 
 
 def finite(value: float) -> float | None:

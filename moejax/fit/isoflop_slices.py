@@ -12,22 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
-from moejax.fit.bootstrap import interval
-from moejax.fit.isoflop_optimum import Optimum, end
+from moejax.fit.isoflop_optimum import FLAT, SIZE_ENDS, Optimum, end, optimum_of
 from moejax.fit.isoflop_surfaces import Surface
 from moejax.laws.isoflop_surface import best_active_experts_share, best_params_total
 
 JOINT_SPARSITIES = 129
 """Values of log 1/(1-S), over the hull, among which the best of both is sought."""
-FLAT = 2
-"""Beside the ends -1 and 1: the surface does not vary along the slice, or the slice is one point."""
-SIZE_ENDS: dict[int, str] = {
-    -1: "the loss rises from {low:.3g} on, the smallest size reached",
-    1: "the loss falls up to {high:.3g}, the largest size reached",
-    FLAT: "the surface does not vary between sizes of {low:.3g} and {high:.3g}",
-}
 SHARE_ENDS: dict[int, str] = {
     -1: "the loss falls up to a sparsity of {high:.4g}, the highest reached",
     1: "the loss rises from a sparsity of {low:.4g} on, the lowest reached",
@@ -43,8 +34,8 @@ def best_sizes(surface: Surface, level: float = 0.9) -> tuple[Optimum, ...]:
     low, high = _reach(sparsity, size, -np.log1p(-levels))
     logs, losses, ends = _lowest(best_params_total, surface, 1 - levels, low, high)
     return tuple(
-        _optimum(
-            surface,
+        optimum_of(
+            surface.budget.flops,
             {"sparsity": float(at)},
             np.exp(logs[:, i]),
             losses[:, i],
@@ -65,8 +56,8 @@ def best_sparsities(surface: Surface, sizes: Sequence[float], level: float = 0.9
     lowest, highest = _reach(size, sparsity, np.log(held))
     logs, losses, ends = _lowest(best_active_experts_share, surface, held, -highest, -lowest)
     return tuple(
-        _optimum(
-            surface,
+        optimum_of(
+            surface.budget.flops,
             {"params_total": float(at)},
             -np.expm1(logs[:, i]),
             losses[:, i],
@@ -92,8 +83,8 @@ def best_pair(surface: Surface, level: float = 0.9) -> tuple[Optimum, Optimum]:
     why = why or SIZE_ENDS.get(int(size_ends[0]), "").format(low=np.exp(low[best[0]]), high=np.exp(high[best[0]]))
     inside = (share_ends == 0) & (size_ends == 0)
     return (
-        _optimum(surface, {}, np.exp(logs), losses, inside, why, level),
-        _optimum(surface, {}, -np.expm1(-grid[best]), losses, inside, why, level),
+        optimum_of(surface.budget.flops, {}, np.exp(logs), losses, inside, why, level),
+        optimum_of(surface.budget.flops, {}, -np.expm1(-grid[best]), losses, inside, why, level),
     )
 
 
@@ -102,30 +93,6 @@ def round_sizes(low: float, high: float) -> list[float]:
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     every = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
     return [size for size in every if low <= size <= high]
-
-
-def _optimum(
-    surface: Surface,
-    held: dict[str, float],
-    values: Float[np.ndarray, " fits"],
-    losses: Float[np.ndarray, " fits"],
-    inside: Bool[np.ndarray, " fits"],
-    why: str,
-    level: float,
-) -> Optimum:
-    """The optimum of the fit to every run, which comes first, with the interval of the others."""
-    if why:
-        return Optimum(flops=surface.budget.flops, held=held, why=why)
-    ends = interval(np.where(inside & np.isfinite(losses), values, np.nan)[1:], level)
-    return Optimum(
-        flops=surface.budget.flops,
-        held=held,
-        value=float(values[0]),
-        low=ends.low,
-        high=ends.high,
-        determined=not ends.says_nothing,
-        loss=float(losses[0]),
-    )
 
 
 def _points(surface: Surface) -> tuple[np.ndarray, np.ndarray]:

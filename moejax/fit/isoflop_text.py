@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moejax.fit.isoflop_analysis import PAPER, Isoflops, direction
+from moejax.fit.isoflop_analysis import PAPER, Isoflops, at_slices, direction
 from moejax.fit.isoflop_degrees import FOLDS
 from moejax.fit.isoflop_optimum import Optimum
 
@@ -32,16 +32,14 @@ def _surfaces(found: Isoflops) -> list[str]:
 
 def _sizes(found: Isoflops) -> list[str]:
     star = f"{found.symbol}*"
-    lines = [
-        "",
-        f"{'budget':>10}{'S':>8}   {star + ' by the surface':<34}{'loss':>8}   {star} by its own parabola (D.4)",
-    ]
-    curves = {id(surface): curve for surface, curve in found.side_by_side()}
-    for one in found.sizes:
-        own = curves.get(id(one))
-        beside = "none: too few sizes" if own is None else _or_why(own)
+    curves, laws = at_slices(found.curves), at_slices(found.by_law)
+    last = "by Eq. 6" if laws else ""
+    heads = f"{star + ' by the surface':<34}{'loss':>8}   {'by its own parabola (D.4)':<34}{last}"
+    lines = ["", f"{'budget':>10}{'S':>8}   {heads}".rstrip()]
+    for key, one in at_slices(found.sizes).items():
         loss = "" if one.loss is None else f"{one.loss:.4f}"
-        lines.append(f"{one.flops:>10.3g}{one.held['sparsity']:>8.4g}   {one!s:<34}{loss:>8}   {beside}")
+        others = f"{curves.get(key, 'none')!s:<34}{laws.get(key, '')}"
+        lines.append(f"{key[0]:>10.3g}{key[1]:>8.4g}   {one!s:<34}{loss:>8}   {others}".rstrip())
     agreeing, both = found.agreeing
     lines.append(f"  surface and parabola are within each other's interval at {agreeing} of {both}")
     if agreeing < both / 2:
@@ -51,8 +49,10 @@ def _sizes(found: Isoflops) -> list[str]:
     for what, name in ((star, "value"), (f"the loss at {star}", "loss")):
         rising, falling, known = direction(found.sizes, "sparsity", name)
         lines.append(f"  {what} rises with S at {rising} and falls at {falling} of {known} budgets")
-    missing = [one for one in found.sizes if one.why]
-    return lines + [f"  no {star} at {_where(one, found.symbol)}: {one.why}" for one in missing]
+    every = ((star, found.sizes), (f"{star} (D.4)", found.curves), (f"{star} (Eq. 6)", found.by_law))
+    for what, optima in every:
+        lines += [f"  no {what} at {_where(one, found.symbol)}: {one.why}" for one in optima if one.why]
+    return lines
 
 
 def _sparsities(found: Isoflops) -> list[str]:

@@ -15,6 +15,7 @@ from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split, at_least
 from moejax.fit.isoflop_analysis import Isoflops, analyse
+from moejax.fit.isoflop_law import best_sizes_by_law
 from moejax.fit.isoflop_runs import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
@@ -113,13 +114,14 @@ def abnar(
     resampled = bootstrap(fit, kept, resamples, seed=seed, max_iterations=RESAMPLE_ITERATIONS, progress=progress)
     options: dict[str, Any] = {"resamples": resamples, "seed": seed, "level": level, "progress": progress}
     active = runs.design.params_active
+    by_law = [best for budget in budgets for best in best_sizes_by_law(fit.law, resampled, budget, level)]
     return AbnarRecipe(
         split=held_out.name,
         fit=fit,
         held_out=metrics(fit.law, runs.only(held_out.held_out), fit.output),
         resampled=resampled,
         level=level,
-        total=analyse("N", budgets, sparsities=True, **options),
+        total=analyse("N", budgets, by_law=by_law, sparsities=True, **options),
         active=None if active is None else analyse("N_a", [one.by_active() for one in budgets], **options),
         left_out=left_out,
     )

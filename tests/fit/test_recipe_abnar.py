@@ -91,6 +91,13 @@ def test_active_parameters_fall_with_sparsity_while_total_ones_rise(found):
 
 
 @pytest.mark.slow
+def test_the_fitted_law_has_the_best_sizes_of_the_true_one(found):
+    assert len(found.total.by_law) == 35
+    for one in found.total.by_law:
+        assert one.value == pytest.approx(true_size(one.flops, one.held["sparsity"]), rel=0.04)
+
+
+@pytest.mark.slow
 def test_held_out_losses_are_predicted_by_every_surface(found):
     for one in (*found.total.surfaces, *found.active.surfaces):
         assert one.correlation.low > 0.99
@@ -100,7 +107,7 @@ def test_held_out_losses_are_predicted_by_every_surface(found):
 @pytest.mark.slow
 def test_optima_over_budgets_are_the_power_laws_of_the_law(found):
     line = {(one.what, one.held.get("sparsity")): one for one in found.total.trends if "sparsity" in one.held}
-    assert len(line) == 2 * len(SPARSITIES)
+    assert len(line) == 3 * len(SPARSITIES)
     for (_, sparsity), one in line.items():
         exponent = np.polyfit(np.log(BUDGETS), np.log([true_size(c, sparsity) for c in BUDGETS]), 1)[0]
         assert one.exponent == pytest.approx(exponent, abs=0.04)

@@ -1,0 +1,51 @@
+"""The best size by Eq. 6, read off a table's own tokens, is that of the law with the table's N_a(N, S)."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from test_isoflop_degrees import READING, SPARSITIES, abnar_runs
+
+from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.isoflop_law import best_sizes_by_law
+from moejax.fit.isoflop_runs import isoflop_budgets
+from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.sparsity_optima import best_params_total
+
+
+@pytest.fixture(scope="module")
+def budget():
+    (found,), _ = isoflop_budgets(abnar_runs(budgets=(1e20,)))
+    return found
+
+
+def resampled(*laws):
+    stacked = jax.tree.map(lambda *leaves: np.array(leaves), *laws)
+    return Bootstrap(laws=stacked, values=np.zeros(len(laws)), unfinished=0, by="group")
+
+
+def test_it_is_the_optimum_of_the_law_under_the_reading_that_made_the_table(budget):
+    nearby = [dataclasses.replace(ABNAR_2025, tokens_exponent=0.3954 * factor) for factor in (0.99, 1.0, 1.01)]
+    found = best_sizes_by_law(ABNAR_2025, resampled(*nearby), budget)
+    assert [one.held["sparsity"] for one in found] == list(SPARSITIES)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        for one in found:
+            truth = float(best_params_total(ABNAR_2025, 1e20, one.held["sparsity"], READING))
+            assert one.value == pytest.approx(truth, rel=1e-5)
+            assert one.low < one.value < one.high
+
+
+def test_among_sizes_that_are_all_too_large_there_is_no_best_one(budget):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        best = np.array([float(best_params_total(ABNAR_2025, 1e20, s, READING)) for s in budget.sparsity])
+    large = budget.size > 1.2 * best
+    found = best_sizes_by_law(
+        ABNAR_2025,
+        resampled(ABNAR_2025),
+        dataclasses.replace(budget, runs=budget.runs.where(large), sparsity=budget.sparsity[large]),
+    )
+    assert len(found) == len(SPARSITIES)
+    for one in found:
+        assert one.value is None
+        assert "the loss rises from" in one.why
