@@ -46,12 +46,6 @@ def add_answer_arguments(group: Any) -> None:
         metavar="NAME",
         help="the three runs that decide it, checked by fitting without them",
     )
-    group.add_argument(
-        "--covariance",
-        default="sandwich",
-        metavar="NAME",
-        help="of the standard errors: sandwich, or gauss-newton (%(default)s)",
-    )
 
 
 @dataclass(frozen=True)
@@ -72,8 +66,11 @@ def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> 
       ValueError: a name is not known, or what is given decides nothing; the sentence has what would.
     """
     from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
+    from moejax.fit.bootstrap import RESAMPLED
     from moejax.fit.covariance import COVARIANCES
 
+    if arguments.by not in RESAMPLED:
+        raise ValueError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
     covariance = arguments.covariance.replace("-", "_")
     if covariance not in COVARIANCES:
         raise ValueError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")

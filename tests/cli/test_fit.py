@@ -113,6 +113,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--profile", "token_exponent"], "nearest are tokens_exponent"),
         (["--law", "chinchilla", *MAPPED, "--influence", "N*"], "--decide flops=…: optimal_params_active (N*)"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--profile", "E"], "There is no answer E"),
+        (["--law", "chinchilla", *MAPPED, "--by", "model"], "--by model is not known; choose group or run"),
         (["--law", "chinchilla", *MAPPED, "--covariance", "robust"], "sandwich or gauss_newton"),
         (["--law", "isoflop_surface", *MAPPED], "no column params_total"),
         (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
@@ -300,7 +301,7 @@ def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     from moejax.laws.five_factor import FiveFactor
 
     asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
-    found = asked_of(FiveFactor, (), Namespace(predict=[], covariance="sandwich", **asked))
+    found = asked_of(FiveFactor, (), Namespace(predict=[], covariance="sandwich", by="group", **asked))
     assert [answer.symbol for answer in found.decisions] == ["G*", "S*", "r_a*", "N_a*", "D*", "L*"]
     assert len(found.profiles) == 1
 

@@ -1,6 +1,8 @@
 """Every number that a law decides has a name, is what its claim says, and can be differentiated."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -91,6 +93,20 @@ def test_every_answer_has_the_slope_that_small_changes_of_the_coefficients_show(
             _, slope = jax.jvp(jax.jit(at), (np.zeros(len(values)),), (direction,))
             measured = (float(at(step * direction)) - float(at(-step * direction))) / (2 * step)
             assert float(slope) == pytest.approx(measured, rel=1e-4, abs=1e-12), answer.title
+
+
+@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
+def test_the_fitting_guide_names_what_every_law_decides(law):
+    guide = Path("docs/fitting.md").read_text().split("| law | given | answers |")[1].split("\n\n")[0]
+    name = next(name for name, known in LAWS.items() if known is law)
+    lines = [line.split(" | ") for line in guide.splitlines() if f"`{name}`" in line]
+    told = {(given, letter) for _, given, answers in lines for letter in re.findall(r"[A-Za-z_]+\*|EL|N_eff", answers)}
+    ours = {
+        (", ".join(f"`{known}`" for known in rule.given) or "nothing", letter)
+        for rule in RULES[law]
+        for letter in rule.gives.values()
+    }
+    assert told == ours
 
 
 def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
