@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ from moejax.config import build, dump
 from moejax.data.prepared import MANIFEST, SHARDS, CorruptRecords, Manifest, PreparedSet, Split, TokenizerName
 from moejax.data.shard import NAMED_CORRUPT, Shard, token_type, write_shard
 from moejax.data.source import Part, Reading
-from moejax.data.sources import parts_of
+from moejax.data.sources import CHOICES, parts_of
 from moejax.data.split import SIDES
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.data.workers import Tick, in_processes
@@ -24,8 +25,6 @@ from moejax.folder import differences, only_writer, whole, write_json
 
 FORMAT = 1
 """Changes when the same source would give other files."""
-
-CHOICES = "choices.json"
 
 Update = Callable[[float, str], None]
 
@@ -215,6 +214,13 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:
 
 def _clean(folder: Path, stems: set[str] | None) -> None:
     """Remove what a killed process left half written; with ``stems``, also shards of parts that are no more."""
-    for path in (folder / SHARDS).iterdir():
-        if path.name.startswith(".") or (stems is not None and path.name.partition(".")[0] not in stems):
+    for path in [*folder.iterdir(), *(folder / SHARDS).iterdir()]:
+        if _PARTIAL.match(path.name):
             path.unlink(missing_ok=True)
+    for path in (folder / SHARDS).iterdir():
+        if stems is not None and path.name.partition(".")[0] not in stems:
+            path.unlink(missing_ok=True)
+
+
+_PARTIAL = re.compile(r"\.\d+\.")
+"""Names of the files that ``moejax.folder.whole`` has not yet put in place."""

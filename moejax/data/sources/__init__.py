@@ -53,6 +53,10 @@ COMPRESSIBLE: tuple[Format, ...] = (text_files.parts, json_lines.parts)
 """Formats that are read through ``.gz`` and ``.zst``; the others compress inside, or are memory-mapped."""
 
 
+CHOICES = "choices.json"
+"""A folder that holds this file is a prepared set: inside a source it is passed over."""
+
+
 def parts_of(source: str, reading: Reading) -> list[Part]:
     """The parts of a source, in order.
 
@@ -89,7 +93,12 @@ def _files(path: Path) -> tuple[list[Path], Counter[str]]:
     if path.is_file():
         every = [path]
     else:
-        every = [Path(folder, name) for folder, _, names in os.walk(path) for name in names if name[0] != "."]
+        every = []
+        for folder, folders, names in os.walk(path):
+            if CHOICES in names:
+                folders.clear()
+                continue
+            every += [Path(folder, name) for name in names if name[0] != "."]
     known = [one for one in every if _format(one) is not None]
     passed_over = Counter(one.suffix for one in every if _format(one) is None and one.suffix != ".idx")
     return sorted(known, key=lambda one: one.relative_to(path).as_posix()), passed_over

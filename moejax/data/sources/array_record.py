@@ -38,13 +38,14 @@ class Records:
 def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Records | Broken]:
     """Ranges of records of about ``PART_BYTES``."""
     for file in files:
+        reader = _open(file)
+        count = reader.num_records() if reader.ok() else 0
         try:
-            reader = _open(file)
-        except (ValueError, RuntimeError, OSError) as error:
+            reader.close()
+        # The reader tells what is wrong with a file when it is closed.
+        except RuntimeError as error:
             yield Broken(file, str(error))
             continue
-        count = reader.num_records()
-        reader.close()
         step = max(1, count * PART_BYTES // max(file.size, 1))
         for start, end in ranges(count, step):
             yield Records(file, start, end, file.size * (end - start) // count)

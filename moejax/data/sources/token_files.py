@@ -93,9 +93,8 @@ def _layout(file: File, reading: Reading) -> tuple[np.dtype, int]:
         return mapped.dtype, int(mapped.offset)
     dtype = np.dtype(f"u{reading.token_bytes}")
     with open(file.path, "rb") as stream:
-        header = np.frombuffer(stream.read(_LLM_C_HEADER_BYTES), "<i4", count=-1 if file.size % 4 == 0 else 0)
-    has_header = len(header) == 256 and header[0] == _LLM_C_MAGIC
-    return dtype, _LLM_C_HEADER_BYTES if has_header else 0
+        begins = stream.read(4)
+    return dtype, _LLM_C_HEADER_BYTES if begins == _LLM_C_MAGIC.to_bytes(4, "little") else 0
 
 
 def _next_end(tokens: np.ndarray, end_of_document: int, start: int, limit: int) -> tuple[int, bool]:
