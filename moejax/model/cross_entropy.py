@@ -1,0 +1,128 @@
+"""Cross-entropy of next tokens that never holds the logits of many tokens at once.
+
+Tokens are taken in chunks. Where a gradient is asked for, a chunk's is made while its logits are there, so that
+nothing is computed twice: Wijmans et al., 2024, and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
+
+Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
+
+from moejax.model.sharding import TOKEN_AXES, on_many_devices
+
+LOGITS_AT_ONCE = 2**23
+"""Most logits of a chunk on one device: 32 MiB of them."""
+
+F32 = jnp.float32
+
+
+def costs(
+    hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Nats each target costs."""
+
+    def local(matrix: Array, hidden: Array, targets: Array) -> Array:
+        parts, tokens = _chunks(matrix.shape[1], hidden, targets)
+        matrix = matrix.astype(hidden.dtype)
+        found = lax.map(jax.checkpoint(lambda part: _cost(_logits(part[0], matrix), part[1])), parts)
+        return found.reshape(-1)[:tokens].reshape(targets.shape)
+
+    return _on_each_device(local, P(TOKEN_AXES))(unembedding, hidden, targets)
+
+
+def total_cost(
+    hidden: Float[Array, "B T D"],
+    unembedding: Float[Array, "D V"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+) -> Float[Array, ""]:
+    """Sum of what the targets cost, each times its weight: ``(weights * costs(...)).sum()`` in one pass."""
+    return _total(hidden, unembedding, targets, weights)
+
+
+@jax.custom_vjp
+def _total(hidden: Array, matrix: Array, targets: Array, weights: Array) -> Array:
+    return (weights * costs(hidden, matrix, targets)).sum()
+
+
+def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
+    def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        parts, tokens = _chunks(matrix.shape[1], hidden, targets, weights)
+        of_type = matrix.astype(hidden.dtype)
+
+        def one(dmatrix: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+            hidden, targets, weights = part
+            logits = _logits(hidden, of_type)
+            # Softmax less the target: the gradient of a cost by its logits.
+            probability = jax.nn.softmax(logits, axis=1) - jax.nn.one_hot(targets, logits.shape[1], dtype=F32)
+            dlogits = (weights[:, None] * probability).astype(hidden.dtype)
+            dhidden = jnp.dot(dlogits, of_type.T, preferred_element_type=F32).astype(hidden.dtype)
+            dmatrix = dmatrix + jnp.dot(hidden.T, dlogits, preferred_element_type=F32)
+            return dmatrix, (dhidden, _cost(logits, targets))
+
+        dmatrix, (dhidden, cost) = lax.scan(one, jnp.zeros(matrix.shape, F32), parts)
+        cost, dhidden = cost.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[2])[:tokens]
+        total = (cost * weights.reshape(-1)).sum()
+        return _sum(total), dhidden.reshape(hidden.shape), _sum(dmatrix), cost.reshape(weights.shape)
+
+    found = _on_each_device(local, (P(), P(TOKEN_AXES), P(), P(TOKEN_AXES)))(matrix, hidden, targets, weights)
+    total, dhidden, dmatrix, cost = found
+    return total, (dhidden, dmatrix.astype(matrix.dtype), cost)
+
+
+def _scale(saved: tuple[Array, Array, Array], dtotal: Array) -> tuple[Array, Array, None, Array]:
+    dhidden, dmatrix, cost = saved
+    return dtotal.astype(dhidden.dtype) * dhidden, dtotal.astype(dmatrix.dtype) * dmatrix, None, dtotal * cost
+
+
+_total.defvjp(_total_and_gradients, _scale)
+
+
+def _logits(hidden: Float[Array, "C D"], matrix: Float[Array, "D V"]) -> Float[Array, "C V"]:
+    return jnp.dot(hidden, matrix, preferred_element_type=F32)
+
+
+def _cost(logits: Float[Array, "C V"], targets: Int[Array, " C"]) -> Float[Array, " C"]:
+    return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+
+
+def _chunks(vocab: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
+    """Arrays of tokens [B, T, ...] as [chunks, C, ...], zeros behind the last token, and the number of tokens."""
+    tokens = arrays[0].shape[0] * arrays[0].shape[1]
+    chunks = -(-tokens // max(1, LOGITS_AT_ONCE // vocab))
+    size = -(-tokens // chunks)
+
+    def cut(x: Array) -> Array:
+        flat = x.reshape(tokens, *x.shape[2:])
+        padded = jnp.pad(flat, [(0, chunks * size - tokens)] + [(0, 0)] * (flat.ndim - 1))
+        return padded.reshape(chunks, size, *flat.shape[1:])
+
+    return tuple(cut(x) for x in arrays), tokens
+
+
+def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:
+    """``local(matrix, *arrays of tokens)`` on each device's tokens; the matrix stays split along the other axes."""
+    if not on_many_devices():
+        return local
+
+    def spread(matrix: Array, *arrays: Array) -> Any:
+        specs = (P(), *(P(TOKEN_AXES) for _ in arrays))
+        return jax.shard_map(local, in_specs=specs, out_specs=out_specs, axis_names=set(TOKEN_AXES), check_vma=False)(
+            matrix, *arrays
+        )
+
+    return spread
+
+
+def _sum(x: Array) -> Array:
+    """Over the devices that hold other tokens."""
+    return lax.psum(x, TOKEN_AXES) if on_many_devices() else x

@@ -1,0 +1,84 @@
+"""Cross-entropy by chunks is cross-entropy of all logits: values, gradients, and a fraction of the memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.model import cross_entropy
+from moejax.model.sharding import MESH_AXES, TOKEN_AXES
+
+
+def of_all_logits(hidden, unembedding, targets):
+    logits = jnp.dot(hidden, unembedding.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+
+
+def draw(seed, batch, length, vocab, dtype=jnp.float32):
+    generator = np.random.default_rng(seed)
+    hidden = jnp.asarray(generator.normal(size=(batch, length, 8)), dtype)
+    unembedding = jnp.asarray(generator.normal(size=(8, vocab)), jnp.float32)
+    targets = jnp.asarray(generator.integers(0, vocab, (batch, length)), jnp.int32)
+    return hidden, unembedding, targets, jnp.asarray(generator.random((batch, length)), jnp.float32)
+
+
+def assert_same(found, expected, tolerance):
+    def close(a, b):
+        assert a.dtype == b.dtype
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_allclose(a, b, atol=tolerance * max(1.0, np.abs(b).max()))
+
+    jax.tree.map(close, found, expected)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 2e-6), (jnp.bfloat16, 2e-2)])
+@settings(deadline=None, max_examples=4)
+@given(
+    at_once=st.sampled_from([1, 40, 100, 10_000]),
+    shape=st.sampled_from([(1, 1), (2, 7), (3, 5)]),
+    seed=st.integers(0, 99),
+)
+def test_chunks_agree_with_all_logits_at_once(dtype, tolerance, at_once, shape, seed):
+    hidden, unembedding, targets, weights = draw(seed, *shape, 11, dtype)
+
+    def both(total):
+        return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2)))(hidden, unembedding, weights)
+
+    expected = both(lambda h, m, w: 3.0 * (w * of_all_logits(h, m, targets)).sum())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_entropy, "LOGITS_AT_ONCE", at_once)
+        one_pass = both(lambda h, m, w: 3.0 * cross_entropy.total_cost(h, m, targets, w))
+        two_passes = both(lambda h, m, w: 3.0 * (w * cross_entropy.costs(h, m, targets)).sum())
+    assert_same(one_pass, expected, tolerance)
+    assert_same(two_passes, expected, tolerance)
+
+
+def test_all_logits_are_never_held():
+    tokens, vocab = 1024, 32_768
+    shapes = [
+        ((1, tokens, 8), jnp.float32),
+        ((8, vocab), jnp.float32),
+        ((1, tokens), jnp.int32),
+        ((1, tokens), jnp.float32),
+    ]
+    gradient = jax.jit(jax.grad(cross_entropy.total_cost, argnums=(0, 1)))
+    memory = gradient.lower(*(jax.ShapeDtypeStruct(*s) for s in shapes)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 4 * tokens * vocab / 2
+
+
+def test_tokens_and_vocabulary_may_lie_on_many_devices(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "LOGITS_AT_ONCE", 24)
+    hidden, unembedding, targets, weights = draw(0, 4, 6, 12)
+    program = jax.jit(jax.value_and_grad(cross_entropy.total_cost, argnums=(0, 1, 3)))
+    expected = program(hidden, unembedding, targets, weights), cross_entropy.costs(hidden, unembedding, targets)
+    mesh = jax.make_mesh((2, 2, 1, 2), MESH_AXES, (jax.sharding.AxisType.Auto,) * 4)
+    with jax.set_mesh(mesh):
+        arrays = (
+            jax.device_put(hidden, jax.P(TOKEN_AXES)),
+            jax.device_put(unembedding, jax.P("fsdp", "tensor")),
+            jax.device_put(targets, jax.P(TOKEN_AXES)),
+        )
+        found = program(*arrays, jax.device_put(weights, jax.P(TOKEN_AXES))), jax.jit(cross_entropy.costs)(*arrays)
+    assert_same(jax.device_get(found), jax.device_get(expected), 1e-6)
