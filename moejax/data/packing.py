@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from moejax.data.prepared import TokenStream
+from moejax.data.stream import Stream
 
 BLOCK_PIECES = 2**16
 """Pieces that are packed together."""
@@ -23,7 +23,7 @@ BLOCK_PIECES = 2**16
 class Packed:
     """Rows of packed documents: tokens and segments, 0 where a row is filled up."""
 
-    def __init__(self, stream: TokenStream, length: int):
+    def __init__(self, stream: Stream, length: int):
         self._stream = stream
         self._length = length
         self._starts, self._lengths, self._rows = plan(stream.ends(), length + 1)
@@ -44,7 +44,7 @@ class Packed:
 
 
 def plan(
-    ends: Sequence[Int[np.ndarray, " documents"]], capacity: int
+    ends: Sequence[Int[np.ndarray, " _"]], capacity: int
 ) -> tuple[Int[np.ndarray, " pieces"], Int[np.ndarray, " pieces"], Int[np.ndarray, " rows_plus_1"]]:
     """Which pieces lie in which row: first token and length of each piece, row by row, and each row's first piece.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Int32
 
 from moejax.config import build
 from moejax.data.shard import Shard, token_type
@@ -134,7 +134,7 @@ class TokenStream:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def read(self, start: int, stop: int) -> Int[np.ndarray, " tokens"]:
+    def read(self, start: int, stop: int) -> Int32[np.ndarray, " tokens"]:
         """Int32 tokens ``start`` … ``stop`` - 1."""
         parts = []
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -144,7 +144,7 @@ class TokenStream:
             start, shard = last, shard + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int32)])
 
-    def ends(self) -> list[Int[np.ndarray, " documents"]]:
+    def ends(self) -> list[Int[np.ndarray, " _"]]:
         """Per shard, the position after the last token of each document, counted from the stream's beginning."""
         return [
             np.fromfile(path.with_name(f"{path.name}.ends"), "<i8") + start

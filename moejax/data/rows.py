@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from moejax.data.packing import Packed
-from moejax.data.prepared import TokenStream
+from moejax.data.stream import Stream
 
 Row = dict[str, np.ndarray]
 """``tokens`` Int32 (length + 1); of packed documents also ``segments``, same shape: the number of the document within
@@ -31,7 +31,7 @@ class Rows(Protocol):
 class Windows:
     """Overlapping-by-one windows of the running text: row i is tokens i·T … (i+1)·T inclusive."""
 
-    def __init__(self, stream: TokenStream, length: int):
+    def __init__(self, stream: Stream, length: int):
         self._stream = stream
         self._length = length
 
@@ -43,8 +43,11 @@ class Windows:
         return {"tokens": self._stream.read(start, start + self._length + 1)}
 
 
-PACKINGS: dict[str, Callable[[TokenStream, int], Rows]] = {"windows": Windows, "documents": Packed}
+PACKINGS: dict[str, Callable[[Stream, int], Rows]] = {"windows": Windows, "documents": Packed}
 """Ways to cut tokens into rows, by the name that a config gives."""
+
+ARRAYS = {"windows": ("tokens",), "documents": ("tokens", "segments")}
+"""What the rows of each consist of."""
 
 
 def counted(row: Row) -> np.ndarray:

@@ -1,0 +1,54 @@
+"""Sets interleaved by weight: each has its share of every stretch of rows, and is read in its own order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.data.mixture import PERIOD, Mixed, pattern
+
+weights = st.lists(st.floats(0.01, 1), min_size=1, max_size=6)
+
+
+class Numbered:
+    """Row i of set s is (s, i)."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __getitem__(self, index):
+        return self.number, index
+
+
+@settings(deadline=None, max_examples=30)
+@given(weights=weights)
+def test_a_period_has_each_set_by_its_weight(weights):
+    of_row, counts = pattern(weights)
+    assert counts.sum() == len(of_row) == PERIOD
+    np.testing.assert_array_equal(np.bincount(of_row, minlength=len(weights)), counts)
+    np.testing.assert_allclose(counts / PERIOD, np.array(weights) / sum(weights), atol=1 / PERIOD)
+
+
+@settings(deadline=None, max_examples=30)
+@given(weights=weights, start=st.integers(0, PERIOD), length=st.integers(1, 500))
+def test_any_stretch_has_each_set_by_its_weight(weights, start, length):
+    of_row, counts = pattern(weights)
+    stretch = np.take(of_row, np.arange(start, start + length), mode="wrap")
+    found = np.bincount(stretch, minlength=len(weights))
+    assert np.abs(found - counts / PERIOD * length).max() <= len(weights) + 1
+
+
+@settings(deadline=None, max_examples=10)
+@given(weights=weights)
+def test_each_set_is_read_in_its_order_without_gaps(weights):
+    mixed = Mixed([Numbered(i) for i in range(len(weights))], weights)
+    seen = [0] * len(weights)
+    for row in range(3 * PERIOD // 2):
+        number, index = mixed[row]
+        assert index == seen[number]
+        seen[number] += 1
+
+
+def test_a_weight_below_one_row_in_a_period_is_refused():
+    with pytest.raises(ValueError, match="weight 1e-06 is less than one row in 10,000"):
+        pattern([1.0, 1e-6])

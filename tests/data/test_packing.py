@@ -1,0 +1,96 @@
+"""Packed rows: whole documents, never mixed unsaid; every target once."""
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.data import packing
+from moejax.data.packing import Packed, plan
+from moejax.data.rows import Windows, counted
+
+
+class Stream:
+    """Documents in memory, in shards, as a token stream."""
+
+    def __init__(self, lengths, shards=1):
+        self.documents = [np.arange(n, dtype=np.int32) + 1000 * i for i, n in enumerate(lengths, 1)]
+        self.tokens = np.concatenate([*self.documents, np.zeros(0, np.int32)])
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self._shards = shards
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def read(self, start, stop):
+        return self.tokens[start:stop]
+
+    def ends(self):
+        return [part for part in np.array_split(self._ends, self._shards) if len(part)]
+
+
+documents = st.lists(st.integers(1, 60), max_size=40)
+
+
+@settings(deadline=None)
+@given(lengths=documents, length=st.integers(2, 25), shards=st.integers(1, 3))
+def test_every_token_that_follows_another_is_a_target_exactly_once(lengths, length, shards):
+    stream = Stream(lengths, shards)
+    rows = Packed(stream, length)
+    found = []
+    for number in range(len(rows)):
+        row = rows[number]
+        counts = counted(row)
+        found += zip(row["tokens"][:-1][counts].tolist(), row["tokens"][1:][counts].tolist(), strict=True)
+    assert sorted(found) == sorted(pair for d in stream.documents for pair in pairwise(d.tolist()))
+
+
+@settings(deadline=None)
+@given(lengths=documents, length=st.integers(2, 25))
+def test_a_segment_is_a_stretch_of_one_document(lengths, length):
+    rows = Packed(Stream(lengths), length)
+    for number in range(len(rows)):
+        tokens, segments = rows[number]["tokens"], rows[number]["segments"]
+        assert tokens.shape == segments.shape == (length + 1,)
+        assert segments.max() >= 1
+        # From 1 upwards, then 0 where the row is filled up.
+        used = segments[segments > 0]
+        assert np.all(np.diff(used) >= 0)
+        assert set(used) == set(range(1, segments.max() + 1))
+        assert not segments[len(used) :].any()
+        assert not tokens[len(used) :].any()
+        for segment in range(1, segments.max() + 1):
+            np.testing.assert_array_equal(np.diff(tokens[segments == segment]), 1)
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(2, 60), min_size=1, max_size=60), capacity=st.integers(3, 25))
+def test_no_two_rows_of_a_block_could_be_one(lengths, capacity):
+    _, pieces, rows = plan(Stream(lengths).ends(), capacity)
+    filled = sorted(int(pieces[a:b].sum()) for a, b in pairwise(rows))
+    assert filled[-1] <= capacity
+    assert len(filled) < 2 or filled[0] + filled[1] > capacity
+
+
+def test_blocks_lose_no_document(monkeypatch):
+    monkeypatch.setattr(packing, "BLOCK_PIECES", 7)
+    lengths = np.random.default_rng(0).integers(2, 40, 100)
+    starts, pieces, rows = plan(Stream(lengths, 3).ends(), 17)
+    assert (pieces - 1).sum() == (lengths - 1).sum()
+    assert rows[-1] == len(starts) == len(np.unique(starts))
+
+
+def test_rows_of_usual_documents_are_nearly_full():
+    lengths = np.random.default_rng(0).lognormal(5.5, 1.2, 20_000).astype(int) + 2
+    _, pieces, rows = plan(Stream(lengths).ends(), 1025)
+    assert pieces.sum() / (len(rows) - 1) / 1025 > 0.99
+
+
+@given(count=st.integers(0, 100), length=st.integers(2, 20))
+def test_a_window_is_followed_by_its_next_token(count, length):
+    rows = Windows(Stream([count] if count else []), length)
+    assert len(rows) == max(0, count - 1) // length
+    for number in range(len(rows)):
+        np.testing.assert_array_equal(np.diff(rows[number]["tokens"]), 1)
+        assert counted(rows[number]).all()
