@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
-from moejax.model.transformer import unembed
-from moejax.routing.losses import balance_loss, router_z_loss
+from moejax.model import cross_entropy
+from moejax.model.transformer import unembedding
+from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
 
 
@@ -20,7 +20,10 @@ class LossWeights:
     """Weights of the auxiliary losses, each a mean over mixture layers."""
 
     balance: float = 0.01
-    """Of the balance loss, which is 1 when every expert takes the same share, whatever top_k."""
+    """Of the balance loss over the whole batch of a step, however it is cut into microbatches and over the mesh. It is
+    1 when every expert takes the same share, whatever top_k."""
+    sequence_balance: float = 0.0
+    """Of the balance loss of each sequence by itself (DeepSeek-V3)."""
     router_z: float = 0.001
     """Of the mean squared logsumexp of the router's logits."""
     balance_bias_rate: float = 0.001
@@ -28,7 +31,7 @@ class LossWeights:
 
     def check(self) -> None:
         """Raise ``ValueError`` if a weight is negative."""
-        for name in ("balance", "router_z", "balance_bias_rate"):
+        for name in ("balance", "sequence_balance", "router_z", "balance_bias_rate"):
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
 
@@ -40,14 +43,53 @@ def token_costs(
     targets: Int[Array, "batch length"],
 ) -> Float[Array, "batch length"]:
     """Nats each target token costs."""
-    logits = unembed(architecture, params, hidden)
-    chosen = jnp.take_along_axis(logits, targets[:, :, None], axis=2)[:, :, 0]
-    return jax.nn.logsumexp(logits, axis=2) - chosen
+    return cross_entropy.costs(hidden, unembedding(architecture, params), targets)
 
 
-def auxiliary(sums: RoutingSums | None, weights: LossWeights) -> tuple[Array, dict[str, Array]]:
-    """Weighted sum of the auxiliary losses, and each one raw; nothing for a dense model."""
+def total_cost(
+    architecture: Architecture,
+    params: Any,
+    hidden: Float[Array, "batch length dim"],
+    targets: Int[Array, "batch length"],
+    weights: Float[Array, "batch length"],
+) -> Float[Array, ""]:
+    """Sum of ``token_costs``, each times its weight; its gradient is made in the same pass over the logits."""
+    return cross_entropy.total_cost(hidden, unembedding(architecture, params), targets, weights)
+
+
+class Whole(NamedTuple):
+    """What the losses of a microbatch must know of the whole batch."""
+
+    tokens: Int[Array, ""]
+    sequences: Int[Array, ""]
+    counts: Int[Array, "layers experts"] | None
+    """Assignments of each expert; None if the balance loss has no weight."""
+
+
+def auxiliary(
+    sums: RoutingSums | None, weights: LossWeights, whole: Whole | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """Weighted sum of the auxiliary losses, and each one raw; nothing for a dense model.
+
+    With the ``whole`` batch, the sums given are of a part of it, and the weighted losses of all parts add to the
+    whole's, in value and gradient.
+    """
     if sums is None:
         return jnp.zeros((), jnp.float32), {}
-    raw = {"balance_loss": balance_loss(sums).mean(), "router_z_loss": router_z_loss(sums).mean()}
-    return weights.balance * raw["balance_loss"] + weights.router_z * raw["router_z_loss"], raw
+    tokens = 1.0 if whole is None else _share(sums.tokens, whole.tokens)
+    sequences = 1.0 if whole is None else _share(sums.sequences, whole.sequences)
+    raw = {
+        "balance_loss": (tokens * balance_loss(sums, None if whole is None else whole.counts)).mean(),
+        "sequence_balance_loss": (sequences * sequence_balance_loss(sums)).mean(),
+        "router_z_loss": (tokens * router_z_loss(sums)).mean(),
+    }
+    weighted = (
+        weights.balance * raw["balance_loss"]
+        + weights.sequence_balance * raw["sequence_balance_loss"]
+        + weights.router_z * raw["router_z_loss"]
+    )
+    return weighted, raw
+
+
+def _share(part: Array, whole: Array) -> Float[Array, "*layers"]:
+    return part.astype(jnp.float32) / jnp.maximum(whole, 1).astype(jnp.float32)

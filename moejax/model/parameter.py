@@ -36,28 +36,39 @@ class Maker:
 
     def matrix(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
         """A matrix that sums over ``fan_in`` inputs."""
-        return self._normal(shape, self._initialisation.std or 1 / math.sqrt(fan_in))
+        return self._normal(shape, fan_in, 1.0)
 
     def output(self, shape: dict[str, int], fan_in: int) -> nnx.Param:
         """A matrix that writes to the residual stream."""
-        return self._normal(shape, (self._initialisation.std or 1 / math.sqrt(fan_in)) * self._output_scale)
+        return self._normal(shape, fan_in, self._output_scale)
 
     def ones(self, shape: dict[str, int]) -> nnx.Param:
         """The weight of a norm."""
-        return nnx.Param(jnp.ones(tuple(shape.values()), jnp.float32), axes=tuple(shape), is_matrix=False)
+        return nnx.Param(jnp.ones(tuple(shape.values()), jnp.float32), axes=tuple(shape), inputs=(), is_matrix=False)
 
     def zeros(self, shape: dict[str, int]) -> nnx.Param:
         """A bias."""
-        return nnx.Param(jnp.zeros(tuple(shape.values()), jnp.float32), axes=tuple(shape), is_matrix=False)
+        return nnx.Param(jnp.zeros(tuple(shape.values()), jnp.float32), axes=tuple(shape), inputs=(), is_matrix=False)
 
-    def _normal(self, shape: dict[str, int], deviation: float) -> nnx.Param:
+    def _normal(self, shape: dict[str, int], fan_in: int, scale: float) -> nnx.Param:
+        deviation = (self._initialisation.std or 1 / math.sqrt(fan_in)) * scale
         values = jax.random.truncated_normal(self._rngs.params(), -2.0, 2.0, tuple(shape.values()), jnp.float32)
-        return nnx.Param(values * deviation, axes=tuple(shape), is_matrix=True)
+        return nnx.Param(values * deviation, axes=tuple(shape), inputs=_inputs(shape, fan_in), is_matrix=True)
 
 
 def metadata(state: nnx.State, name: str) -> Any:
-    """``axes`` (logical names) or ``is_matrix`` of every parameter, as a nested dict in the shape of the parameters."""
+    """``axes`` (logical names), ``inputs`` (those summed over) or ``is_matrix`` of all parameters, as a nested dict."""
     named = jax.tree.map(
         lambda variable: variable.get_metadata()[name], state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
     return nnx.to_pure_dict(named)
+
+
+def _inputs(shape: dict[str, int], fan_in: int) -> tuple[str, ...]:
+    """The axes a matrix sums over: behind those that count matrices, the first whose sizes multiply to ``fan_in``."""
+    found, size = [], 1
+    for name, length in shape.items():
+        if name not in ("layers", "expert") and size < fan_in:
+            found.append(name)
+            size *= length
+    return tuple(found) if size == fan_in else ()

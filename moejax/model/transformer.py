@@ -140,6 +140,11 @@ def param_axes(architecture: Architecture) -> Any:
     return metadata(_structure(architecture)[1], "axes")
 
 
+def param_inputs(architecture: Architecture) -> Any:
+    """For every matrix the logical axes that it sums over; nothing for a look-up, a norm or a bias."""
+    return metadata(_structure(architecture)[1], "inputs")
+
+
 def matrices(architecture: Architecture) -> Any:
     """Which parameters are matrices, rather than norms and biases."""
     return metadata(_structure(architecture)[1], "is_matrix")

@@ -82,6 +82,7 @@ def legs(training: Training) -> tuple[Leg, list[Leg]]:
             decay_start=decay_start,
             decay_steps=decay_steps,
             final_share=optimizer.final_share,
+            shape=optimizer.decay_shape,
         )
 
     trunk = Leg(TRUNK, 0, training.recipe.trunk_steps, schedule(math.inf, 1.0), 0)
@@ -157,12 +158,12 @@ class _Runner:
         step = self.program.compiled_step()
         started = time.perf_counter()
         for position in range(first_step + 1, leg.end + 1):
-            batch = jax.make_array_from_process_local_data(self.sharding, next(batches)["tokens"])
+            rows = next(batches)
+            batch = {name: jax.make_array_from_process_local_data(self.sharding, rows[name]) for name in rows}
             state, metrics = step(state, batch, leg.schedule)
             saves_here = position % every == 0 or position == leg.end or position in stops
             if position % training.recipe.log_every_steps == 0 or saves_here:
                 values = {name: float(value) for name, value in metrics.items()}
-                self._check_finite(values, leg, position)
                 now = time.perf_counter()
                 self.seconds, started = self.seconds + now - started, now
                 done = leg.steps_before + position - leg.start
@@ -172,38 +173,43 @@ class _Runner:
                 )
                 self.log.flush()
                 self.progress(done, values)
+                if values["skipped_in_a_row"] >= recipe.guard.patience:
+                    saves.save(state, batches)
+                    raise ValueError(self._given_up(values, leg, position))
             if saves_here:
                 saves.save(state, batches)
         return state
 
     def measure(self, state: TrainState, branch: Leg) -> Measured:
         """Loss and routing on the fixed validation windows, and what the log tells of the training."""
-        windows, size = self.validation.rows["tokens"], self.training.recipe.batch_sequences
-        nats, sums = 0.0, []
-        for start in range(0, len(windows), size):
-            batch = windows[start : start + size]
-            # The last batch is filled up with its first window, which then counts for nothing.
-            real = np.arange(size) < len(batch)
-            batch = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), axis=0)])
-            costs, routing = self.program.evaluate(
-                state.params,
-                state.balance_bias,
-                jax.device_put(batch, self.sharding),
-                jax.device_put(real, self.sharding),
-            )
+        rows, size = self.validation.rows, self.training.recipe.batch_sequences
+        count, nats, sums = len(rows["tokens"]), 0.0, []
+        for start in range(0, count, size):
+            # The last batch is filled up with its first row, which then counts for nothing.
+            numbers = np.arange(start, start + size)
+            real = numbers < count
+            numbers = np.where(real, numbers, start)
+            batch = {name: self._placed(array[numbers]) for name, array in rows.items()}
+            costs, routing = self.program.evaluate(state.params, state.balance_bias, batch, self._placed(real))
             nats += float(np.asarray(costs, np.float64)[real].sum())
             sums.append(routing)
         routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
         return Measured(nats, self.validation.targets, self.validation.bytes, routing, self.log.lines(), branch.name)
 
-    def _check_finite(self, values: dict[str, float], leg: Leg, step: int) -> None:
-        wrong = [name for name in ("loss", "gradient_norm") if not math.isfinite(values[name])]
-        if wrong:
-            raise ValueError(
-                f"{self.training.name} diverged: {wrong[0]} is {values[wrong[0]]} at step {step} of its {leg.name}; "
-                f"lower optimizer.learning_rate or lengthen the warm-up, in a new --out. What was logged and saved "
-                f"before is in {self.folder}."
-            )
+    def _placed(self, rows: np.ndarray) -> jax.Array:
+        """Rows of a global batch, which every process holds whole, on the devices."""
+        return jax.make_array_from_callback(rows.shape, self.sharding, lambda index: rows[index])
+
+    def _given_up(self, values: dict[str, float], leg: Leg, step: int) -> str:
+        first = step - int(values["skipped_in_a_row"])
+        order = self.training.recipe.data.order_seed
+        seed = self.training.seed if order is None else order
+        return (
+            f"{self.training.name} diverged: no step of its {leg.name} could be taken from step {first} to {step}, "
+            f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
+            f"batches {first} to {step - 1} of the data order of seed {seed}. The state before them is saved in "
+            f"{self.folder}; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
+        )
 
 
 def _check_corpus(training: Training, text: Summary, folder: Path) -> None:

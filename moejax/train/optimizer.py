@@ -1,28 +1,49 @@
-"""AdamW with gradient clipping, through Optax, as a direction of unit learning rate."""
+"""Optimisers with gradient clipping, through Optax, as directions of unit learning rate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import optax
+import optax.contrib
+
+from moejax.train.schedule import DECAYS
+
+
+class ParameterParts(NamedTuple):
+    """What an optimiser must know of each parameter: trees in the shape of the parameters."""
+
+    axes: Any
+    """Logical axis names."""
+    inputs: Any
+    """Those that the parameter sums over, if it is a matrix."""
+    is_matrix: Any
+    """Whether it is a matrix, which decays, rather than a norm or a bias."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """Choices of the optimiser and its schedule."""
 
+    name: str = "adamw"
+    """A key of ``OPTIMIZERS``."""
     learning_rate: float = 3e-3
     """Peak of the schedule."""
     warmup_tokens: int = 0
     decay_share: float = 0.2
-    """Last part of a budget over which the learning rate falls."""
+    """Last part of a budget over which the learning rate falls; 1 begins where the warm-up ends."""
+    decay_shape: str = "linear"
+    """A key of ``moejax.train.schedule.DECAYS``."""
     final_share: float = 0.1
     """Learning rate at the end, as a share of the peak."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
     weight_decay: float = 0.1
+    muon_beta: float = 0.95
+    """Momentum of Muon's matrices."""
     clip_norm: float = 1.0
     """Largest global norm of the gradients; 0 leaves them as they are."""
 
@@ -30,8 +51,11 @@ class OptimizerConfig:
         """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; give a positive number.")
-        if not 0 < self.decay_share < 1:
-            raise ValueError(f"decay_share is {self.decay_share}; it is a share of the budget, between 0 and 1.")
+        for field, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"optimizer.{field} is {getattr(self, field)!r}; known are {', '.join(known)}.")
+        if not 0 < self.decay_share <= 1:
+            raise ValueError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
         for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it cannot be negative.")
@@ -39,18 +63,56 @@ class OptimizerConfig:
             raise ValueError(f"final_share is {self.final_share}; the rate falls to at most its peak: give 0 to 1.")
         if not self.epsilon > 0:
             raise ValueError(f"epsilon is {self.epsilon}; give a small positive number, such as 1e-8.")
-        for name in ("beta1", "beta2"):
+        for name in ("beta1", "beta2", "muon_beta"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
 
 
-def adamw(config: OptimizerConfig, decays: Any) -> optax.GradientTransformation:
-    """Clip by global norm, Adam, decoupled weight decay where ``decays`` (a tree of booleans) says so.
+def make_optimizer(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
+    """The chain of an optimiser. Updates point uphill at unit size: a step subtracts them times the learning rate."""
+    clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    return optax.chain(clip, OPTIMIZERS[config.name](config, parts))
 
-    Updates point uphill at unit size: the training step subtracts them times the learning rate.
-    """
+
+def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay on matrices (Loshchilov and Hutter, 2019)."""
     return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon),
-        optax.add_decayed_weights(config.weight_decay, mask=decays),
+        optax.add_decayed_weights(config.weight_decay, mask=parts.is_matrix),
+    )
+
+
+def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
+    """Orthogonalised momentum for the matrices between hidden vectors (Jordan, 2024), decay as AdamW's.
+
+    Each layer, expert and projection is a matrix of its own. Updates have the root mean square of Adam's, .2, so that
+    one learning rate serves both (Liu et al., 2025, Moonlight). Vocabulary, routers and norms follow Adam, with
+    Nesterov's momentum like the rest.
+    """
+    dimensions = jax.tree.map(_matrix_axes, parts.axes, parts.inputs, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    return optax.chain(
+        optax.contrib.muon(
+            learning_rate=-1.0,
+            beta=config.muon_beta,
+            eps=config.epsilon,
+            adam_b1=config.beta1,
+            adam_b2=config.beta2,
+            muon_weight_dimension_numbers=dimensions,
+            consistent_rms=0.2,
+        ),
+        optax.add_decayed_weights(config.weight_decay, mask=parts.is_matrix),
+    )
+
+
+OPTIMIZERS = {"adamw": adamw, "muon": muon}
+"""``optimizer(config, parts)``, by ``OptimizerConfig.name``."""
+
+
+def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
+    """Which dimensions of a parameter are summed over and which result; None for what is no hidden matrix."""
+    outputs = [name for name in axes if name not in (*inputs, "layers", "expert")]
+    if not inputs or not outputs or {"vocab", "router"} & set(axes):
+        return None
+    return optax.contrib.MuonDimensionNumbers(
+        reduction_axis=tuple(axes.index(name) for name in inputs), output_axis=tuple(axes.index(n) for n in outputs)
     )

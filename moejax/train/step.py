@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,15 +13,22 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from moejax.data.rows import ARRAYS
 from moejax.model import transformer
-from moejax.model.loss import auxiliary, token_costs
+from moejax.model.loss import Whole, auxiliary, token_costs, total_cost
+from moejax.model.sharding import constrain
 from moejax.routing.sigmoid import update_bias
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
+from moejax.train.guard import Guard, new_guard
 from moejax.train.mesh import batch_sharding, param_shardings
-from moejax.train.optimizer import adamw
+from moejax.train.optimizer import ParameterParts, make_optimizer
 from moejax.train.schedule import WarmupStableDecay
 from moejax.train.training import Training
+
+Batch = dict[str, Array]
+"""``tokens`` Int32[sequences, length + 1], and with documents packed into rows ``segments`` of the same shape: the
+number of each token's document within its row, from 1; 0 is padding."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,13 +37,16 @@ class TrainState:
     """All that a step changes, but the position in the data, which the batches carry and checkpoints hold beside it."""
 
     step: Any
-    """Int32: optimiser steps taken."""
+    """Int32: batches met, whether or not their steps were taken."""
     params: Any
     """Nested dict of float32 arrays."""
     optimizer: Any
     """State of the Optax chain."""
     balance_bias: Any
     """Float32[mixture layers, experts], or None; the counts of each step move it, not the gradient."""
+    average: Any
+    """Running mean of the parameters, or None."""
+    guard: Guard
     seed: Any
     """UInt32: with the step, what the noise of routers is drawn from."""
 
@@ -50,11 +60,13 @@ class Program:
     """A fresh state from a seed."""
     step: Any
     """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
-    batch: jax.ShapeDtypeStruct
-    """Shape of a global batch."""
-    evaluate: Callable[[Any, Array | None, Array, Array], tuple[Array, RoutingSums | None]]
-    """Nats of each position of a batch, under parameters and balance bias, and what the routers did with the sequences
-    marked as real."""
+    batch: dict[str, jax.ShapeDtypeStruct]
+    """Shapes of a global batch."""
+    schedule: WarmupStableDecay
+    """Shapes of a schedule."""
+    evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
+    """Nats of each sequence of a batch, under parameters and balance bias, and what the routers did with the sequences
+    marked as real; positions that are not to be predicted cost nothing."""
     shardings: TrainState
     """Where each array of the state lies."""
     abstract: TrainState
@@ -63,68 +75,95 @@ class Program:
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self) -> Any:
         """``step``, compiled without being run."""
-        number = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
-        schedule = WarmupStableDecay(
-            peak=number, warmup_steps=number, decay_start=number, decay_steps=number, final_share=number
-        )
-        return self.step.lower(self.abstract, self.batch, schedule).compile()
+        return self.step.lower(self.abstract, self.batch, self.schedule).compile()
 
 
 @functools.lru_cache(maxsize=8)
 def make_program(training: Training, mesh: Mesh) -> Program:
     """The functions of a training on a mesh. Compilation happens at their first call, once in a process."""
-    architecture, runtime = training.architecture, training.recipe.runtime
-    optimizer = adamw(training.recipe.optimizer, transformer.matrices(architecture))
+    architecture, recipe = training.architecture, training.recipe
+    runtime, average = recipe.runtime, recipe.average_decay
+    optimizer = make_optimizer(recipe.optimizer, parameter_parts(training))
 
     def init(seed: int) -> TrainState:
-        params = transformer.init(architecture, jax.random.key(seed), training.recipe.initialisation)
+        params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
             optimizer=optimizer.init(params),
             balance_bias=transformer.init_balance_bias(architecture),
+            average=jax.tree.map(jnp.copy, params) if average else None,
+            guard=new_guard(),
             seed=jnp.asarray(seed, jnp.uint32),
         )
 
-    def loss(
-        params: Any, state: TrainState, batch: Int[Array, "sequences length_plus_1"]
-    ) -> tuple[Array, tuple[dict[str, Array], RoutingSums | None]]:
-        noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        output = transformer.apply(
-            architecture, runtime, params, batch[:, :-1], balance_bias=state.balance_bias, key=noise
+    def forward(
+        params: Any, balance_bias: Array | None, batch: Batch, *, key: Array | None = None, real: Array | None = None
+    ) -> transformer.Output:
+        inputs, segments = batch["tokens"][:, :-1], None
+        if "segments" in batch:
+            segments = batch["segments"][:, :-1]
+            real = segments > 0 if real is None else real & (segments > 0)
+        return transformer.apply(
+            architecture, runtime, params, inputs, segments=segments, real=real, balance_bias=balance_bias, key=key
         )
-        nats = token_costs(architecture, params, output.hidden, batch[:, 1:]).mean()
-        weighted, raw = auxiliary(output.routing, training.recipe.loss)
-        return nats + weighted, ({"loss": nats, **raw, **health(output.routing)}, output.routing)
 
-    def step(state: TrainState, batch: Array, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
-        gradients, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, state, batch)
-        learning_rate = schedule(state.step)
+    def gradients_of(state: TrainState, batch: Batch) -> tuple[Any, dict[str, Array], RoutingSums | None]:
+        """Gradients, losses and routing sums of a batch, one microbatch after another."""
+        noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
+        targets = jnp.maximum(_predicted(batch).sum(), 1).astype(jnp.float32)
+
+        def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
+            output = forward(params, state.balance_bias, part, key=key)
+            weights = _predicted(part).astype(jnp.float32) / targets
+            nats = total_cost(architecture, params, output.hidden, part["tokens"][:, 1:], weights)
+            weighted, _ = auxiliary(output.routing, recipe.loss, whole)
+            return nats + weighted, ({"loss": nats, "weighted_loss": nats + weighted}, output.routing)
+
+        def gradient(part: Batch, key: Array, whole: Whole | None = None) -> tuple[Any, Any, Any]:
+            found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
+            return found, metrics, routing
+
+        if recipe.microbatches == 1:
+            return gradient(batch, noise)
+        parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
+        counts = None
+        if architecture.is_moe and recipe.loss.balance:
+            # The whole batch's loads weigh every microbatch, so they are counted before any gradient is taken.
+            counts = _summed(lambda part, key: forward(state.params, state.balance_bias, part, key=key).routing, parts)
+            counts = counts.counts
+        whole = Whole(_tokens(batch), jnp.asarray(recipe.batch_sequences), counts)
+        return _summed(lambda part, key: gradient(part, key, whole), parts)
+
+    def step(state: TrainState, batch: Batch, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
+        gradients, metrics, routing = gradients_of(state, batch)
+        learning_rate, norm = schedule(state.step), optax.tree.norm(gradients)
         # Optax promotes types by itself, also where the caller has forbidden it.
         with jax.numpy_dtype_promotion("standard"):
             directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
-        metrics |= {"learning_rate": learning_rate, "gradient_norm": optax.tree.norm(gradients)}
-        balance_bias = state.balance_bias
-        if balance_bias is not None and routing is not None:
-            balance_bias = update_bias(balance_bias, routing.counts, training.recipe.loss.balance_bias_rate)
-            metrics |= {"balance_bias_range": jnp.ptp(balance_bias, axis=1).max()}
-        after = TrainState(
-            step=state.step + 1,
+        accepted = state.guard.accepts(recipe.guard, metrics.pop("weighted_loss"), norm)
+        guard = state.guard.after(accepted, norm)
+        taken = replace(
+            state,
             params=params,
             optimizer=optimizer_state,
-            balance_bias=balance_bias,
-            seed=state.seed,
+            balance_bias=_moved(state.balance_bias, routing, recipe.loss.balance_bias_rate),
+            average=_averaged(state.average, params, average),
         )
-        return after, metrics
+        after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
+        metrics |= auxiliary(routing, recipe.loss)[1] | health(routing, state.balance_bias)
+        metrics |= {"learning_rate": learning_rate, "gradient_norm": norm}
+        metrics |= {"skipped_steps": guard.skipped, "skipped_in_a_row": guard.in_a_row}
+        return replace(after, step=state.step + 1, guard=guard), metrics
 
     def evaluate(
-        params: Any, balance_bias: Array | None, batch: Array, real: Bool[Array, " sequences"]
-    ) -> tuple[Float[Array, "sequences length"], RoutingSums | None]:
-        inputs = batch[:, :-1]
-        tokens = jnp.broadcast_to(real[:, None], inputs.shape)
-        output = transformer.apply(architecture, runtime, params, inputs, real=tokens, balance_bias=balance_bias)
-        return token_costs(architecture, params, output.hidden, batch[:, 1:]), output.routing
+        params: Any, balance_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
+    ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
+        tokens = jnp.broadcast_to(real[:, None], batch["tokens"][:, 1:].shape)
+        output = forward(params, balance_bias, batch, real=tokens)
+        costs = token_costs(architecture, params, output.hidden, batch["tokens"][:, 1:])
+        return jnp.where(_predicted(batch), costs, 0.0).sum(axis=1), output.routing
 
     abstract = jax.eval_shape(lambda: init(0))
     shardings = _state_shardings(training, abstract, mesh)
@@ -133,40 +172,106 @@ def make_program(training: Training, mesh: Mesh) -> Program:
         mesh=mesh,
         init=jax.jit(init, static_argnums=0, out_shardings=shardings),
         step=jax.jit(step, in_shardings=(shardings, batch, None), out_shardings=(shardings, None), donate_argnums=0),
-        evaluate=jax.jit(evaluate, in_shardings=(shardings.params, shardings.balance_bias, batch, batch)),
-        batch=jax.ShapeDtypeStruct(
-            (training.recipe.batch_sequences, training.recipe.data.sequence_length + 1), jnp.int32
+        evaluate=jax.jit(
+            evaluate,
+            in_shardings=(shardings.params, shardings.balance_bias, batch, batch),
+            out_shardings=NamedSharding(mesh, PartitionSpec()),
         ),
+        batch=_batch_shapes(recipe),
+        schedule=_schedule_shapes(recipe),
         shardings=shardings,
         abstract=abstract,
     )
 
 
-def health(sums: RoutingSums | None) -> dict[str, Array]:
+def parameter_parts(training: Training) -> ParameterParts:
+    """What the optimiser must know of each parameter."""
+    architecture = training.architecture
+    return ParameterParts(
+        axes=transformer.param_axes(architecture),
+        inputs=transformer.param_inputs(architecture),
+        is_matrix=transformer.matrices(architecture),
+    )
+
+
+def health(sums: RoutingSums | None, bias: Array | None = None) -> dict[str, Array]:
     """Routing statistics over all mixture layers: the mean, and the worst of the largest violations."""
     if sums is None:
         return {}
-    layers = statistics(sums)
+    layers = statistics(sums, bias)
     worst = {"max_violation": layers.pop("max_violation").max()}
     return {name: value.mean() for name, value in layers.items()} | worst
 
 
+def _moved(bias: Array | None, routing: RoutingSums | None, rate: float) -> Array | None:
+    return bias if bias is None or routing is None else update_bias(bias, routing.counts, rate)
+
+
+def _averaged(average: Any, params: Any, decay: float) -> Any:
+    if average is None:
+        return None
+    return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, average, params)
+
+
+def _predicted(batch: Batch) -> Bool[Array, "sequences length"]:
+    """Which targets count: those in the document of the token before them."""
+    if "segments" not in batch:
+        return jnp.ones(batch["tokens"][:, 1:].shape, bool)
+    before, after = batch["segments"][:, :-1], batch["segments"][:, 1:]
+    return (before == after) & (after > 0)
+
+
+def _tokens(batch: Batch) -> Int[Array, ""]:
+    """Inputs that are not padding."""
+    inputs = batch["tokens"][:, :-1]
+    return jnp.asarray(inputs.size) if "segments" not in batch else (batch["segments"][:, :-1] > 0).sum()
+
+
+def _microbatches(batch: Batch, parts: int) -> Batch:
+    """Every so-manieth sequence of a batch, stacked: each part is spread over the mesh as the whole is."""
+
+    def cut(rows: Array) -> Array:
+        cut = rows.reshape(rows.shape[0] // parts, parts, -1).swapaxes(0, 1)
+        return constrain(cut, (None, "batch", None))
+
+    return jax.tree.map(cut, batch)
+
+
+def _summed(run: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
+    """The sum of what ``run`` returns for each part, of which only one is held at a time."""
+    first = jax.eval_shape(run, *jax.tree.map(lambda leaf: leaf[0], parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
+    return jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, run(*part)), None), zeros, parts)[0]
+
+
+def _batch_shapes(recipe: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    shape = jax.ShapeDtypeStruct((recipe.batch_sequences, recipe.data.sequence_length + 1), jnp.int32)
+    return dict.fromkeys(ARRAYS[recipe.data.packing], shape)
+
+
+def _schedule_shapes(recipe: Any) -> WarmupStableDecay:
+    number = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
+    return WarmupStableDecay(
+        peak=number,
+        warmup_steps=number,
+        decay_start=number,
+        decay_steps=number,
+        final_share=number,
+        shape=recipe.optimizer.decay_shape,
+    )
+
+
 def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Optimiser moments lie where their parameters do, everything else everywhere."""
-    axes = transformer.param_axes(training.architecture)
-    params = param_shardings(axes, abstract.params, mesh)
     replicated = NamedSharding(mesh, PartitionSpec())
+    params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
+    everywhere = jax.tree.map(lambda _: replicated, abstract)
     optimizer = optax.tree.map_params(
-        adamw(training.recipe.optimizer, transformer.matrices(training.architecture)),
+        make_optimizer(training.recipe.optimizer, parameter_parts(training)),
         lambda _, sharding: sharding,
         abstract.optimizer,
         params,
         transform_non_params=lambda _: replicated,
     )
-    return TrainState(
-        step=replicated,
-        params=params,
-        optimizer=optimizer,
-        balance_bias=None if abstract.balance_bias is None else replicated,
-        seed=replicated,
-    )
+    average = None if abstract.average is None else params
+    return replace(everywhere, params=params, optimizer=optimizer, average=average)

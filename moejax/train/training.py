@@ -15,6 +15,7 @@ from moejax.model import transformer
 from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
+from moejax.train.guard import GuardConfig
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
 
@@ -36,6 +37,12 @@ class Recipe:
     initialisation: Initialisation = field(default_factory=Initialisation)
     runtime: Runtime = field(default_factory=Runtime)
     mesh: MeshShape = field(default_factory=MeshShape)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    microbatches: int = 1
+    """Parts into which a batch is cut, one after another, to save memory. They change no loss, but a capacity is that
+    of a part, and routers with noise draw it anew."""
+    average_decay: float = 0.0
+    """Running mean of the parameters, by this share of its old value at each step; 0 keeps none."""
     log_every_steps: int = 10
     checkpoint_tokens: int = 0
     """Tokens between two checkpoints; 0 saves only where branches start and end."""
@@ -57,6 +64,8 @@ class Recipe:
     def decay_start(self, budget_tokens: int) -> int:
         """Step at which a budget's branch leaves the trunk."""
         steps = self.steps(budget_tokens)
+        if self.optimizer.decay_share == 1:
+            return max(self.warmup_steps, 1)
         return steps - max(1, round(self.optimizer.decay_share * steps))
 
     @property
@@ -71,13 +80,20 @@ class Recipe:
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
-        for part in (self.data, self.optimizer, self.loss, self.initialisation, self.runtime):
+        for part in (self.data, self.optimizer, self.loss, self.initialisation, self.guard, self.runtime):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
             raise ValueError(
                 f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
                 f"{self.data.sequence_length}."
             )
+        if self.microbatches < 1 or self.batch_sequences % self.microbatches:
+            raise ValueError(
+                f"microbatches is {self.microbatches}, but a batch has {self.batch_sequences} sequences; every part "
+                f"gets as many: choose a divisor."
+            )
+        if not 0 <= self.average_decay < 1:
+            raise ValueError(f"average_decay is {self.average_decay}; give a share below 1, or 0 for no average.")
         if not self.budgets_tokens:
             raise ValueError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):

@@ -1,4 +1,4 @@
-"""The transformer: counted twice, causal, and the same function whatever the runtime and the mesh."""
+"""The transformer: counted twice, causal, and the same function whatever the runtime."""
 
 import jax
 import jax.numpy as jnp
@@ -6,63 +6,77 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL
 
-from moejax.architecture import Architecture
+from moejax.architecture import Architecture, RopeScaling
 from moejax.laws import accounting
+from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
+from moejax.model.attend import ATTENTION
 from moejax.model.loss import LossWeights, auxiliary, token_costs
+from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
-from moejax.routing import DISPATCHERS
-
-SMALL = Architecture(
-    vocab_size=64,
-    model_dim=16,
-    num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    num_dense_layers=1,
-    dense_hidden=32,
-    num_experts=4,
-    top_k=2,
-    expert_hidden=8,
-    num_shared_experts=1,
-    qk_norm=True,
-)
-DENSE = SMALL.replace(num_experts=0, top_k=0, num_shared_experts=0, num_dense_layers=0, expert_hidden=0)
+from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
 
 
 @st.composite
 def architectures(draw):
-    kv_heads = draw(st.integers(1, 3))
-    experts = draw(st.integers(0, 6))
-    layers = draw(st.integers(1, 4))
-    moe = experts > 0
-    return Architecture(
+    latent, dense = draw(st.booleans()), draw(st.booleans())
+    kv_heads, layers = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    heads = kv_heads * (1 if latent else draw(st.integers(1, 3)))
+    a = Architecture(
         vocab_size=draw(st.integers(2, 99)),
         model_dim=draw(st.integers(1, 40)),
         num_layers=layers,
-        num_heads=kv_heads * draw(st.integers(1, 3)),
+        num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=2 * draw(st.integers(1, 8)),
+        value_head_dim=draw(st.integers(0, 9)),
         dense_hidden=draw(st.integers(1, 50)),
-        num_dense_layers=draw(st.integers(0, layers - 1)) if moe else 0,
-        num_experts=experts,
-        top_k=draw(st.integers(1, experts)) if moe else 0,
-        expert_hidden=draw(st.integers(1, 30)) if moe else 0,
-        num_shared_experts=draw(st.integers(0, 2)) if moe else 0,
-        shared_hidden=draw(st.integers(0, 30)) if moe else 0,
-        qk_norm=draw(st.booleans()),
         attention_bias=draw(st.booleans()),
+        attention_output_bias=draw(st.booleans()),
+        attention_sinks=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
+    )
+    if latent:
+        a = a.replace(
+            query_latent_dim=draw(st.integers(0, 9)),
+            kv_latent_dim=draw(st.integers(1, 9)),
+            rope_head_dim=2 * draw(st.integers(1, 4)),
+        )
+    else:
+        a = a.replace(qk_norm=draw(st.booleans()))
+        a = a.replace(qk_norm_all_heads=a.qk_norm and draw(st.booleans()))
+    if dense:
+        return a
+    experts, shared = draw(st.integers(1, 6)), draw(st.integers(0, 2))
+    first = draw(st.integers(0, layers - 1))
+    return a.replace(
+        num_dense_layers=first,
+        num_last_dense_layers=draw(st.integers(0, layers - 1 - first)),
+        layer_pattern=draw(st.sampled_from(["E", "ED", "EDD", "EED"])),
+        num_experts=experts,
+        top_k=draw(st.integers(1, experts)),
+        expert_hidden=draw(st.integers(1, 30)),
+        num_shared_experts=shared,
+        shared_hidden=draw(st.integers(0, 30)),
+        shared_expert_gate=bool(shared) and draw(st.booleans()),
+        router_bias=draw(st.booleans()),
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=60)
 @given(architectures())
 def test_the_built_model_has_as_many_parameters_as_the_accounting_says(architecture):
     counts, formula = transformer.count(architecture), accounting.params(architecture)
     assert counts == (formula.total, formula.active, formula.vocabulary)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_published_model_is_built_with_the_parameters_of_the_accounting(name):
+    architecture = CATALOGUE[name].architecture
+    formula = accounting.params(architecture)
+    assert transformer.count(architecture) == (formula.total, formula.active, formula.vocabulary)
 
 
 def test_two_models_are_counted_by_hand():
@@ -71,62 +85,166 @@ def test_two_models_are_counted_by_hand():
     dense_layer, expert = 3 * 16 * 32, 3 * 16 * 8
     moe_layer = 16 * 4 + 4 * expert + expert
     total = 64 * 16 + 3 * (attention + norms) + dense_layer + 2 * moe_layer + 16
-    assert transformer.count(SMALL) == (total, total - 2 * 2 * expert, 64 * 16)
+    assert transformer.count(MIXTURE) == (total, total - 2 * 2 * expert, 64 * 16)
     dense_total = 64 * 16 + 3 * (attention + norms + dense_layer) + 16
     assert transformer.count(DENSE) == (dense_total, dense_total, 64 * 16)
 
 
-@pytest.mark.parametrize("architecture", [SMALL, DENSE], ids=["mixture", "dense"])
-def test_no_position_sees_a_later_token(architecture):
+FLOP_SIZES = {"vocab_size": 512, "model_dim": 128, "num_heads": 4, "head_dim": 32, "dense_hidden": 512}
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        DENSE.replace(**FLOP_SIZES),
+        DENSE.replace(**FLOP_SIZES, num_kv_heads=4, qk_norm=False, kv_latent_dim=32, rope_head_dim=16),
+        MIXTURE.replace(**FLOP_SIZES, expert_hidden=256, shared_hidden=128, router="balanced"),
+    ],
+    ids=["dense", "latent", "mixture"],
+)
+def test_the_compiler_counts_the_flops_of_the_accounting(architecture):
+    # The dense dispatcher computes every expert for every token.
+    runtime, length = Runtime(dispatcher="dense", attention="plain"), 64
+    tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
+    run = jax.jit(lambda params, tokens: transformer.forward(architecture, runtime, params, tokens))
+    compiled = run.lower(transformer.abstract_params(architecture), tokens).compile()
+    cost = compiled.cost_analysis()
+    expected = accounting.flops_per_token(architecture.replace(top_k=architecture.num_experts), length)
+    assert cost["flops"] / (2 * length) == pytest.approx(expected.forward, rel=0.02)
+
+
+def run(architecture, tokens, runtime=None, **options):
     params = transformer.init(architecture, jax.random.key(0))
+    return jax.jit(lambda t: transformer.forward(architecture, runtime or Runtime(), params, t, **options))(tokens)
+
+
+CAUSAL = sorted(set(KNOWN) - NOT_CAUSAL - {"mixture", "olmoe", "sigmoid", "noisy"})
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_no_position_sees_a_later_token(name):
     tokens = jax.random.randint(jax.random.key(1), (2, 12), 0, 64)
     changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % 64)
-    run = jax.jit(lambda t: transformer.forward(architecture, Runtime(), params, t))
-    before, after = run(tokens), run(changed)
+    before, after = run(KNOWN[name], tokens), run(KNOWN[name], changed)
     np.testing.assert_allclose(before[:, :7], after[:, :7], atol=1e-5)
     assert not np.allclose(before[:, 7:], after[:, 7:], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_documents_of_a_row_do_not_see_each_other(name):
+    first, second = jax.random.randint(jax.random.key(1), (2, 3, 8), 0, 64)
+    together = run(
+        KNOWN[name],
+        jnp.concatenate([first, second], axis=1),
+        segments=jnp.repeat(jnp.array([[1, 2]]), 8, axis=1).repeat(3, axis=0),
+    )
+    np.testing.assert_allclose(together[:, :8], run(KNOWN[name], first), atol=2e-5)
+    # Rotary, ALiBi and windows depend on distances alone, so a document may stand anywhere in a row.
+    np.testing.assert_allclose(together[:, 8:], run(KNOWN[name], second), atol=2e-5)
+
+
+def test_padding_reaches_no_expert_and_no_sum():
+    tokens = jax.random.randint(jax.random.key(1), (2, 8), 0, 64)
+    real = jnp.arange(8) < jnp.array([[8], [5]])
+    params = transformer.init(MIXTURE, jax.random.key(0))
+    output = transformer.apply(MIXTURE, Runtime(), params, tokens, real=real)
+    assert output.routing is not None
+    assert output.routing.tokens.tolist() == [13, 13]
+    assert output.routing.served.tolist() == [26, 26]
 
 
 RUNTIMES = [
     Runtime(),
     Runtime(scan_layers=True),
     *(Runtime(dispatcher=name) for name in DISPATCHERS),
+    *(Runtime(attention=name) for name in ATTENTION if name != "cudnn"),
     *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
+    Runtime(remat="full"),
 ]
 
 
-def _loss_and_gradients(runtime):
+def loss_and_gradients(architecture, runtime):
     tokens = jax.random.randint(jax.random.key(1), (4, 16), 0, 64)
+    bias = transformer.init_balance_bias(architecture)
+    noise = jax.random.key(2)
 
     def loss(params):
-        output = transformer.apply(SMALL, runtime, params, tokens[:, :-1])
+        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], balance_bias=bias, key=noise)
         weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
-        return token_costs(SMALL, params, output.hidden, tokens[:, 1:]).mean() + weighted
+        return token_costs(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
 
-    return jax.jit(jax.value_and_grad(loss))(transformer.init(SMALL, jax.random.key(0)))
+    return jax.jit(jax.value_and_grad(loss))(transformer.init(architecture, jax.random.key(0)))
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return _loss_and_gradients(Runtime(dispatcher="dense"))
+    found = {}
+
+    def of(name):
+        if name not in found:
+            found[name] = loss_and_gradients(KNOWN[name], Runtime(dispatcher="dense", attention="plain"))
+        return found[name]
+
+    return of
 
 
 @pytest.mark.parametrize(
-    "runtime", RUNTIMES, ids=lambda r: f"{r.dispatcher}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}"
+    "runtime",
+    RUNTIMES,
+    ids=lambda r: f"{r.dispatcher}-{r.attention}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}",
 )
-def test_no_runtime_changes_the_loss_or_its_gradients(runtime, reference):
-    loss, gradients = _loss_and_gradients(runtime)
-    np.testing.assert_allclose(loss, reference[0], rtol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients, reference[1])
+@pytest.mark.parametrize("name", ["mixture", "gpt_oss"])
+def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
+    same(loss_and_gradients(KNOWN[name], runtime), reference(name))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_scan_over_layers_computes_every_architecture(name, reference):
+    same(loss_and_gradients(KNOWN[name], Runtime(scan_layers=True)), reference(name))
+
+
+def same(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-5), found[1], expected[1])
+
+
+def test_the_known_architectures_use_every_router_activation_and_switch():
+    assert {a.router for a in KNOWN.values()} >= set(ROUTERS) - {"balanced", "random"}
+    assert {a.activation for a in KNOWN.values()} == set(ACTIVATIONS)
+    default = Architecture(vocab_size=1, model_dim=1, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1)
+    untouched = {n for n, value in vars(default).items() if all(getattr(a, n) == value for a in KNOWN.values())}
+    assert untouched <= {"rope_theta", "norm_epsilon"}
 
 
 def test_bfloat16_stays_close_to_float32():
-    params = transformer.init(SMALL, jax.random.key(0))
     tokens = jax.random.randint(jax.random.key(1), (2, 16), 0, 64)
-    exact = transformer.forward(SMALL, Runtime(), params, tokens)
-    rounded = transformer.forward(SMALL, Runtime(compute_dtype="bfloat16"), params, tokens)
-    assert rounded.dtype == jnp.float32
-    assert float(jnp.abs(exact - rounded).max()) < 0.2
+    for name in ("mixture", "latent", "gpt_oss"):
+        exact, rounded = run(KNOWN[name], tokens), run(KNOWN[name], tokens, Runtime(compute_dtype="bfloat16"))
+        assert rounded.dtype == jnp.float32
+        assert float(jnp.abs(exact - rounded).max()) < 0.2
+
+
+def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
+    params = transformer.init(
+        MIXTURE.replace(model_dim=256), jax.random.key(0), Initialisation(std=0.006, scale_outputs=False)
+    )
+    layers = params["mixture_layers"]
+    # A normal cut at two deviations keeps .88 of them.
+    for matrix in (params["embedding"], layers["attention"]["output"], layers["feed_forward"]["gate"]):
+        assert float(matrix.std()) == pytest.approx(0.88 * 0.006, rel=0.02)
+    scaled = transformer.init(MIXTURE.replace(model_dim=256), jax.random.key(0), Initialisation(std=0.006))
+    ratio = scaled["mixture_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
+    assert float(ratio) == pytest.approx(1 / np.sqrt(2 * 3), rel=1e-5)
+
+
+def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
+    decays = transformer.matrices(KNOWN["gpt_oss"])["mixture_layers"]
+    assert decays["feed_forward"]["down"]
+    assert decays["attention"]["query"]
+    names = ("down_bias", "router_bias")
+    assert not any(decays["feed_forward"][name] for name in names)
+    assert not decays["attention"]["sinks"]
+    assert not decays["attention_norm"]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +253,36 @@ def test_bfloat16_stays_close_to_float32():
         ({"top_k": 9}, "top_k is 9 and num_experts is 4"),
         ({"num_kv_heads": 3}, "num_kv_heads must divide num_heads"),
         ({"head_dim": 7}, "must be even"),
-        ({"num_dense_layers": 3}, "so no layer has the 4 experts"),
+        ({"num_dense_layers": 3}, "no layer of 3 has the 4 experts"),
+        ({"num_dense_layers": 2, "num_last_dense_layers": 2}, "lower them"),
+        ({"layer_pattern": "X"}, "letters E and D"),
         ({"expert_hidden": 0}, "expert_hidden is 0"),
         ({"dense_hidden": 0}, "dense_hidden is 0"),
         ({"model_dim": 1.5}, "whole numbers"),
         ({"num_experts": 0}, "a dense model has neither"),
+        ({"kv_latent_dim": 8}, "every query head its own"),
+        ({"rope_head_dim": 8}, "kv_latent_dim is 0"),
+        ({"qk_norm": False, "qk_norm_all_heads": True}, "without qk_norm"),
+        ({"num_shared_experts": 0, "shared_expert_gate": True}, "nothing to gate"),
+        ({"sliding_window": -1}, "sliding_window is -1"),
+        ({"router": "softmax"}, "did you mean softmax_topk"),
+        ({"router": "switch"}, "set top_k to 1"),
+        ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
+        ({"threshold": 0.5}, "does not know threshold"),
+        ({"router": "expert_choice", "balance_bias": True}, "leave balance_bias out"),
+        ({"activation": "gelu"}, "known are swiglu"),
+        ({"positions": "learned"}, "known are rope"),
+        ({"rope_scaling": RopeScaling(kind="dynamic", factor=2.0)}, "rope_scaling.kind"),
+        ({"rope_scaling": RopeScaling(kind="yarn", factor=2.0)}, "yarn needs it"),
+        ({"rope_scaling": RopeScaling(kind="linear", factor=0.5)}, "at least 1"),
     ],
 )
 def test_an_impossible_architecture_is_refused_in_a_sentence(change, sentence):
     with pytest.raises(ValueError, match=sentence):
-        transformer.count(SMALL.replace(**change))
+        transformer.count(MIXTURE.replace(**change))
+
+
+def test_a_kernel_that_does_not_know_a_feature_is_refused():
+    for name, feature in (("gpt_oss", "attention_sinks"), ("alibi", "alibi"), ("latent", "latent attention")):
+        with pytest.raises(ValueError, match=feature):
+            transformer.check(KNOWN[name], Runtime(attention="cudnn"))

@@ -106,7 +106,9 @@ def test_a_folder_of_another_training_is_refused(uninterrupted, tmp_path):
 def test_a_diverging_training_says_so(training, tmp_path):
     optimizer = dataclasses.replace(training.recipe.optimizer, learning_rate=1e30)
     recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer)
-    with pytest.raises(ValueError, match=r"diverged: \w+ is (nan|inf) at step .* lower optimizer"):
+    with pytest.raises(
+        ValueError, match=r"no step of its trunk could be taken from step 1 to 6.*batches 1 to 5 .*lower"
+    ):
         train(dataclasses.replace(training, recipe=recipe), tmp_path)
 
 
@@ -128,8 +130,8 @@ def test_the_validation_set_does_not_depend_on_the_batch(training, tmp_path):
     program = make_program(on_one_device(training), make_mesh(MeshShape(data=8)))
     tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
     params = program.init(0).params
-    _, of_all = program.evaluate(params, None, tokens, np.ones(8, bool))
-    _, of_five = program.evaluate(params, None, tokens, np.arange(8) < 5)
+    _, of_all = program.evaluate(params, None, {"tokens": tokens}, np.ones(8, bool))
+    _, of_five = program.evaluate(params, None, {"tokens": tokens}, np.arange(8) < 5)
     assert of_all.tokens.tolist() == [256, 256]
     assert of_five.tokens.tolist() == [160, 160]
     assert of_five.counts.sum(axis=1).tolist() == [320, 320]

@@ -27,8 +27,10 @@ def three_steps(training, sizes):
     with jax.set_mesh(mesh):
         state = program.init(0)
         for _ in range(3):
-            state, metrics = program.compiled_step()(state, jax.device_put(tokens, batch_sharding(mesh)), schedule)
-        costs, sums = program.evaluate(state.params, state.balance_bias, tokens, np.ones(8, bool))
+            state, metrics = program.compiled_step()(
+                state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, schedule
+            )
+        costs, sums = program.evaluate(state.params, state.balance_bias, {"tokens": tokens}, np.ones(8, bool))
     return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
 
 
@@ -53,7 +55,7 @@ def test_parameters_are_split_over_the_mesh(training):
     program = make_program(training, make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
     gate = program.shardings.params["mixture_layers"]["feed_forward"]["gate"]
     assert gate.spec == jax.P(None, ("expert",), ("fsdp",), ("tensor",))
-    moments = program.shardings.optimizer[1]
+    moments = program.shardings.optimizer[1][0]
     assert moments.mu["mixture_layers"]["feed_forward"]["gate"] == gate
 
 

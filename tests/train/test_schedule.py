@@ -1,15 +1,15 @@
-"""Warm-up, stable, decay; trunk and branches agree where they overlap; decay touches matrices alone."""
+"""Warm-up, stable, decay; trunk and branches agree where they overlap."""
 
-import jax
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
-import optax
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.model import transformer
 from moejax.train.loop import legs
-from moejax.train.optimizer import OptimizerConfig, adamw
-from moejax.train.schedule import WarmupStableDecay
+from moejax.train.schedule import DECAYS, WarmupStableDecay
 
 
 def schedule(**changes):
@@ -39,24 +39,25 @@ def test_a_branch_starts_where_the_trunk_left_and_the_trunk_never_decays(trainin
     assert branches[-1].steps_before + branches[-1].end - branches[-1].start == training.recipe.total_steps
 
 
-def test_adamw_is_optax_adamw_at_the_schedules_rate():
-    config = OptimizerConfig(clip_norm=1e9)
-    params = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
-    gradients = jax.tree.map(lambda p: p**2 - 0.3, params)
-    ours = adamw(config, {"w": True})
-    theirs = optax.adamw(0.01, b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)
-    with jax.numpy_dtype_promotion("standard"):
-        direction, _ = ours.update(gradients, ours.init(params), params)
-        update, _ = theirs.update(gradients, theirs.init(params), params)
-    np.testing.assert_allclose(-0.01 * direction["w"], update["w"], rtol=1e-6)
+@pytest.mark.parametrize("shape", DECAYS)
+def test_every_decay_falls_from_the_peak_to_its_final_share(shape):
+    rates = [float(schedule(shape=shape)(step)) for step in range(9, 15)]
+    assert rates[0] == 0.5
+    assert rates[-1] == pytest.approx(0.1)
+    assert np.all(np.diff(rates) < 0)
 
 
-def test_weight_decay_touches_matrices_and_not_norms(training):
-    decays = transformer.matrices(training.architecture)
-    layers = decays["mixture_layers"]
-    assert layers["feed_forward"]["gate"]
-    assert layers["feed_forward"]["router"]
-    assert layers["attention"]["output"]
-    assert decays["embedding"]
-    assert not layers["attention_norm"]
-    assert not decays["final_norm"]
+def test_decays_have_the_shapes_of_their_papers():
+    middle = {shape: float(DECAYS[shape](jnp.float32(0.25), jnp.float32(0.01))) for shape in DECAYS}
+    assert middle["cosine"] == pytest.approx(0.01 + 0.99 * (1 + np.cos(np.pi / 4)) / 2)
+    assert middle["exponential"] == pytest.approx(0.01**0.25)
+    assert middle["1-sqrt"] == pytest.approx(1 - 0.99 * 0.5)
+
+
+def test_a_decay_share_of_one_is_a_schedule_without_a_stable_part(training):
+    optimizer = dataclasses.replace(training.recipe.optimizer, decay_share=1.0, decay_shape="cosine")
+    trunk, branches = legs(
+        dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
+    )
+    assert trunk.end == training.recipe.warmup_steps
+    assert {branch.start for branch in branches} == {trunk.end}

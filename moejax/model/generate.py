@@ -1,0 +1,117 @@
+"""Sampling: the next token again and again, each at the cost of one token."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from moejax.architecture import Architecture
+from moejax.model import transformer
+from moejax.model.cache import empty_cache
+from moejax.model.runtime import Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is drawn from the model's probabilities."""
+
+    temperature: float = 1.0
+    """What logits are divided by; 0 takes the likeliest token."""
+    top_k: int = 0
+    """Draw among so many likeliest tokens; 0 for all."""
+    top_p: float = 1.0
+    """Draw among the likeliest tokens that together reach this probability."""
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if nothing can be drawn so."""
+        if self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}; give 0 for the likeliest token, or more.")
+        if self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ValueError(f"top_k is {self.top_k} and top_p {self.top_p}; top_k is at least 0, top_p in (0, 1].")
+
+
+def draw(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
+    """One token per row."""
+    if sampling.temperature == 0:
+        return jnp.argmax(logits, axis=1).astype(jnp.int32)
+    logits = logits / sampling.temperature
+    if sampling.top_k:
+        least = jax.lax.top_k(logits, min(sampling.top_k, logits.shape[1]))[0][:, -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if sampling.top_p < 1:
+        ordered = jnp.sort(logits, axis=1, descending=True)
+        before = jnp.cumsum(jax.nn.softmax(ordered, axis=1), axis=1) - jax.nn.softmax(ordered, axis=1)
+        least = jnp.where(before < sampling.top_p, ordered, jnp.inf).min(axis=1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return jax.random.categorical(key, logits, axis=1).astype(jnp.int32)
+
+
+def generate(
+    architecture: Architecture,
+    runtime: Runtime,
+    params: transformer.Params,
+    prompts: Int[Array, "batch length"],
+    key: Key[Array, ""],
+    *,
+    tokens: int,
+    sampling: Sampling | None = None,
+    real: Array | None = None,
+    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+) -> Int[Array, "batch tokens"]:
+    """``tokens`` more tokens for each prompt.
+
+    Prompts of different lengths are filled up on the left with tokens that are not ``real`` (Bool[batch, length]). An
+    architecture with a capacity drops no token here.
+
+    Raises:
+      ValueError: the router is not causal, so that no token can be known before the later ones.
+    """
+    sampling = sampling or Sampling()
+    sampling.check()
+    if architecture.router in NOT_CAUSAL:
+        raise ValueError(
+            f"Router {architecture.router!r} lets later tokens decide about earlier ones, so a model with it cannot "
+            f"be sampled token by token; train with a token-choice router."
+        )
+    real = jnp.ones(prompts.shape, bool) if real is None else real
+    architecture = architecture.replace(capacity_factor=None)
+    return _generate(architecture, runtime, tokens, sampling, params, prompts, real, key, balance_bias)
+
+
+NOT_CAUSAL = ("expert_choice",)
+"""Routers that read the whole batch at once."""
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _generate(architecture, runtime, tokens, sampling, params, prompts, real, key, balance_bias):
+    def step(cache, these, real):
+        output = transformer.apply(
+            architecture,
+            runtime,
+            params,
+            these,
+            segments=real.astype(jnp.int32),
+            real=real,
+            balance_bias=balance_bias,
+            cache=cache,
+        )
+        return output.cache, transformer.unembed(architecture, params, output.hidden[:, -1])
+
+    def another(carry, key):
+        cache, token = carry
+        cache, logits = step(cache, token[:, None], jnp.ones((len(token), 1), bool))
+        token = draw(logits, key, sampling)
+        return (cache, token), token
+
+    first_key, *keys = jax.random.split(key, tokens)
+    cache = empty_cache(architecture, runtime, len(prompts), prompts.shape[1] + tokens, segments=True)
+    cache, logits = step(cache, prompts, real)
+    first = draw(logits, first_key, sampling)
+    if not keys:
+        return first[:, None]
+    _, rest = jax.lax.scan(another, (cache, first), jnp.stack(keys))
+    return jnp.concatenate([first[:, None], rest.T], axis=1)

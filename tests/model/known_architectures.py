@@ -1,0 +1,84 @@
+"""Small architectures that between them use everything a model can be made of."""
+
+from moejax.architecture import Architecture, RopeScaling
+
+MIXTURE = Architecture(
+    vocab_size=64,
+    model_dim=16,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    num_dense_layers=1,
+    dense_hidden=32,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=8,
+    num_shared_experts=1,
+    qk_norm=True,
+)
+DENSE = MIXTURE.replace(num_experts=0, top_k=0, num_shared_experts=0, num_dense_layers=0, expert_hidden=0)
+EVERY_LAYER = MIXTURE.replace(num_dense_layers=0)
+
+KNOWN = {
+    "mixture": MIXTURE,
+    "dense": DENSE,
+    "qwen2_moe": EVERY_LAYER.replace(attention_bias=True, qk_norm=False, shared_expert_gate=True, shared_hidden=12),
+    "olmoe": EVERY_LAYER.replace(qk_norm_all_heads=True, normalise_gates=False, num_shared_experts=0),
+    "interleaved": MIXTURE.replace(num_layers=7, layer_pattern="DE", num_last_dense_layers=1, tied_embeddings=False),
+    "latent": MIXTURE.replace(
+        num_layers=4,
+        num_kv_heads=4,
+        qk_norm=False,
+        query_latent_dim=12,
+        kv_latent_dim=6,
+        rope_head_dim=4,
+        value_head_dim=5,
+        router="group_limited",
+        num_groups=2,
+        top_k_groups=1,
+        gate_scale=2.5,
+        balance_bias=True,
+        rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=8, mscale=1.0, mscale_all_dim=0.8),
+    ),
+    "latent_biased": MIXTURE.replace(
+        num_kv_heads=4,
+        qk_norm=False,
+        kv_latent_dim=6,
+        rope_head_dim=4,
+        attention_bias=True,
+        attention_output_bias=True,
+        attention_sinks=True,
+    ),
+    "gpt_oss": EVERY_LAYER.replace(
+        num_layers=5,
+        num_shared_experts=0,
+        qk_norm=False,
+        router="topk_softmax",
+        router_bias=True,
+        expert_bias=True,
+        activation="clamped_swiglu",
+        attention_bias=True,
+        attention_output_bias=True,
+        attention_sinks=True,
+        sliding_window=3,
+        window_pattern="WF",
+        rope_scaling=RopeScaling(kind="yarn", factor=8.0, original_length=8, truncate=False),
+    ),
+    "alibi": MIXTURE.replace(positions="alibi", num_heads=6, num_kv_heads=3, num_dense_layers=0, num_shared_experts=0),
+    "no_positions": DENSE.replace(positions="none", value_head_dim=5, qk_norm=False),
+    "half_turned": DENSE.replace(
+        rotary_fraction=0.5,
+        sliding_window=4,
+        rope_scaling=RopeScaling(kind="llama3", factor=8.0, original_length=16),
+    ),
+    "capacity": MIXTURE.replace(capacity_factor=1.0, router="switch", top_k=1),
+    "noisy": MIXTURE.replace(router="noisy_topk", rope_scaling=RopeScaling(kind="linear", factor=2.0)),
+    "expert_choice": MIXTURE.replace(router="expert_choice"),
+    "top_p": MIXTURE.replace(router="top_p", threshold=0.6, top_k=3),
+    "sigmoid": MIXTURE.replace(router="sigmoid_topk", normalise_gates=False, balance_bias=True),
+}
+"""By the family or the feature that each stands for."""
+
+NOT_CAUSAL = {"expert_choice", "capacity"}
+"""Those where a token's output depends on the rest of the batch."""

@@ -1,0 +1,89 @@
+"""Optimisers against Optax's own, and what they do to which parameter."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from moejax.model import transformer
+from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
+from moejax.train.step import parameter_parts
+
+
+def directions(config, parts, params, gradients):
+    optimizer = make_optimizer(config, parts)
+    with jax.numpy_dtype_promotion("standard"):
+        return optimizer.update(gradients, optimizer.init(params), params)[0]
+
+
+def test_adamw_is_optax_adamw_at_the_schedules_rate():
+    params = {"w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}
+    gradients = jax.tree.map(lambda p: p**2 - 0.3, params)
+    parts = ParameterParts(axes={"w": ("embed", "hidden")}, inputs={"w": ("embed",)}, is_matrix={"w": True})
+    ours = directions(OptimizerConfig(clip_norm=1e9), parts, params, gradients)
+    theirs = optax.adamw(0.01, b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1)
+    with jax.numpy_dtype_promotion("standard"):
+        update, _ = theirs.update(gradients, theirs.init(params), params)
+    np.testing.assert_allclose(-0.01 * ours["w"], update["w"], rtol=1e-6)
+
+
+def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
+    parts = parameter_parts(training)
+    params = transformer.init(training.architecture, jax.random.key(0))
+    gradients = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), params)
+    found = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
+    for layer in range(2):
+        for expert in range(8):
+            up = found["mixture_layers"]["feed_forward"]["up"][layer, expert]
+            # Five Newton-Schulz steps bring singular values near 1; their scale is Adam's, .2·sqrt(16).
+            singular = np.linalg.svd(np.asarray(up), compute_uv=False) / (0.2 * 4)
+            assert np.all((singular > 0.5) & (singular < 1.5))
+    query = np.asarray(found["mixture_layers"]["attention"]["query"][0]).reshape(16, 16)
+    singular = np.linalg.svd(query, compute_uv=False)
+    assert singular.max() / singular.min() < 3
+
+
+def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
+    parts = parameter_parts(training)
+    params = transformer.init(training.architecture, jax.random.key(0))
+    gradients = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), params)
+    muon = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
+    nadam = optax.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(b1=0.9, b2=0.95, nesterov=True))
+    with jax.numpy_dtype_promotion("standard"):
+        adam = nadam.update(gradients, nadam.init(params), params)[0]
+    for of in (
+        lambda p: p["embedding"],
+        lambda p: p["final_norm"],
+        lambda p: p["mixture_layers"]["feed_forward"]["router"],
+        lambda p: p["mixture_layers"]["attention_norm"],
+    ):
+        np.testing.assert_allclose(of(muon), of(adam), rtol=1e-4)
+    assert not np.allclose(muon["mixture_layers"]["attention"]["value"], adam["mixture_layers"]["attention"]["value"])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weight_decay_touches_matrices_and_not_norms(training, name):
+    params = jax.tree.map(jnp.ones_like, transformer.init(training.architecture, jax.random.key(0)))
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    found = directions(OptimizerConfig(name=name, weight_decay=0.5), parameter_parts(training), params, nothing)
+    layers = found["mixture_layers"]
+    for decayed in (found["embedding"], layers["feed_forward"]["router"], layers["attention"]["output"]):
+        np.testing.assert_allclose(decayed, 0.5, atol=1e-6)
+    for kept in (found["final_norm"], layers["attention_norm"]):
+        np.testing.assert_allclose(kept, 0.0, atol=1e-6)
+
+
+def test_gradients_are_clipped_by_their_global_norm(training):
+    params = transformer.init(training.architecture, jax.random.key(0))
+    gradients = jax.tree.map(lambda p: 1e3 * jnp.ones_like(p), params)
+    parts = parameter_parts(training)
+    clipped = directions(OptimizerConfig(clip_norm=1.0, epsilon=1.0, weight_decay=0.0), parts, params, gradients)
+    free = directions(OptimizerConfig(clip_norm=0.0, epsilon=1.0, weight_decay=0.0), parts, params, gradients)
+    assert float(optax.tree.norm(clipped)) < 0.01 * float(optax.tree.norm(free))
+
+
+@pytest.mark.parametrize(("field", "value"), [("name", "sgd"), ("decay_shape", "step")])
+def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
+    with pytest.raises(ValueError, match="known are"):
+        OptimizerConfig(**{field: value}).check()
