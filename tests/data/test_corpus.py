@@ -1,0 +1,195 @@
+"""What a training sees of its data: the embedded corpus as it ever was, prepared sets, mixtures, bits per byte."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from written import TEXTS, json_lines
+
+from moejax.data.config import DataConfig, WeightedSource
+from moejax.data.corpus import open_corpus, read_summary
+from moejax.data.prepare import prepare
+from moejax.data.rows import PACKINGS, counted
+
+SMALL = {"sequence_length": 32, "validation_share": 0.3, "validation_tokens": 640}
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    return open_corpus(DataConfig(sequence_length=128), tmp_path_factory.mktemp("embedded"))
+
+
+def standard_library():
+    """Bytes of the files of each side, each followed by 256, read by other means than the package's."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    out = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+    paths = [p for p in root.rglob("*.py") if not out & set(p.relative_to(root).parts[:-1])]
+    sides = {"train": [], "validation": []}
+    for path in sorted(paths, key=lambda p: p.relative_to(root).as_posix()):
+        name = path.relative_to(root).as_posix().encode()
+        held_out = int.from_bytes(hashlib.sha256(name).digest()[:8]) < 0.05 * 2**64
+        sides["validation" if held_out else "train"] += [*path.read_bytes(), 256]
+    return {side: np.array(tokens) for side, tokens in sides.items()}
+
+
+def test_the_embedded_corpus_is_the_standard_librarys_text_file_by_file(embedded):
+    for side, tokens in standard_library().items():
+        stream = embedded.sets[0].side(side)
+        np.testing.assert_array_equal(stream.read(0, len(stream)), tokens)
+
+
+def test_validation_rows_are_windows_spread_evenly_and_fixed(embedded):
+    found = embedded.validation()
+    stream = embedded.sets[0].side("validation")
+    tokens = stream.read(0, len(stream))
+    numbers = np.linspace(0, (len(tokens) - 1) // 128 - 1, 512).astype(int)
+    expected = np.stack([tokens[128 * n : 128 * n + 129] for n in numbers])
+    np.testing.assert_array_equal(found.rows["tokens"], expected)
+    assert found.targets == 512 * 128
+    assert found.bytes == (expected[:, 1:] != 256).sum()
+
+
+def test_a_prepared_set_is_read_where_it_lies(text_folder, bpe, tmp_path):
+    prepare(str(text_folder), tmp_path / "set", tokenizer=str(bpe), validation_share=0.3)
+    config = DataConfig(source=str(tmp_path / "set"), **SMALL)
+    corpus = open_corpus(config, tmp_path / "data")
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["corpus.json"]
+    assert read_summary(tmp_path / "data") == corpus.summary()
+    assert corpus.summary().vocab_size == 300
+    assert next(corpus.batches(batch=4, seed=0))["tokens"].shape == (4, 33)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
+def test_bytes_of_the_validation_targets_are_those_of_their_text(text_folder, bpe, tmp_path, packing, tokenizer):
+    name = str(bpe) if tokenizer == "bpe" else tokenizer
+    config = DataConfig(source=str(text_folder), tokenizer=name, packing=packing, **SMALL)
+    corpus = open_corpus(config, tmp_path)
+    found = corpus.validation()
+    opened = corpus.sets[0].tokenizer
+    counts = counted(found.rows)
+    assert found.targets == counts.sum()
+    # Token by token: a cut inside a character would otherwise change what is decoded.
+    table = {t: len(opened.decode(np.array([t])).encode()) for t in range(opened.vocab_size)}
+    tokens = found.rows["tokens"][:, 1:][counts]
+    ascii_only = [t for t in tokens.tolist() if "\ufffd" not in opened.decode(np.array([t]))]
+    rest = len(tokens) - len(ascii_only)
+    assert sum(table[t] for t in ascii_only) + rest <= found.bytes <= sum(table[t] for t in ascii_only) + 3 * rest
+    if tokenizer == "bytes":
+        assert found.bytes == (tokens != 256).sum()
+
+
+def test_a_tokenizer_that_changes_the_text_counts_the_texts_bytes_on_average(tmp_path, monkeypatch):
+    """Lower-casing a sign of two bytes to one of three: the table speaks of other bytes than were read."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    alphabet = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {"</s>": 256}
+    tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    tokenizer.normalizer = normalizers.Replace("a", "bbb")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    json_lines(tmp_path, texts=[f"{i}" + "a" * 200 for i in range(100)])
+    config = DataConfig(source=str(tmp_path / "web.jsonl"), tokenizer=str(tmp_path), **SMALL)
+    found = open_corpus(config, tmp_path / "data").validation()
+    assert found.bytes == pytest.approx(found.targets / 3, rel=0.02)
+
+
+def test_a_mixture_reads_and_measures_each_set_by_its_weight(text_folder, tmp_path):
+    json_lines(tmp_path, texts=[text.upper() for text in TEXTS])
+    parts = tuple(
+        WeightedSource(name=name, source=str(source), weight=weight)
+        for name, source, weight in (("lower", text_folder, 3.0), ("upper", tmp_path / "web.jsonl", 1.0))
+    )
+    corpus = open_corpus(DataConfig(mixture=parts, **SMALL), tmp_path / "data")
+    validation = corpus.validation()
+    assert np.bincount(validation.source).tolist() == [15, 5]
+    upper = [bytes(t for t in row if t < 256).upper() for row in validation.rows["tokens"].tolist()]
+    same = [
+        u == bytes(t for t in row if t < 256) for u, row in zip(upper, validation.rows["tokens"].tolist(), strict=True)
+    ]
+    assert not any(same[:15])
+    assert all(same[15:])
+    summary = corpus.summary()
+    assert summary.source == "lower, upper"
+    assert summary.train.documents + summary.validation.documents == 2 * len(TEXTS)
+    a, b = (prepared.frequencies for prepared in corpus.sets)
+    mixed = 0.75 * a + 0.25 * b
+    assert summary.unigram_entropy == pytest.approx(-sum(f * np.log(f) for f in mixed if f))
+    batch = next(corpus.batches(batch=8, seed=0))["tokens"]
+    assert batch.shape == (8, 33)
+    other = open_corpus(dataclasses.replace(corpus.config, mixture=parts[:1]), tmp_path / "data")
+    assert other.summary().sha256 != summary.sha256
+
+
+def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):
+    def first(seed, order_seed):
+        config = DataConfig(source=str(text_folder), order_seed=order_seed, **SMALL)
+        return next(open_corpus(config, tmp_path).batches(batch=4, seed=seed))["tokens"]
+
+    np.testing.assert_array_equal(first(0, 7), first(1, 7))
+    np.testing.assert_array_equal(first(0, 7), first(7, None))
+    assert not np.array_equal(first(0, None), first(1, None))
+
+
+def test_tokens_whose_text_is_not_known_have_no_bytes(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 500, 20_000)
+    np.save(tmp_path / "a.npy", tokens)
+    config = DataConfig(source=str(tmp_path / "a.npy"), tokenizer="ids:500:7", **SMALL)
+    assert open_corpus(config, tmp_path / "data").validation().bytes is None
+
+
+def test_another_tokenizer_than_the_sets_is_refused(text_folder, bpe, tmp_path):
+    prepare(str(text_folder), tmp_path / "bytes", validation_share=0.3)
+    prepare(str(text_folder), tmp_path / "bpe", tokenizer=str(bpe), validation_share=0.3)
+    config = DataConfig(source=str(tmp_path / "bytes"), tokenizer=str(bpe), **SMALL)
+    with pytest.raises(ValueError, match=r"was prepared with another, bytes of 257 tokens; leave data\.tokenizer out"):
+        open_corpus(config, tmp_path / "data")
+    parts = tuple(WeightedSource(name=n, source=str(tmp_path / n), weight=1.0) for n in ("bytes", "bpe"))
+    with pytest.raises(ValueError, match="were prepared with different tokenizers"):
+        open_corpus(DataConfig(mixture=parts, **SMALL), tmp_path / "data")
+
+
+def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
+    config = DataConfig(
+        source=str(text_folder), sequence_length=100_000, validation_share=0.3, validation_tokens=100_000
+    )
+    corpus = open_corpus(config, tmp_path)
+    with pytest.raises(ValueError, match="validation text is shorter than one row"):
+        corpus.validation()
+    with pytest.raises(ValueError, match="has 0 rows of this sequence_length"):
+        corpus.batches(batch=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"sequence_length": 1}, "at least 2 tokens"),
+        ({"validation_share": 1.0}, "between 0 and 1"),
+        ({"corrupt_share": 1.0}, "less than 1"),
+        ({"validation_tokens": 100}, "less than one sequence"),
+        ({"mixture": (WeightedSource(name="a", source="x", weight=0.0),)}, "must be above 0"),
+        ({"mixture": (WeightedSource(name="a", source="x", weight=1.0),) * 2}, "a name of its own"),
+    ],
+)
+def test_an_impossible_choice_is_refused(change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(DataConfig(), **change).check()
+
+
+def test_an_unknown_packing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.packing 'window' is not known; did you mean windows"):
+        open_corpus(DataConfig(packing="window"), tmp_path)
+
+
+def test_the_summary_is_written_once_and_is_json(embedded):
+    (folder,) = {prepared.folder for prepared in embedded.sets}
+    assert json.loads((folder / "corpus.json").read_text())["source"] == "python_stdlib"
+    before = os.stat(folder / "corpus.json").st_mtime_ns
+    open_corpus(embedded.config, folder)
+    assert os.stat(folder / "corpus.json").st_mtime_ns == before
