@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from moejax.fit.compare import Comparison
+    from moejax.fit.comparison import Comparison
     from moejax.fit.read_runs import ReadRuns
 
 NAME = "compare"
