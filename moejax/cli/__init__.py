@@ -4,8 +4,11 @@ Modules here are light; what a command needs is imported when it runs.
 """
 
 COMMANDS = {
+    "data": "prepare text for training: tokenise, train a tokenizer, look inside",
     "study": "train a family of models, fit laws to it, decide, report",
     "train": "train one model to one or more token budgets",
+    "sample": "continue a prompt with a trained or converted model",
+    "convert": "Hugging Face checkpoints to moejax's weights, and the other way",
     "fit": "fit a law to a table of runs",
     "compare": "which law to trust for a table of runs",
     "report": "write the report of a study's folder",

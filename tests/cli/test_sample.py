@@ -1,0 +1,65 @@
+"""moejax sample: text from weights, and sentences where there is none to be had."""
+
+import json
+
+import jax
+import pytest
+
+from moejax.__main__ import main
+from moejax.architecture import Architecture
+from moejax.model import transformer
+from moejax.weights.folder import save_weights
+
+SMALL = Architecture(
+    vocab_size=257,
+    model_dim=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=8,
+)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights") / "small"
+    save_weights(folder, SMALL, transformer.init(SMALL, jax.random.key(0)))
+    return folder
+
+
+def test_a_prompt_is_continued_and_the_seed_decides_how(weights, capsys):
+    def continued(*words):
+        assert main(["sample", str(weights), "--prompt", "def f(", "--tokens", "12", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)["continuations"]
+
+    first, again, other = continued(), continued(), continued("--seed", "1")
+    assert first == again != other
+    assert len(continued("--samples", "3")) == 3
+    assert len(set(continued("--samples", "3", "--temperature", "0"))) == 1
+
+
+def test_the_text_is_printed_with_its_prompt(weights, capsys):
+    assert main(["sample", str(weights), "--prompt", "def f(", "--tokens", "4", "--top-k", "5"]) == 0
+    assert capsys.readouterr().out.startswith("def f(")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--tokens", "0"], "at least one of each"),
+        (["--tokenizer", "ids:900:0"], "The tokenizer has 900 tokens and the model 257"),
+        (["--tokenizer", "nowhere.json"], "There is no tokenizer nowhere.json"),
+    ],
+)
+def test_a_mistake_is_a_sentence(weights, words, sentence, capsys):
+    assert main(["sample", str(weights), *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path, capsys):
+    assert main(["sample", str(tmp_path)]) == 2
+    assert "nor a folder of weights" in capsys.readouterr().err
