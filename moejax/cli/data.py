@@ -1,0 +1,179 @@
+"""``moejax data``: text or tokens to a set that trainings read; tokenizers; what a set holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from moejax.cli.number import whole_number
+
+NAME = "data"
+HELP = """\
+Prepare text for training. `prepare` tokenises it once, in parallel, and goes on where it was stopped; `tokenizer`
+learns a vocabulary from it; `show` says what a prepared set holds."""
+EXAMPLE = """\
+  moejax data tokenizer texts/ --vocab-size 32768 --out tokenizer.json
+  moejax data prepare texts/ --tokenizer tokenizer.json --out sets/texts
+  moejax data prepare web.jsonl.zst --text-field content --out sets/web --workers 8
+  moejax data prepare train.bin --tokenizer ids:50257:50256 --out sets/gpt2     # tokens of nanoGPT or Megatron
+  moejax data prepare hf:roneneldan/TinyStories --out sets/stories              # pip install 'moejax[hf]'
+  moejax data show sets/texts --verify
+  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the three."""
+    parser.add_argument("--json", action="store_true", help="print the result on stdout as JSON (before or after)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="prepare | tokenizer | show")
+    source = argparse.ArgumentParser(add_help=False)
+    source.add_argument(
+        "source", metavar="SOURCE", help="a file, a folder, hf:NAME[:CONFIG], or python_stdlib; formats: docs/data.md"
+    )
+    source.add_argument("--text-field", default="text", metavar="NAME", help="of a record (%(default)s)")
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    prepare = actions.add_parser("prepare", parents=[source, both], help="tokenise once", allow_abbrev=False)
+    prepare.add_argument("--out", required=True, metavar="DIR", help="folder of the set")
+    prepare.add_argument(
+        "--tokenizer", default="bytes", metavar="NAME", help="bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END"
+    )
+    prepare.add_argument(
+        "--validation-share", type=float, default=0.05, metavar="SHARE", help="of documents held out (%(default)s)"
+    )
+    prepare.add_argument(
+        "--corrupt-share", type=float, default=0.01, metavar="SHARE", help="that may be unreadable (%(default)s)"
+    )
+    prepare.add_argument("--workers", type=whole_number, metavar="N", help="processes (default: one per core)")
+
+    tokenizer = actions.add_parser(
+        "tokenizer", parents=[source, both], help="train a byte-level BPE", allow_abbrev=False
+    )
+    tokenizer.add_argument("--out", required=True, metavar="FILE", help="tokenizer.json to write")
+    tokenizer.add_argument("--vocab-size", type=whole_number, default=32_768, metavar="N", help="(%(default)s)")
+    tokenizer.add_argument(
+        "--max-bytes", type=whole_number, default=10**9, metavar="N", help="of text to learn from (%(default)s)"
+    )
+
+    show = actions.add_parser("show", parents=[both], help="what a prepared set holds", allow_abbrev=False)
+    show.add_argument("folder", metavar="DIR", help="of the set")
+    show.add_argument("--verify", action="store_true", help="also compare every file of tokens with its hash")
+    show.add_argument("--sample", type=whole_number, default=64, metavar="N", help="tokens to decode (%(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one of the three, and print what came of it."""
+    return {"prepare": _prepare, "tokenizer": _tokenizer, "show": _show}[arguments.action](arguments)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from moejax.cli.errors import UserError
+    from moejax.cli.progress import progress_display
+    from moejax.data.prepare import prepare
+
+    for name in ("validation_share", "corrupt_share"):
+        if not 0 <= getattr(arguments, name) < 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least 0 and less than 1."
+            )
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UserError("--workers must be at least 1.")
+    with progress_display() as update:
+        prepared = prepare(
+            arguments.source,
+            Path(arguments.out),
+            tokenizer=arguments.tokenizer,
+            validation_share=arguments.validation_share,
+            corrupt_share=arguments.corrupt_share,
+            text_field=arguments.text_field,
+            workers=arguments.workers or _cores(),
+            again=True,
+            update=update,
+        )
+    _print(prepared, arguments, sample=0)
+    if not arguments.json:
+        print(f"train on it with --config.recipe.data.source={arguments.out}")
+    return 0
+
+
+def _tokenizer(arguments: argparse.Namespace) -> int:
+    from moejax.cli.progress import progress_display
+    from moejax.data.train_tokenizer import train_tokenizer
+
+    with progress_display() as update:
+        found = train_tokenizer(
+            arguments.source,
+            Path(arguments.out),
+            vocab_size=arguments.vocab_size,
+            text_field=arguments.text_field,
+            max_bytes=arguments.max_bytes,
+            update=update,
+        )
+    if found.vocab_size < arguments.vocab_size:
+        print(f"The text gave only {found.vocab_size:,} tokens.", file=sys.stderr)
+    result = {"tokenizer": arguments.out, "vocab_size": found.vocab_size, "sha256": found.sha256}
+    result["end_of_document"] = found.end_of_document
+    print(json.dumps(result, indent=2) if arguments.json else f"{found.vocab_size:,} tokens: {arguments.out}")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from moejax.cli.errors import UserError
+    from moejax.data.prepared import PreparedSet
+
+    prepared = PreparedSet(Path(arguments.folder))
+    _print(prepared, arguments, sample=arguments.sample)
+    if arguments.verify:
+        wrong = prepared.verify()
+        if wrong:
+            raise UserError(
+                f"{len(wrong)} files of {arguments.folder} are not what was written: {', '.join(wrong[:3])}; remove "
+                f"them and run moejax data prepare with the same settings, which makes them again."
+            )
+        print(f"{len(prepared.manifest.shards):,} shards are as they were written", file=sys.stderr)
+    return 0
+
+
+def _print(prepared, arguments: argparse.Namespace, *, sample: int) -> None:
+    from moejax.config import dump
+
+    manifest = prepared.manifest
+    if arguments.json:
+        shards = len(manifest.shards)
+        print(json.dumps({**dump(manifest), "shards": shards, "sample": _sample(prepared, sample)}, indent=2))
+        return
+    from moejax.cli.table import show
+
+    rows = [
+        [
+            side,
+            f"{split.documents:,}",
+            f"{split.bytes:,}" if split.bytes else "not known",
+            f"{split.tokens:,}",
+            f"{split.bytes / split.tokens:.3f}" if split.bytes else "–",
+        ]
+        for side, split in (("train", manifest.train), ("validation", manifest.validation))
+    ]
+    show(manifest.source, ("side", "documents", "bytes", "tokens", "bytes/token"), rows)
+    print(f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens")
+    print(f"unigram entropy {manifest.unigram_entropy:.4f} nats/token; {len(manifest.shards):,} shards")
+    print(f"SHA-256 of the text {manifest.sha256}")
+    if manifest.corrupt.records:
+        print(
+            f"left out as corrupt: {manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
+        )
+        for name in manifest.corrupt.named:
+            print(f"  {name}")
+    if sample:
+        print(f"the first {sample} tokens held out:\n{_sample(prepared, sample)}")
+
+
+def _sample(prepared, tokens: int) -> str:
+    return prepared.tokenizer.decode(prepared.side("validation").read(0, tokens))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

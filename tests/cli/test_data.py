@@ -1,0 +1,95 @@
+"""``moejax data``: three commands from one's own text to a training on it; mistakes as sentences."""
+
+import json
+
+import pytest
+
+from moejax.__main__ import main
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A folder of forty small documents."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = [json.dumps({"text": f"document {i}: " + "some words of text, " * (i + 3)}) for i in range(40)]
+    (folder / "web.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+CONFIG = """
+from ml_collections import ConfigDict
+def get_config():
+    config = ConfigDict()
+    config.name = "own"
+    config.architecture = dict(vocab_size=320, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
+                               num_experts=4, top_k=2, expert_hidden=16)
+    config.recipe = dict(budgets_tokens=[2048], batch_tokens=512, mesh=dict(data=8),
+                         data=dict(sequence_length=64, validation_tokens=512),
+                         optimizer=dict(warmup_tokens=512))
+    return config
+"""
+
+
+def said(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+def test_from_text_to_a_training_in_three_commands(texts, tmp_path, capsys):
+    vocabulary, prepared, out = tmp_path / "tokenizer.json", tmp_path / "set", tmp_path / "run"
+    (tmp_path / "own.py").write_text(CONFIG)
+    assert main(["data", "tokenizer", str(texts), "--vocab-size", "300", "--out", str(vocabulary), "--json"]) == 0
+    assert said(capsys)["vocab_size"] == 300
+    words = ["--tokenizer", str(vocabulary), "--validation-share", ".3", "--workers", "1", "--json"]
+    assert main(["data", "prepare", str(texts), "--out", str(prepared), *words]) == 0
+    manifest = said(capsys)
+    assert manifest["tokenizer"]["vocab_size"] == 300
+    assert manifest["train"]["documents"] + manifest["validation"]["documents"] == 40
+    data = [f"--config.recipe.data.source={prepared}", "--config.recipe.data.packing=documents"]
+    assert main(["train", f"--config={tmp_path / 'own.py'}", *data, "--out", str(out), "--json"]) == 0
+    (row,) = said(capsys)
+    assert row["corpus"] == manifest["sha256"]
+    assert 0 < row["bits_per_byte"] < row["loss"] / 0.69
+
+
+def test_show_says_what_a_set_holds(texts, tmp_path, capsys):
+    main(["data", "prepare", str(texts), "--out", str(tmp_path / "set"), "--validation-share", ".3"])
+    first = capsys.readouterr().out
+    assert "--config.recipe.data.source=" in first
+    assert main(["data", "show", str(tmp_path / "set"), "--verify", "--sample", "20"]) == 0
+    found = capsys.readouterr()
+    assert "1 shards are as they were written" in found.err
+    assert "tokenizer bytes, 257 tokens" in found.out
+    assert "document " in found.out
+    assert main(["data", "show", str(tmp_path / "set"), "--json"]) == 0
+    assert said(capsys)["shards"] == 1
+
+
+def test_a_damaged_set_is_found(texts, tmp_path, capsys):
+    main(["data", "prepare", str(texts), "--out", str(tmp_path / "set"), "--validation-share", ".3"])
+    path = next((tmp_path / "set" / "shards").glob("*.train.tokens"))
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    assert main(["data", "show", str(tmp_path / "set"), "--verify"]) == 2
+    assert "are not what was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["prepare", "nowhere", "--out", "OUT"], "no file or folder nowhere"),
+        (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "no.json"], "There is no tokenizer no.json"),
+        (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "has no text"),
+        (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
+        (["prepare", "TEXTS", "--out", "OUT", "--validation-share", "2"], "--validation-share is 2.0"),
+        (["prepare", "TEXTS", "--out", "OUT", "--workers", "0"], "--workers must be at least 1"),
+        (["prepare", "TEXTS", "--out", "TEXTS"], "is not empty and holds no set"),
+        (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
+        (["show", "OUT"], "holds no prepared set"),
+    ],
+)
+def test_a_mistake_is_a_sentence(texts, tmp_path, capsys, words, sentence):
+    named = {"TEXTS": str(texts), "OUT": str(tmp_path / "out")}
+    assert main(["data", *(named.get(word, word) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
