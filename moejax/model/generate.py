@@ -13,6 +13,7 @@ from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.cache import empty_cache
 from moejax.model.runtime import Runtime
+from moejax.routing import NOT_CAUSAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +81,6 @@ def generate(
     real = jnp.ones(prompts.shape, bool) if real is None else real
     architecture = architecture.replace(capacity_factor=None)
     return _generate(architecture, runtime, tokens, sampling, params, prompts, real, key, balance_bias)
-
-
-NOT_CAUSAL = ("expert_choice",)
-"""Routers that read the whole batch at once."""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -24,7 +24,7 @@ from moejax.model.rope import check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.model.sharding import constrain
 from moejax.model.sight import Sight
-from moejax.routing import ACTIVATIONS, ROUTERS, unknown_options
+from moejax.routing import ACTIVATIONS, NOT_CAUSAL, ROUTERS, unknown_options
 from moejax.routing.sums import RoutingSums
 
 Params = dict[str, Any]
@@ -184,8 +184,8 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
     check_scaling(a.rope_scaling)
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
         raise ValueError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
-    if a.balance_bias and a.router == "expert_choice":
-        raise ValueError("Router 'expert_choice' gives all experts the same load; leave balance_bias out.")
+    if a.balance_bias and a.router in NOT_CAUSAL:
+        raise ValueError(f"Router {a.router!r} gives all experts the same load; leave balance_bias out.")
     if a.is_moe:
         # A router says itself, in its trace, what it cannot do.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)

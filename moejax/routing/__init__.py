@@ -17,7 +17,7 @@ from moejax.routing.sigmoid import group_limited, sigmoid_topk
 from moejax.routing.softmax import softmax_topk, topk_softmax
 from moejax.routing.top_p import top_p
 
-__all__ = ["ACTIVATIONS", "DISPATCHERS", "INPUT_NOISE", "ROUTERS", "Experts", "Routing", "router_options"]
+__all__ = ["ACTIVATIONS", "DISPATCHERS", "INPUT_NOISE", "NOT_CAUSAL", "ROUTERS", "Experts", "Routing", "router_options"]
 
 ROUTERS = {
     "softmax_topk": softmax_topk,
@@ -35,6 +35,9 @@ ROUTERS = {
 
 ``bias`` moves the choice of experts and never the gates; ``key`` is for routers with noise, which None switches off.
 """
+
+NOT_CAUSAL = frozenset({"expert_choice"})
+"""Routers that look at all tokens of a batch at once, so that a later token decides about an earlier one."""
 
 INPUT_NOISE = {"switch": jitter}
 """``noise(x, key) -> x`` for routers whose noise belongs on the input of their linear map, while training."""
