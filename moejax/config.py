@@ -15,6 +15,8 @@ T = TypeVar("T")
 def build(cls: type[T], values: Any, where: str = "config") -> T:
     """A frozen dataclass from a mapping of its fields, nested dataclasses from nested mappings.
 
+    The text "auto" stands for what a field's metadata says under that name.
+
     Raises:
       ValueError: an unknown or missing key, or a value of another type, named by its path below ``where``.
     """
@@ -29,7 +31,9 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     missing = [name for name in required if name not in values]
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
-    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+    return cls(
+        **{key: _convert(hints[key], _auto(fields[key], value), f"{where}.{key}") for key, value in values.items()}
+    )
 
 
 def dump(value: Any) -> Any:
@@ -51,6 +55,10 @@ def unknown(path: str, name: str, known: Sequence[str]) -> str:
         if near
         else f"{path} is not known; known are {', '.join(known)}."
     )
+
+
+def _auto(field: dataclasses.Field, value: Any) -> Any:
+    return field.metadata["auto"] if value == "auto" and "auto" in field.metadata else value
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

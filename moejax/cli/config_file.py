@@ -119,7 +119,9 @@ def _value(text: str, old: Any, path: str) -> Any:
     return text
 
 
-def _number(text: str, old: int | float, path: str) -> int | float:
+def _number(text: str, old: int | float, path: str) -> int | float | str:
+    if text == "auto":
+        return text
     kind = "a whole number" if isinstance(old, int) else "a number"
     try:
         value = parse(text)

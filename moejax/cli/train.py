@@ -57,10 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _training(arguments: argparse.Namespace):
     from moejax.cli.config_file import load
     from moejax.config import build
+    from moejax.train.auto import choose_hyperparameters
     from moejax.train.training import Training
 
     if arguments.config:
-        training = load(Training, arguments.config, arguments.overrides)
+        chosen = choose_hyperparameters(load(Training, arguments.config, arguments.overrides))
+        if chosen.derivation:
+            print(chosen.derivation, file=sys.stderr)
+        training = chosen.training
         return training, Path(arguments.out or f"runs/{training.name}")
     if not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")

@@ -8,6 +8,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.config import dump, unknown
 from moejax.laws import LAWS
+from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 
 
@@ -51,6 +52,7 @@ class Study:
             Training(name=name, architecture=architecture, recipe=self.recipe, seed=self.seed)
             for name, architecture in self.models.items()
         ]
+        every = [choose_hyperparameters(training).training for training in every]
         return sorted(every, key=work, reverse=True)
 
     def identity(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +29,8 @@ class OptimizerConfig:
 
     name: str = "adamw"
     """A key of ``OPTIMIZERS``."""
-    learning_rate: float = 3e-3
-    """Peak of the schedule."""
+    learning_rate: float = field(default=3e-3, metadata={"auto": 0.0})
+    """Peak of the schedule; 0, in a config also "auto", leaves it to ``Recipe.hyperparameters``."""
     warmup_tokens: int = 0
     decay_share: float = 0.2
     """Last part of a budget over which the learning rate falls; 1 begins where the warm-up ends."""
@@ -51,9 +51,9 @@ class OptimizerConfig:
         """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; give a positive number.")
-        for field, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
-            if getattr(self, field) not in known:
-                raise ValueError(f"optimizer.{field} is {getattr(self, field)!r}; known are {', '.join(known)}.")
+        for choice, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
+            if getattr(self, choice) not in known:
+                raise ValueError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
         if not 0 < self.decay_share <= 1:
             raise ValueError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
         for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm"):

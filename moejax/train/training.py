@@ -30,7 +30,10 @@ class Recipe:
 
     budgets_tokens: tuple[int, ...]
     """Training tokens of each branch, in ascending order; made whole batches."""
-    batch_tokens: int
+    batch_tokens: int = field(default=0, metadata={"auto": 0})
+    """Tokens of an optimiser step; 0, in a config also "auto", leaves it to ``hyperparameters``."""
+    hyperparameters: str = "tian-2025"
+    """A key of ``moejax.laws.hyperparameters.PUBLISHED``: the law for a learning rate or batch left open."""
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     loss: LossWeights = field(default_factory=LossWeights)

@@ -1,0 +1,58 @@
+"""Learning rate and batch from Tian's law, where a config says auto."""
+
+import dataclasses
+
+import pytest
+
+from moejax.__main__ import main
+from moejax.config import build, dump
+from moejax.laws.conventions import FLOPS
+from moejax.train.auto import choose_hyperparameters
+from moejax.train.training import Training
+
+
+def left_open(training, **changes):
+    settings = dump(training)
+    settings["recipe"]["batch_tokens"] = "auto"
+    settings["recipe"]["optimizer"]["learning_rate"] = "auto"
+    settings["recipe"] |= changes
+    return build(Training, settings)
+
+
+def test_what_is_open_follows_from_the_compute_of_the_longest_budget(training):
+    opened = left_open(training, budgets_tokens=[10**9, 10**10])
+    chosen = choose_hyperparameters(opened)
+    flops = 1e10 * FLOPS["tian"].per_token(training.architecture, 32)
+    # Tian et al. 2025, Eq. 5.
+    assert chosen.training.recipe.optimizer.learning_rate == pytest.approx(1.1576 * flops**-0.1529, rel=5e-3)
+    assert chosen.training.recipe.batch_tokens == pytest.approx(0.0694 * flops**0.3644, abs=16)
+    assert chosen.training.recipe.batch_tokens % 32 == 0
+    assert "extrapolation" in chosen.derivation
+    assert f"batch_tokens = {chosen.training.recipe.batch_tokens:,}" in chosen.derivation
+
+
+def test_what_is_given_stays(training):
+    assert choose_hyperparameters(training).training == training
+    assert choose_hyperparameters(training).derivation == ""
+    half = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, batch_tokens=0))
+    chosen = choose_hyperparameters(half).training.recipe
+    assert chosen.optimizer == training.recipe.optimizer
+    assert chosen.batch_tokens > 0
+
+
+def test_an_unknown_law_is_refused(training):
+    with pytest.raises(ValueError, match="known"):
+        choose_hyperparameters(left_open(training, hyperparameters="mine"))
+
+
+def test_auto_is_only_for_settings_that_a_law_can_choose(training):
+    settings = dump(training)
+    settings["recipe"]["log_every_steps"] = "auto"
+    with pytest.raises(ValueError, match="log_every_steps is 'auto'; it must be a whole number"):
+        build(Training, settings)
+
+
+def test_the_command_line_prints_the_derivation(capsys, tmp_path):
+    words = ["--config=configs/tiny.py", "--config.recipe.batch_tokens=auto", "--config.recipe.data.source=nowhere"]
+    assert main(["train", *words, "--out", str(tmp_path / "out")]) == 2
+    assert "tian-2025 (Tian et al. 2025, Eq. 5) for 131,072 tokens" in capsys.readouterr().err
