@@ -35,6 +35,7 @@ ONLY_IN = {
     "flax": {"model"},
     "ml_collections": {"cli"},
     "orbax": {"train"},
+    "tensorstore": {"train"},
     "grain": {"data", "train"},
     "tokenizers": {"data"},
     "array_record": {"data"},

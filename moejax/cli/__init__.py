@@ -5,7 +5,6 @@ Modules here are light; what a command needs is imported when it runs.
 
 COMMANDS = {
     "data": "prepare text for training: tokenise, train a tokenizer, look inside",
-    "data": "prepare text for training: tokenise, train a tokenizer, look inside",
     "study": "train a family of models, fit laws to it, decide, report",
     "train": "train one model to one or more token budgets",
     "sample": "continue a prompt with a trained or converted model",

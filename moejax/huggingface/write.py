@@ -30,11 +30,13 @@ def to_huggingface(
     family: str | None = None,
     dtype: str | None = None,
     shard_bytes: int = 5_000_000_000,
+    sequence_length: int = 4096,
     progress: Progress = lambda done, total, name: None,
 ) -> Converted:
     """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` where tensors allow.
 
     ``family`` is a key of ``FAMILIES``; None for the one the weights came from, else the first that can.
+    ``sequence_length`` is written as the positions that the model is good for, if nothing better is known.
 
     Raises:
       ValueError: the weights are not whole, or no family, or not this one, can express their architecture.
@@ -58,7 +60,7 @@ def to_huggingface(
         if len(shards) > 1:
             where = {name: shard for shard, names in shards.items() for name in names}
             write_json(partial / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
-        longest = {"max_position_embeddings": _longest(architecture)}
+        longest = {"max_position_embeddings": _longest(architecture, sequence_length)}
         carried = origin.get("options", {}) if origin.get("model_type") == chosen.name else {}
         named = {"torch_dtype": _most_common(kinds)}
         write_json(partial / CONFIG, {**longest, **carried, **config, **named})
@@ -133,10 +135,11 @@ def _origin(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read ({error}); remove it, or convert again.") from error
 
 
-def _longest(architecture: Architecture) -> int:
-    """Positions that a model is said to be good for where nothing better is known."""
+def _longest(architecture: Architecture, sequence_length: int) -> int:
     scaling = architecture.rope_scaling
-    return 4096 if scaling is None else round(scaling.factor * scaling.original_length) or 4096
+    if scaling is None or not scaling.original_length:
+        return sequence_length
+    return max(sequence_length, round(scaling.factor * scaling.original_length))
 
 
 def _most_common(kinds: Mapping[str, Kind]) -> str:

@@ -116,6 +116,18 @@ class TensorFileWriter:
         array = np.ascontiguousarray(array.astype(part.dtype, copy=False))
         _write(self._file.fileno(), _bytes(array), self._begin + begin + offset)
 
+    def write_block(self, name: str, start: tuple[int, ...], array: np.ndarray) -> None:
+        """Put a block of a tensor, all of its axes, in its place: its first corner is at ``start``."""
+        kind, begin = self._places[name]
+        whole = next((n for n in range(len(kind.shape), 0, -1) if array.shape[n - 1] != kind.shape[n - 1]), 1)
+        strides = np.cumprod([1, *reversed(kind.shape[1:])])[::-1] if kind.shape else np.array([], int)
+        # Rows that are contiguous here and there: those of the last axis that the block does not span.
+        for index in np.ndindex(array.shape[: whole - 1]):
+            corner = [at + i for at, i in zip(start, (*index, *(0,) * (len(start) - len(index))), strict=True)]
+            offset = int(np.dot(corner, strides)) * kind.dtype.itemsize
+            rows = np.ascontiguousarray(array[index].astype(kind.dtype, copy=False))
+            _write(self._file.fileno(), _bytes(rows), self._begin + begin + offset)
+
     def close(self) -> None:
         """Wait until everything is on the disk."""
         os.fsync(self._file.fileno())

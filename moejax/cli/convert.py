@@ -1,0 +1,145 @@
+"""``moejax convert``: Hugging Face checkpoints to moejax's weights, and moejax's models to such checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.errors import UserError
+from moejax.cli.number import whole_number
+from moejax.cli.out_folder import out_folder
+
+if TYPE_CHECKING:
+    from moejax.cli.progress import Update
+
+NAME = "convert"
+HELP = "Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."
+EXAMPLE = """\
+  moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral
+  moejax convert --to hf weights/mixtral --dtype bfloat16 --out mixtral-hf
+  moejax convert --to hf runs/mine --out mine-hf                               # the longest budget of a training
+  moejax convert --to hf runs/mine/checkpoints/branch-65536 --out mine-hf-65536
+  moejax convert --to weights runs/mine --out weights/mine                     # for load_weights in Python"""
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    direction = parser.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--from", dest="source", nargs=2, metavar=("hf", "PATH"), help="a checkpoint folder to read")
+    direction.add_argument(
+        "--to",
+        dest="target",
+        nargs=2,
+        metavar=("hf|weights", "PATH"),
+        help="what to write, and a weights folder, a training's folder or a checkpoint in it to read",
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="new folder, which appears when it is whole")
+    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights (default: as they are stored)")
+    parser.add_argument("--family", metavar="NAME", help="with --to hf: as mixtral (default: one that fits)")
+    parser.add_argument(
+        "--shard-bytes",
+        type=whole_number,
+        default=5_000_000_000,
+        metavar="N",
+        help="with --to hf: size of a file at most, where tensors allow (default: 5B)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done on stdout as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert, and say what was written."""
+    from moejax.cli.progress import progress_display
+
+    kind, path = arguments.source or arguments.target
+    known = ("hf",) if arguments.source else ("hf", "weights")
+    option = "--from" if arguments.source else "--to"
+    if kind not in known:
+        raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
+    if arguments.shard_bytes < 1:
+        raise UserError(f"--shard-bytes is {arguments.shard_bytes}; give a number of bytes above 0.")
+    if kind == "weights" and (arguments.dtype or arguments.family):
+        raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+    out = Path(arguments.out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is there already; choose another --out, or remove it.")
+    with out_folder(out.absolute().parent), progress_display() as update:
+        done = _directions()[option, kind](Path(path), out, arguments, update)
+    if arguments.json:
+        print(json.dumps({"out": str(out), **done}, indent=2))
+    else:
+        _print(out, done)
+    return 0
+
+
+def _directions() -> dict[tuple[str, str], Any]:
+    return {("--from", "hf"): _from_hf, ("--to", "hf"): _to_hf, ("--to", "weights"): _to_weights}
+
+
+def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
+    from moejax.huggingface.read import from_huggingface
+
+    return _said(from_huggingface(path, out, dtype=arguments.dtype, progress=_shares(update)))
+
+
+def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
+    from moejax.huggingface.write import to_huggingface
+    from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
+    from moejax.weights.folder import is_weights
+
+    options = {"family": arguments.family, "dtype": arguments.dtype, "shard_bytes": arguments.shard_bytes}
+    if is_weights(path):
+        return _said(to_huggingface(path, out, **options, progress=_shares(update)))
+    if not is_training(path):
+        raise UserError(
+            f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training."
+        )
+    saved = find_saved_state(path)
+    between = out.absolute().with_name(f".{out.name}.weights")
+    shutil.rmtree(between, ignore_errors=True)
+    try:
+        write_saved_weights(saved, between, progress=_shares(update))
+        length = saved.training.recipe.data.sequence_length
+        done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
+    finally:
+        shutil.rmtree(between, ignore_errors=True)
+    return {**_said(done), "leg": saved.leg, "step": saved.step}
+
+
+def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
+    from moejax.train.saved_weights import find_saved_state, write_saved_weights
+    from moejax.weights.folder import WEIGHTS
+
+    saved = find_saved_state(path)
+    files = write_saved_weights(saved, out, progress=_shares(update))
+    return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "leg": saved.leg, "step": saved.step}
+
+
+def _shares(update: Update):
+    return lambda done, total, name: update(done / max(total, 1), name)
+
+
+def _said(done: Any) -> dict[str, Any]:
+    return {
+        "family": done.family,
+        "tensors": done.tensors,
+        "bytes": done.nbytes,
+        "tokenizer": list(done.files),
+        "left_out": list(done.left_out),
+    }
+
+
+def _print(out: Path, done: dict[str, Any]) -> None:
+    from moejax.quantities import format_bytes
+
+    if "leg" in done:
+        print(f"{done['leg']}, step {done['step']:,}")
+    if done.get("left_out"):
+        print(f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others")
+    family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
+    print(f"{family}{format_bytes(done['bytes'])}: {out}")
+    print(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}")

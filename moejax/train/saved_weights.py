@@ -1,0 +1,150 @@
+"""The weights in a training's folder, written as a folder of weights: one chunk of a checkpoint in memory at a time.
+
+A chunk is what one device held of one array when the checkpoint was saved; it is compressed as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorstore
+
+from moejax.config import build
+from moejax.folder import whole_folder
+from moejax.train.metrics import TRUNK, branch_name
+from moejax.train.training import Training
+from moejax.weights.folder import weights_writer
+from moejax.weights.parameters import BALANCE_BIAS, parameters
+from moejax.weights.safetensors import Kind, TensorFileWriter
+from moejax.weights.tokenizer_files import carry_tokenizer
+
+_STATE = "state"
+_METADATA = "_METADATA"
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """One checkpoint of a training."""
+
+    training: Training
+    folder: Path
+    """Of the training."""
+    leg: str
+    step: int
+
+    @property
+    def state(self) -> Path:
+        """Where Orbax has the state."""
+        return self.folder / "checkpoints" / self.leg / str(self.step) / _STATE
+
+
+def is_training(path: Path) -> bool:
+    """Whether a path is a training's folder, or inside one."""
+    return _owner(path) is not None
+
+
+def find_saved_state(path: Path) -> SavedState:
+    """The checkpoint that a path names: a training's folder (the longest budget that is trained, or else the trunk),
+    the folder of a leg in it (its newest checkpoint), or that of a checkpoint.
+
+    Raises:
+      ValueError: there is none.
+    """
+    folder = _owner(path)
+    if folder is None:
+        raise ValueError(f"{path} is no folder of a training: there is no training.json in it or above it.")
+    file = folder / "training.json"
+    training = build(Training, json.loads(file.read_text()), str(file))
+    named = path.resolve().relative_to(folder.resolve()).parts
+    legs = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
+    for leg in legs:
+        steps = _steps(folder / "checkpoints" / leg)
+        if named[:1] == ("checkpoints",):
+            steps = [step for step in steps if ("checkpoints", leg, str(step))[: len(named)] == named[:3]]
+        if steps:
+            return SavedState(training, folder, leg, steps[-1])
+    raise ValueError(f"{path} holds no finished checkpoint; go on with the training first.")
+
+
+def write_saved_weights(
+    saved: SavedState, out: Path, *, progress: Callable[[int, int, str], None] = lambda done, total, name: None
+) -> list[str]:
+    """Write parameters and balance bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
+
+    Raises:
+      ValueError: ``out`` is there already, or the checkpoint is not one of its training's architecture.
+    """
+    architecture = saved.training.architecture
+    arrays = {name: _open(saved.state, name) for name in parameters(architecture)}
+    kinds = {name: Kind(np.dtype(np.float32), tuple(array.shape)) for name, array in arrays.items()}
+    total, done = sum(kind.nbytes for kind in kinds.values()), 0
+    with whole_folder(out) as partial:
+        with weights_writer(partial, architecture, kinds) as file:
+            for name, array in arrays.items():
+                progress(done, total, name)
+                _copy(array, file, name)
+                done += kinds[name].nbytes
+        return _carry(saved, partial)
+
+
+def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
+    chunk = array.chunk_layout.read_chunk.shape
+    counts = [-(-size // part) for size, part in zip(array.shape, chunk, strict=True)]
+    for number in np.ndindex(*counts):
+        start = tuple(i * part for i, part in zip(number, chunk, strict=True))
+        end = tuple(min(at + part, size) for at, part, size in zip(start, chunk, array.shape, strict=True))
+        block = array[tuple(slice(a, b) for a, b in zip(start, end, strict=True))].read().result()
+        file.write_block(name, start, np.asarray(block))
+
+
+def _open(state: Path, name: str) -> Any:
+    """One array of the state, of which nothing is read yet."""
+    metadata: Mapping[str, Any] = json.loads((state / _METADATA).read_text())
+    key = "balance_bias" if name == BALANCE_BIAS else f"params.{name}"
+    base = f"file://{state.resolve()}/"
+    database = {"driver": "ocdbt", "base": base, "path": f"{key}/"}
+    files = {"driver": "file", "path": f"{state.resolve()}/{key}/"}
+    spec = {
+        "driver": "zarr3" if metadata.get("use_zarr3") else "zarr",
+        "kvstore": database if metadata.get("use_ocdbt") else files,
+        # Nothing is kept of what was read.
+        "context": {"cache_pool": {"total_bytes_limit": 0}},
+    }
+    try:
+        return tensorstore.open(spec, open=True, read=True).result()
+    except ValueError as error:
+        raise ValueError(
+            f"{state.parent} has no array {key}, which its training's architecture has; it was written by another "
+            f"version of moejax: convert it with that one."
+        ) from error
+
+
+def _steps(leg: Path) -> list[int]:
+    """Of the finished checkpoints, in order."""
+    found = leg.iterdir() if leg.is_dir() else []
+    return sorted(int(step.name) for step in found if step.name.isdigit() and (step / _STATE / _METADATA).is_file())
+
+
+def _owner(path: Path) -> Path | None:
+    candidates = [path, *path.resolve().parents[:3]] if path.is_dir() else []
+    return next((folder for folder in candidates if (folder / "training.json").is_file()), None)
+
+
+def _carry(saved: SavedState, target: Path) -> list[str]:
+    """The tokenizer beside the prepared tokens, or the one that the recipe names."""
+    data = saved.training.recipe.data
+    named = Path((data.tokenizer or "").partition("#")[0])
+    for place in (saved.folder / "data", Path(data.source), named):
+        files = carry_tokenizer(place, target)
+        if files:
+            return files
+    if named.is_file():
+        shutil.copyfile(named, target / "tokenizer.json")
+        return ["tokenizer.json"]
+    return []

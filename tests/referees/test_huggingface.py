@@ -1,0 +1,144 @@
+"""Hugging Face transformers agree with us: logits, gradients, and every bit of what goes there and back."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import referee
+from variants import CASES, VARIANTS
+
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.options import INERT
+from moejax.huggingface.read import from_huggingface
+from moejax.huggingface.write import to_huggingface
+from moejax.model import transformer
+from moejax.model.runtime import Runtime
+from moejax.weights.folder import load_weights, save_weights
+from moejax.weights.parameters import flat
+
+TOLERANCE = 1e-4
+TOKENS = np.random.default_rng(0).integers(0, 48, (2, 24), np.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def our_logits(architecture, params, balance_bias, tokens):
+    return transformer.forward(architecture, Runtime(), params, tokens, balance_bias=balance_bias)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def our_loss_and_gradient(architecture, params, balance_bias, tokens):
+    """Mean cross-entropy of the next token and logits, and the gradient."""
+
+    def loss(params):
+        logits = transformer.forward(architecture, Runtime(), params, tokens, balance_bias=balance_bias)
+        log = jax.nn.log_softmax(logits[:, :-1])
+        return -jnp.take_along_axis(log, tokens[:, 1:, None], axis=2).mean(), logits
+
+    return jax.value_and_grad(loss, has_aux=True)(params)
+
+
+def relative_error(ours, theirs):
+    return np.abs(ours - theirs).max() / np.abs(theirs).max()
+
+
+def test_every_family_is_refereed():
+    assert VARIANTS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize(("family", "variant"), CASES)
+def test_logits_and_gradients_are_the_same(family, variant, tmp_path, record_property):
+    model = referee.make(family, VARIANTS[family][variant])
+    model.save_pretrained(tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "ours")
+    (loss, logits), gradient = our_loss_and_gradient(*load_weights(tmp_path / "ours"), TOKENS)
+
+    error = relative_error(np.asarray(logits), referee.logits(model, TOKENS))
+    record_property("relative error of logits", float(error))
+    assert error < TOLERANCE
+
+    # Their gradient goes the way of their parameters.
+    their_loss = referee.become_gradient(model, TOKENS)
+    model.save_pretrained(tmp_path / "their gradient")
+    from_huggingface(tmp_path / "their gradient", tmp_path / "mapped")
+    theirs = dict(flat(load_weights(tmp_path / "mapped").params))
+    assert float(loss) == pytest.approx(their_loss, rel=TOLERANCE)
+    # Gradients that are 0 but for rounding, as that of a key's bias, are measured against the others.
+    least = 1e-2 * max(np.abs(array).max() for array in theirs.values())
+    errors = {
+        name: float(np.abs(ours - theirs[name]).max() / max(np.abs(theirs[name]).max(), least))
+        for name, ours in flat(gradient)
+    }
+    record_property("relative error of gradients", max(errors.values()))
+    assert max(errors.values()) < TOLERANCE, errors
+
+
+@pytest.mark.parametrize(("family", "variant"), CASES)
+def test_every_bit_comes_back_and_gives_the_same_logits_there(family, variant, tmp_path):
+    model = referee.make(family, VARIANTS[family][variant])
+    model.save_pretrained(tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "ours")
+    to_huggingface(tmp_path / "ours", tmp_path / "back", shard_bytes=20_000)
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) > 1
+    assert referee.tensors(tmp_path / "back") == referee.tensors(tmp_path / "theirs")
+    again = referee.logits(referee.load(tmp_path / "back"), TOKENS)
+    np.testing.assert_array_equal(again, referee.logits(model, TOKENS))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_stays_bfloat16_and_comes_back_to_the_bit(family, tmp_path):
+    import torch
+
+    model = referee.make(family, VARIANTS[family]["plain"]).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "ours")
+    to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert referee.tensors(tmp_path / "back") == referee.tensors(tmp_path / "theirs")
+    assert referee.load(tmp_path / "back").dtype == torch.bfloat16
+    # The numbers are those of a float32 model of the same, rounded, parameters.
+    wide = referee.logits(referee.load(tmp_path / "back").float(), TOKENS)
+    assert relative_error(np.asarray(our_logits(*load_weights(tmp_path / "ours"), TOKENS)), wide) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_ours_gives_the_same_logits_there(family, tmp_path):
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(family, **VARIANTS[family]["plain"]).to_dict()
+    architecture = FAMILIES[family].architecture(config)
+    params = transformer.init(architecture, jax.random.key(1))
+    bias = transformer.init_balance_bias(architecture)
+    save_weights(tmp_path / "ours", architecture, params, bias)
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
+    theirs = referee.logits(referee.load(tmp_path / "theirs"), TOKENS)
+    ours = np.asarray(our_logits(architecture, params, bias, TOKENS))
+    assert relative_error(ours, theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_not_in_a_config_is_what_transformers_assumes(family):
+    from transformers import AutoConfig
+
+    theirs = AutoConfig.for_model(family).to_dict()
+    theirs |= {"rope_theta": theirs["rope_parameters"]["rope_theta"]}
+    ours = FAMILIES[family].defaults
+    same_if_set = {name: value for name, value in ours.items() if value not in (None, {}) and name in theirs}
+    told = {name: theirs[name] for name in same_if_set}
+    # The window that a switch leaves out is 0 there.
+    for name in ("sliding_window",):
+        if not theirs.get(name):
+            told.pop(name, None), same_if_set.pop(name, None)
+    if "rope_parameters" in told:
+        told["rope_parameters"] = {k: v for k, v in told["rope_parameters"].items() if k != "rope_theta"}
+    assert told == same_if_set
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_option_of_their_class_is_taken_refused_or_known_not_to_matter(family):
+    from transformers import AutoConfig
+
+    f = FAMILIES[family]
+    known = f.fields.keys() | f.defaults.keys() | f.demanded.keys() | INERT | f.inert | f.aliases.keys()
+    known |= {"num_attention_heads", "intermediate_size", "shared_expert_intermediate_size", "is_encoder_decoder"}
+    assert AutoConfig.for_model(family).to_dict().keys() <= known
