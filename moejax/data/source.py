@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from moejax.data.document import Corrupt, Document
 
-PART_BYTES = 64 * 2**20
+PART_BYTES = 32 * 2**20
 """Size to which parts are cut or gathered where their format allows; a compressed file is one part."""
 
 

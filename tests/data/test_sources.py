@@ -2,6 +2,8 @@
 
 import gzip
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +186,9 @@ def test_a_damaged_record_does_not_cost_its_neighbours(tmp_path):
     found = read(tmp_path)
     assert texts(f for f in found if isinstance(f, Document)) == TEXTS[:30] + TEXTS[31:]
     assert [f.name for f in found if isinstance(f, Corrupt)] == ["web.arrayrecord:30"]
+
+
+def test_the_guide_names_every_format_and_source():
+    table = Path("docs/data.md").read_text().split("## What can be read")[1].split("**Tokenizers**")[0]
+    assert set(re.findall(r"`(\.\w+)`", table)) - {".gz", ".zst", ".idx"} == set(FORMATS)
+    assert all(f"`{name}`" in table for name in sources.NAMED)

@@ -1,0 +1,96 @@
+"""How fast text becomes tokens, documents become rows, and rows become batches.
+
+    python benchmarks/data.py --megabytes 160
+
+Prepares JSON lines made of the standard library's files, as bytes and with a BPE trained here, in one process and in
+as many as there are cores. Prints MB/s of text, their ratio, and the largest process; then the time to pack a million
+documents, and batches per second. Needs three times the text's size on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from moejax.data.config import DataConfig
+from moejax.data.corpus import open_corpus
+from moejax.data.document import Document
+from moejax.data.packing import plan
+from moejax.data.prepare import prepare
+from moejax.data.source import Reading
+from moejax.data.sources import parts_of
+from moejax.data.train_tokenizer import train_tokenizer
+
+
+def write_text(folder: Path, megabytes: float) -> int:
+    """One file of JSON lines; returns the bytes of text in it."""
+    found = [document for part in parts_of("python_stdlib", Reading()) for document in part.documents()]
+    texts = [
+        d.content.decode(errors="ignore") for d in found if isinstance(d, Document) and isinstance(d.content, bytes)
+    ]
+    written, copy = 0, 0
+    with (folder / "web.jsonl").open("w") as file:
+        while written < megabytes * 1e6:
+            for text in texts:
+                numbered = f"# {copy}\n{text}"
+                file.write(json.dumps({"text": numbered}) + "\n")
+                written += len(numbered.encode())
+            copy += 1
+    return written
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=160)
+    parser.add_argument("--vocab-size", type=int, default=8192)
+    arguments = parser.parse_args()
+    # A tokenizer's own threads would make one process many.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "text").mkdir()
+        size = write_text(folder / "text", arguments.megabytes)
+        began = time.perf_counter()
+        train_tokenizer(
+            str(folder / "text"), folder / "tokenizer.json", vocab_size=arguments.vocab_size, max_bytes=10**7
+        )
+        print(f"BPE of {arguments.vocab_size} tokens learnt from 10 MB: {time.perf_counter() - began:.1f} s")
+        for name, tokenizer in (("bytes", "bytes"), ("BPE", str(folder / "tokenizer.json"))):
+            speeds = []
+            for workers in (1, cores):
+                out = folder / f"{name}-{workers}"
+                began = time.perf_counter()
+                prepare(str(folder / "text"), out, tokenizer=tokenizer, workers=workers)
+                speeds.append(size / 1e6 / (time.perf_counter() - began))
+            print(
+                f"{name}: {speeds[0]:.0f} MB/s in one process, {speeds[1]:.0f} in {cores}: {speeds[1] / speeds[0]:.2f}x"
+            )
+        largest = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        print(f"largest process: {largest / 2**20:.2f} GiB, for {size / 2**30:.2f} GiB of text")
+        lengths = np.random.default_rng(0).lognormal(6, 1.2, 1_000_000).astype(np.int64) + 2
+        began = time.perf_counter()
+        _, pieces, rows = plan([np.cumsum(lengths)], 2049)
+        took, fill = time.perf_counter() - began, pieces.sum() / (len(rows) - 1) / 2049
+        print(f"a million documents packed into rows of 2,049 tokens: {took:.1f} s, {fill:.2%} full")
+        for packing in ("windows", "documents"):
+            config = DataConfig(source=str(folder / "BPE-1"), packing=packing, sequence_length=2048)
+            batches = open_corpus(config, folder / "data").batches(batch=16, seed=0)
+            next(batches)
+            began = time.perf_counter()
+            for _ in range(200):
+                next(batches)
+            print(f"{packing}: {200 * 16 * 2048 / (time.perf_counter() - began) / 1e6:.1f} million tokens/s")
+
+
+if __name__ == "__main__":
+    main()
