@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -17,7 +18,7 @@ from moejax.data.batches import batches
 from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
-from moejax.data.rows import PACKINGS, counted
+from moejax.data.rows import PACKINGS, Rows, counted
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, chosen, shares
 from moejax.folder import write_json
@@ -91,10 +92,16 @@ class Corpus:
         self, *, batch: int, seed: int, start: int = 0, process: int = 0, processes: int = 1
     ) -> grain.DatasetIterator:
         """Endless training batches of one process; ``moejax.data.batches.batches`` says what each is."""
-        cut = _packing(self.config)
-        rows = [cut(prepared.side("train"), self.config.sequence_length) for prepared in self.sets]
         order = seed if self.config.order_seed is None else self.config.order_seed
-        return batches(rows, self.weights, batch=batch, seed=order, start=start, process=process, processes=processes)
+        return batches(
+            self._training_rows,
+            self.weights,
+            batch=batch,
+            seed=order,
+            start=start,
+            process=process,
+            processes=processes,
+        )
 
     def validation(self) -> Validation:
         """The fixed rows to measure on, from each set by its weight.
@@ -120,6 +127,12 @@ class Corpus:
             targets=int(sum(mask.sum() for mask in masks)),
             bytes=None if None in of_text else sum(b for b in of_text if b is not None),
         )
+
+    @functools.cached_property
+    def _training_rows(self) -> list[Rows]:
+        """Of each set; packing takes a second per million documents."""
+        cut = _packing(self.config)
+        return [cut(prepared.side("train"), self.config.sequence_length) for prepared in self.sets]
 
     def _side(self, name: str) -> Side:
         splits = [getattr(prepared.manifest, name) for prepared in self.sets]
@@ -165,6 +178,7 @@ def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Callab
         validation_share=config.validation_share,
         corrupt_share=config.corrupt_share,
         text_field=config.text_field,
+        patience_seconds=_PATIENCE_SECONDS,
         update=update,
     )
 
@@ -181,6 +195,10 @@ def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: Prepare
             f"{part.source} and {other} were prepared with different tokenizers; prepare one of them again with the "
             f"other's."
         )
+
+
+_PATIENCE_SECONDS = 3600.0
+"""Processes of one training that find nothing prepared wait for the first of them."""
 
 
 def _packing(config: DataConfig):

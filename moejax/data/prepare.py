@@ -39,12 +39,14 @@ def prepare(
     text_field: str = "text",
     workers: int = 1,
     again: bool = False,
+    patience_seconds: float = 15.0,
     update: Update = lambda share, text: None,
 ) -> PreparedSet:
     """Tokenise ``source`` into ``folder``; what is there of it already stays.
 
-    A finished set is only opened, unless ``again`` asks to look for what has changed in the source. Only the parts
-    that have changed are then read.
+    A finished set is only opened, unless ``again`` asks to look for what has changed in the source; only the parts
+    that have changed are then read. While another process prepares the same set, this one waits for at most
+    ``patience_seconds``.
 
     Raises:
       ValueError: there is no such source or tokenizer; too much of it is corrupt; one side of the split is empty; or
@@ -59,7 +61,7 @@ def prepare(
         "text_field": text_field,
     }
     _make(folder)
-    with only_writer(folder):
+    with only_writer(folder, patience_seconds):
         _check_choices(folder, choices)
         if again or not (folder / MANIFEST).exists():
             parts = parts_of(source, _reading(opened, text_field))
@@ -91,7 +93,7 @@ def _tokenise(
     share = 1 - sum(part.size_bytes for part, _ in missing) / max(total, 1)
 
     def show(amount: int) -> None:
-        update(share, f"{len(done):,} of {len(parts):,} shards, {amount / 1e6:,.0f} MB now")
+        update(share, f"{len(done):,} of {len(parts):,} shards, {amount / 1e6:,.0f} MB in this run")
 
     common = (folder, tokenizer.name, choices["validation_share"])
     sizes = {stem: part.size_bytes for part, stem in missing}
@@ -99,7 +101,6 @@ def _tokenise(
     for shard in in_processes(_shard, missing, workers, common=common, look=show):
         done[shard.stem] = shard
         share += sizes[shard.stem] / max(total, 1)
-        show(0)
     return [done[stem] for stem in stems]
 
 
