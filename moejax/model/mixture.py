@@ -65,7 +65,7 @@ class Mixture(nnx.Module):
         served = limit_capacity(served, architecture.capacity_factor)
         dispatch = DISPATCHERS[runtime.dispatcher]
         if on_many_devices():
-            dispatch = expert_parallel(dispatch)
+            dispatch = expert_parallel(dispatch, exchange=runtime.exchange, buffer_factor=runtime.buffer_factor)
         y = dispatch(flat, served, self._experts(x.dtype, architecture)).reshape(x.shape)
         if architecture.num_shared_experts:
             shared = self.shared(x)

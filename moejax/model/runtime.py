@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from moejax.model.attend import ATTENTION
 from moejax.routing import DISPATCHERS
+from moejax.routing.expert_parallel import EXCHANGES
 
 COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -28,6 +29,10 @@ class Runtime:
     """Type of activations and of the weights they meet; master weights and the router are float32."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
+    exchange: str = "gather"
+    """How tokens reach experts on other devices: a key of ``moejax.routing.expert_parallel.EXCHANGES``."""
+    buffer_factor: float = 2.0
+    """Room for the rows of ``all_to_all``, as a multiple of what a balanced routing needs."""
     scan_layers: bool = False
     """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
     remat: str = "none"
@@ -40,9 +45,12 @@ class Runtime:
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),
+            "exchange": tuple(EXCHANGES),
             "remat": tuple(REMAT_POLICIES),
             "attention": tuple(ATTENTION),
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
+        if self.buffer_factor < 1:
+            raise ValueError(f"buffer_factor is {self.buffer_factor}; give at least 1, the room of a balanced routing.")

@@ -1,7 +1,7 @@
 """Any dispatcher over a mesh: tokens split over devices, experts split over some of them, nothing dropped.
 
-Devices along the ``expert`` axis gather each other's tokens, compute the assignments of their own experts, and sum
-the parts while scattering them back. The router ran before, on whole arrays, so no result depends on the mesh.
+The router ran before, on whole arrays, so no result depends on the mesh. What is left is how a token meets an expert
+on another device along the ``expert`` axis: all tokens are gathered there, or only the rows that are needed travel.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
 from moejax.routing.experts import Experts
+from moejax.routing.layout import arrange, by_slot, collect, spread
 from moejax.routing.routing import Routing
 
 Dispatch = Callable[[Array, Routing, Experts], Array]
@@ -27,8 +28,18 @@ GROUP_AXES, EXPERT, TENSOR = ("data", "fsdp"), "expert", "tensor"
 the experts' hidden units. A mesh may lack any of them."""
 
 
-def expert_parallel(dispatch: Dispatch, mesh: Mesh | AbstractMesh | None = None) -> Dispatch:
-    """A dispatcher for a mesh (None: the one of ``jax.set_mesh``), which runs ``dispatch`` on each device."""
+def expert_parallel(
+    dispatch: Dispatch,
+    mesh: Mesh | AbstractMesh | None = None,
+    *,
+    exchange: str = "gather",
+    buffer_factor: float = 2.0,
+) -> Dispatch:
+    """A dispatcher for a mesh (None: the one of ``jax.set_mesh``), which runs ``dispatch`` on each device.
+
+    ``exchange`` is a key of ``EXCHANGES``; ``buffer_factor`` is the room for rows to each device in ``all_to_all``, as
+    a multiple of what a balanced routing sends there.
+    """
 
     def on_mesh(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
@@ -38,9 +49,8 @@ def expert_parallel(dispatch: Dispatch, mesh: Mesh | AbstractMesh | None = None)
         entries = P() if routing.per_token is None else tokens
 
         def on_device(x, token, expert, gate, experts):
-            local = _local_routing(routing, token, expert, gate, x.shape[0], experts.num_experts, sizes)
-            y = dispatch(_gathered(x, sizes), local, _once(experts, sizes))
-            return _summed(y, sizes)
+            here = dataclasses.replace(routing, token=token, expert=expert, gate=gate, probabilities=None, logits=None)
+            return EXCHANGES[exchange](dispatch, x, here, _once(experts, sizes), sizes, buffer_factor)
 
         return jax.shard_map(
             on_device,
@@ -51,6 +61,69 @@ def expert_parallel(dispatch: Dispatch, mesh: Mesh | AbstractMesh | None = None)
         )(x, routing.token, routing.expert, routing.gate, experts)
 
     return on_mesh
+
+
+def gather(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes, buffer_factor: float) -> Array:
+    """Every device along the expert axis reads all tokens of its group; the sums come back scattered."""
+    local = _local_routing(routing, routing.token, routing.expert, routing.gate, x.shape[0], experts.num_experts, sizes)
+    return _summed(dispatch(_gathered(x, sizes), local, experts), sizes)
+
+
+def all_to_all(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes, buffer_factor: float) -> Array:
+    """Each assignment's row travels to the device of its expert and back, in buffers of one size for every pair.
+
+    Nothing is dropped: where any device of a group would send more to another than fits, the whole group gathers
+    instead, in this layer of this step. So do routings whose entries do not lie token after token.
+    """
+    devices = sizes.get(EXPERT, 1)
+    if devices == 1 or routing.per_token is None:
+        return gather(dispatch, x, routing, experts, sizes, buffer_factor)
+    entries = routing.expert.shape[0]
+    room = min(math.ceil(buffer_factor * entries / devices), entries)
+    device = jnp.where(routing.serves, routing.expert // experts.num_experts, devices)
+    to_device = dataclasses.replace(
+        routing,
+        # Numbered as they are here.
+        token=jnp.arange(entries, dtype=jnp.int32) // routing.per_token,
+        expert=device,
+        num_tokens=x.shape[0],
+        num_experts=devices,
+    )
+    layout = by_slot(to_device, room)
+    fits = jnp.diff(layout.offsets).max() <= room
+
+    def exchange(values: Array) -> Array:
+        rows = values.reshape(devices, room, *values.shape[1:])
+        return lax.all_to_all(rows, EXPERT, split_axis=0, concat_axis=0).reshape(values.shape)
+
+    def travel(x: Array, gate: Array, experts: Experts) -> Array:
+        expert = (routing.expert % experts.num_experts).at[layout.source]
+        expert = exchange(expert.get(mode="fill", fill_value=experts.num_experts))
+        received = Routing(
+            token=jnp.arange(devices * room, dtype=jnp.int32),
+            expert=expert,
+            gate=exchange(arrange(gate, layout)),
+            probabilities=None,
+            logits=None,
+            num_tokens=devices * room,
+            num_experts=experts.num_experts,
+            balanced_load=entries // experts.num_experts,
+            per_token=1,
+        )
+        y = dispatch(exchange(spread(x, to_device, layout)), received, experts)
+        y = lax.psum(y, TENSOR) if TENSOR in sizes else y
+        return collect(exchange(y), to_device, layout)
+
+    def stay(x: Array, gate: Array, experts: Experts) -> Array:
+        return gather(dispatch, x, dataclasses.replace(routing, gate=gate), experts, sizes, buffer_factor)
+
+    # All devices that exchange rows with each other must take the same way.
+    everywhere = lax.pmin(fits.astype(jnp.int32), EXPERT) == 1
+    return lax.cond(everywhere, travel, stay, x, routing.gate, experts)
+
+
+EXCHANGES = {"gather": gather, "all_to_all": all_to_all}
+"""How tokens and experts meet over the expert axis. Neither drops anything, so neither changes a result."""
 
 
 def _local_routing(routing: Routing, token, expert, gate, tokens_here: int, experts_here: int, sizes) -> Routing:

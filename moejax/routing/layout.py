@@ -16,6 +16,9 @@ from jaxtyping import Float, Int
 
 from moejax.routing.routing import Routing
 
+MOST_TERMS = 8
+"""Most entries of a token that are gathered and added one by one."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -98,8 +101,17 @@ def _gather(per_token: int, x, source, row) -> Array:
 
 
 def _gather_and_sum(per_token: int, rows, source, row) -> Array:
-    gathered = rows.at[row].get(mode="fill", fill_value=0).astype(jnp.float32)
-    return gathered.reshape(-1, per_token, rows.shape[1]).sum(1).astype(rows.dtype)
+    def gathered(row) -> Array:
+        return rows.at[row].get(mode="fill", fill_value=0).astype(jnp.float32)
+
+    by_token = row.reshape(-1, per_token)
+    if per_token > MOST_TERMS:
+        return gathered(by_token).sum(1).astype(rows.dtype)
+    # A sum of few gathers is one loop over the tokens; a gather of all rows would be written down and read again.
+    total = gathered(by_token[:, 0])
+    for entry in range(1, per_token):
+        total = total + gathered(by_token[:, entry])
+    return total.astype(rows.dtype)
 
 
 _spread = jax.custom_vjp(_gather, nondiff_argnums=(0,))

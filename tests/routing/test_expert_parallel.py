@@ -6,7 +6,7 @@ from routing_draws import assert_close, draw_experts, draw_logits, draw_tokens, 
 
 from moejax.routing import DISPATCHERS, ROUTERS
 from moejax.routing.dispatch_dense import dense
-from moejax.routing.expert_parallel import expert_parallel
+from moejax.routing.expert_parallel import EXCHANGES, expert_parallel
 
 MESHES = {
     "experts over 8": {"expert": 8},
@@ -20,26 +20,63 @@ def make_mesh(sizes):
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
 
 
-def check(mesh, dispatcher, router):
-    routing = ROUTERS[router](draw_logits(64, 8, skew=0.3), top_k=2)
+def check(mesh, dispatcher, router, *, skew=0.3, **options):
+    routing = ROUTERS[router](draw_logits(64, 8, skew=skew), top_k=2)
     inputs = draw_tokens(64, 16), routing, draw_experts(8, 16, 24, biases=True)
     expected = outputs_and_gradients(dense, *inputs)
-    given = outputs_and_gradients(expert_parallel(DISPATCHERS[dispatcher], make_mesh(MESHES[mesh])), *inputs)
+    given = outputs_and_gradients(expert_parallel(DISPATCHERS[dispatcher], make_mesh(MESHES[mesh]), **options), *inputs)
     assert_close(given, expected, 1e-5)
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_every_mesh_gives_the_result_of_one_device(mesh):
-    check(mesh, "grouped", "softmax_topk")
+def test_every_mesh_gives_the_result_of_one_device(mesh, exchange):
+    check(mesh, "grouped", "softmax_topk", exchange=exchange)
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
-def test_every_dispatcher_may_be_the_local_one(dispatcher):
-    check("all four axes", dispatcher, "softmax_topk")
+def test_every_dispatcher_may_be_the_local_one(dispatcher, exchange):
+    check("all four axes", dispatcher, "softmax_topk", exchange=exchange)
 
 
-def test_entries_need_not_lie_in_the_order_of_tokens():
-    check("all four axes", "grouped", "expert_choice")
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_entries_need_not_lie_in_the_order_of_tokens(exchange):
+    check("all four axes", "grouped", "expert_choice", exchange=exchange)
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.0, 20.0], ids=["balanced", "skewed", "all to the first experts"])
+@pytest.mark.parametrize("buffer_factor", [1.0, 2.0])
+def test_nothing_is_dropped_however_full_the_buffers(skew, buffer_factor):
+    check(
+        "experts over 4, tokens over 2",
+        "grouped",
+        "softmax_topk",
+        skew=skew,
+        exchange="all_to_all",
+        buffer_factor=buffer_factor,
+    )
+
+
+def test_rows_travel_where_they_fit_and_tokens_are_gathered_where_not():
+    mesh = make_mesh(MESHES["experts over 4, tokens over 2"])
+
+    def taken(skew):
+        seen = []
+
+        def noting(x, routing, experts):
+            jax.debug.callback(lambda rows=x.shape[0]: seen.append(rows))
+            return dense(x, routing, experts)
+
+        routing = ROUTERS["softmax_topk"](draw_logits(64, 8, skew=skew), top_k=2)
+        dispatch = expert_parallel(noting, mesh, exchange="all_to_all", buffer_factor=3.0)
+        jax.block_until_ready(jax.jit(dispatch)(draw_tokens(64, 16), routing, draw_experts(8, 16, 24)))
+        jax.effects_barrier()
+        return set(seen)
+
+    # Of 8 tokens a device sends 16 rows in 4 buffers of 12, or else it sees the 32 tokens of its group.
+    assert taken(0.0) == {48}
+    assert taken(20.0) == {32}
 
 
 def test_the_mesh_may_be_the_one_that_is_set():
