@@ -50,7 +50,7 @@ def test_gradients_reach_the_router(dispatcher):
     assert_close(gradient(DISPATCHERS[dispatcher], draw_logits(96, 8)), expected, 1e-5)
 
 
-SHAPES = [(75, 16, 8, 3, 3), (40, 8, 12, 16, 2)]
+SHAPES = [(75, 16, 8, 9, 9), (40, 8, 12, 16, 2)]
 """tokens, model, hidden, experts, top_k: k = E with more rows than a block, and fewer rows than experts have room."""
 
 
