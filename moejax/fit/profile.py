@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -54,17 +55,21 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
     middle = float(answer[0])
     # What is positive is walked in its logarithm: its ends can be factors away, and none lies below 0.
     walked, there, back, unit = (
-        (functools.partial(_logarithm, decision), np.log, np.exp, spread / middle)
-        if middle > 0
-        else (decision, float, float, spread)
+        (_Logarithm(decision), np.log, np.exp, spread / middle) if middle > 0 else (decision, float, float, spread)
     )
     low, high = (float(back(_end(at, walked, float(there(middle)), sign * unit, limit))) for sign in (-1.0, 1.0))
     low = -np.inf if middle > 0 and low == 0 else low
     return Interval(low=low, middle=middle, high=high, deviation=spread, undefined=0.0)
 
 
-def _logarithm(decision: Decision, law: Any) -> Any:
-    return jnp.log(ravel_pytree(decision(law))[0][0])
+@dataclass(frozen=True)
+class _Logarithm:
+    """The logarithm of a decision; equal for equal decisions, so that it is compiled once."""
+
+    decision: Decision
+
+    def __call__(self, law: Any) -> Any:
+        return jnp.log(ravel_pytree(self.decision(law))[0][0])
 
 
 def in_words(found: Interval, level: float = 0.9) -> str:
