@@ -1,0 +1,67 @@
+"""A training belongs to the text and the tokenizer that it began with."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+from moejax.data.prepare import prepare
+from moejax.data.train_tokenizer import train_tokenizer
+from moejax.train.loop import train
+
+
+class Begun(Exception):
+    """The training has looked at its data and goes on to compile."""
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(f"document {number} " * 50)
+    return folder
+
+
+@pytest.fixture
+def on_set(training, texts, tmp_path, monkeypatch):
+    """The training, on a set of bytes; it stops where its program would be made."""
+
+    def begin(*_):
+        raise Begun
+
+    monkeypatch.setattr("moejax.train.loop.make_mesh", begin)
+    prepare(str(texts), tmp_path / "set", validation_share=0.2)
+    data = dataclasses.replace(training.recipe.data, source=str(tmp_path / "set"))
+    return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, data=data))
+
+
+def test_another_tokenizer_than_at_the_start_is_refused(on_set, texts, tmp_path):
+    with pytest.raises(Begun):
+        train(on_set, tmp_path / "run")
+    train_tokenizer(str(texts), tmp_path / "t.json", vocab_size=257)
+    shutil.rmtree(tmp_path / "set")
+    prepare(str(texts), tmp_path / "set", tokenizer=str(tmp_path / "t.json"), validation_share=0.2)
+    with pytest.raises(ValueError, match="was trained with a tokenizer of SHA-256"):
+        train(on_set, tmp_path / "run")
+
+
+def test_a_set_that_has_grown_since_the_start_is_refused(on_set, texts, tmp_path):
+    with pytest.raises(Begun):
+        train(on_set, tmp_path / "run")
+    (texts / "more.txt").write_text("one more")
+    prepare(str(texts), tmp_path / "set", validation_share=0.2, again=True)
+    with pytest.raises(ValueError, match="was trained on text with SHA-256"):
+        train(on_set, tmp_path / "run")
+
+
+def test_tokens_beyond_the_models_vocabulary_are_refused(on_set, tmp_path):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 600, 30_000))
+    prepare(str(tmp_path / "a.npy"), tmp_path / "large", tokenizer="ids:600:7", validation_share=0.2)
+    data = dataclasses.replace(on_set.recipe.data, source=str(tmp_path / "large"))
+    large = dataclasses.replace(on_set, recipe=dataclasses.replace(on_set.recipe, data=data))
+    with pytest.raises(
+        ValueError, match=r"vocab_size is 257, but .* has tokens up to 599; set vocab_size to at least 600"
+    ):
+        train(large, tmp_path / "run")
