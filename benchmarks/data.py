@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from moejax.data.config import DataConfig
-from moejax.data.corpus import open_corpus
 from moejax.data.document import Document
 from moejax.data.packing import plan
 from moejax.data.prepare import prepare
@@ -89,6 +88,9 @@ def main() -> None:
         _, pieces, rows = plan([np.cumsum(lengths)], 2049)
         took, fill = time.perf_counter() - began, pieces.sum() / (len(rows) - 1) / 2049
         print(f"a million documents packed into rows of 2,049 tokens: {took:.1f} s, {fill:.2%} full")
+        # Here, since every worker imports what this file imports, and Grain is heavy.
+        from moejax.data.corpus import open_corpus
+
         for packing in ("windows", "documents"):
             config = DataConfig(source=str(folder / "BPE-1"), packing=packing, sequence_length=2048)
             batches = open_corpus(config, folder / "data").batches(batch=16, seed=0)
