@@ -193,3 +193,15 @@ def test_the_summary_is_written_once_and_is_json(embedded):
     before = os.stat(folder / "corpus.json").st_mtime_ns
     open_corpus(embedded.config, folder)
     assert os.stat(folder / "corpus.json").st_mtime_ns == before
+
+
+def test_the_order_of_one_set_is_grains_shuffle_of_its_windows(embedded):
+    """The order that trainings had before there were mixtures: it must never change."""
+    import grain
+
+    stream = embedded.sets[0].side("train")
+    starts = grain.MapDataset.range(0, (len(stream) - 1) // 128 * 128, 128).seed(3).shuffle().repeat()
+    batches = embedded.batches(batch=16, seed=3)
+    for step in range(5):
+        expected = np.stack([stream.read(starts[16 * step + i], starts[16 * step + i] + 129) for i in range(16)])
+        np.testing.assert_array_equal(next(batches)["tokens"], expected)
