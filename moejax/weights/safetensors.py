@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -52,15 +52,20 @@ class TensorFile:
     def __init__(self, path: Path):
         self.path = path
         self._file = path.open("rb", buffering=0)
-        header, self._begin = _read_header(self._file.fileno(), path)
-        self.metadata: dict[str, str] = header.pop("__metadata__", {})
-        self._tensors = {name: _placed(entry, name, path) for name, entry in header.items()}
-        end = self._begin + max((begin + kind.nbytes for kind, begin in self._tensors.values()), default=0)
-        if os.fstat(self._file.fileno()).st_size < end:
-            raise ValueError(
-                f"{path} ends before its last tensor, at {os.fstat(self._file.fileno()).st_size:,} of {end:,} bytes; "
-                f"it was not copied or downloaded whole: fetch it again."
-            )
+        try:
+            header, self._begin = _read_header(self._file.fileno(), path)
+            self.metadata: dict[str, str] = header.pop("__metadata__", {})
+            self._tensors = {name: _placed(entry, name, path) for name, entry in header.items()}
+            end = self._begin + max((begin + kind.nbytes for kind, begin in self._tensors.values()), default=0)
+            size = os.fstat(self._file.fileno()).st_size
+            if size < end:
+                raise ValueError(
+                    f"{path} ends before its last tensor, at {size:,} of {end:,} bytes; it was not copied or "
+                    f"downloaded whole: fetch it again."
+                )
+        except ValueError:
+            self._file.close()
+            raise
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -155,7 +160,7 @@ def _read_header(file: int, path: Path) -> tuple[dict, int]:
     return header, 8 + length
 
 
-def _placed(entry: dict, name: str, path: Path) -> tuple[Kind, int]:
+def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:
     try:
         kind = Kind(DTYPES[entry["dtype"]], tuple(map(int, entry["shape"])))
         begin, end = map(int, entry["data_offsets"])

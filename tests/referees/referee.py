@@ -60,7 +60,7 @@ def become_gradient(model, tokens: np.ndarray) -> float:
         for parameter in model.parameters():
             gradient = parameter.grad
             parameter.copy_(torch.zeros_like(parameter) if gradient is None else gradient)
-    return float(loss)
+    return float(loss.detach())
 
 
 def tensors(folder: Path) -> dict[str, tuple[str, bytes]]:

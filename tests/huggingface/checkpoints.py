@@ -1,0 +1,57 @@
+"""Checkpoints of every family with random numbers, written without transformers."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+from family_architectures import SMALL
+
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.tie import pairs
+from moejax.weights.parameters import BALANCE_BIAS, nested, parameters
+from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
+
+
+def write(folder: Path, family: str, *, dtype=np.float32, architecture=None, config=None, change=lambda kinds: None):
+    """A checkpoint in one file; ``change`` may spoil its tensors, ``config`` its options."""
+    architecture = architecture or SMALL[family]
+    kinds = {
+        pair.theirs: Kind(np.dtype(dtype), pair.whole)
+        for pair in pairs(architecture, FAMILIES[family].ties(architecture))
+    }
+    change(kinds)
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    with TensorFileWriter(folder / "model.safetensors", kinds, {"format": "pt"}) as file:
+        for name, kind in kinds.items():
+            file.write(name, (), random.normal(size=kind.shape).astype(kind.dtype))
+    options = FAMILIES[family].config(architecture) | {"torch_dtype": np.dtype(dtype).name, **(config or {})}
+    (folder / "config.json").write_text(json.dumps(options))
+    return folder
+
+
+def random_params(architecture):
+    """Parameters of ours without the cost of compiling their initialisation."""
+    random = np.random.default_rng(0)
+    found = {
+        name: random.normal(size=parameter.shape).astype(np.float32)
+        for name, parameter in parameters(architecture).items()
+    }
+    found.pop(BALANCE_BIAS, None)
+    return nested(found)
+
+
+def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Type, shape and bytes of every tensor of a folder."""
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with TensorFile(path) as file:
+            for name, kind in file.kinds.items():
+                found[name] = (str(kind.dtype), kind.shape, file.read(name).tobytes())
+    return found
+
+
+def same(ours, theirs) -> None:
+    """Two nested dicts of arrays are equal to the bit."""
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)

@@ -1,0 +1,266 @@
+"""Checkpoints there and back, to the bit; what is not whole or not known is refused before anything is written."""
+
+import json
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from checkpoints import random_params, same, tensors, write
+from family_architectures import SMALL
+
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.checkpoint import INDEX
+from moejax.huggingface.read import from_huggingface
+from moejax.huggingface.write import to_huggingface
+from moejax.model import transformer
+from moejax.weights.folder import load_weights, save_weights
+from moejax.weights.safetensors import Kind, TensorFile
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_bit_comes_back(family, dtype, tmp_path):
+    theirs = write(tmp_path / "theirs", family, dtype=dtype)
+    done = from_huggingface(theirs, tmp_path / "ours")
+    assert done.family == family
+    to_huggingface(tmp_path / "ours", tmp_path / "back", shard_bytes=500)
+    assert tensors(tmp_path / "back") == tensors(theirs)
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["torch_dtype"] == np.dtype(dtype).name
+    assert FAMILIES[family].architecture(config) == SMALL[family]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_of_ours_come_back_to_the_bit(family, tmp_path):
+    params = random_params(SMALL[family])
+    bias = transformer.init_balance_bias(SMALL[family])
+    save_weights(tmp_path / "ours", SMALL[family], params, bias)
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
+    from_huggingface(tmp_path / "theirs", tmp_path / "back")
+    found = load_weights(tmp_path / "back")
+    same(found.params, params)
+    assert (found.balance_bias is None) == (bias is None)
+
+
+def test_a_large_checkpoint_is_several_files_with_an_index(tmp_path):
+    theirs = write(tmp_path / "theirs", "olmoe")
+    from_huggingface(theirs, tmp_path / "ours")
+    done = to_huggingface(tmp_path / "ours", tmp_path / "back", shard_bytes=1000)
+    index = json.loads((tmp_path / "back" / INDEX).read_text())
+    files = sorted((tmp_path / "back").glob("model-*.safetensors"))
+    assert len(files) > 2
+    assert files[-1].name == f"model-{len(files):05}-of-{len(files):05}.safetensors"
+    for file in files:
+        with TensorFile(file) as opened:
+            assert opened.metadata == {"format": "pt"}
+            assert {index["weight_map"][name] for name in opened.kinds} == {file.name}
+            sizes = [kind.nbytes for kind in opened.kinds.values()]
+            assert sum(sizes) <= 1000 or len(sizes) == 1
+    assert index["metadata"]["total_size"] == done.nbytes
+    from_huggingface(tmp_path / "back", tmp_path / "again")
+    same(load_weights(tmp_path / "again").params, load_weights(tmp_path / "ours").params)
+
+
+def test_another_type_rounds_and_the_balance_bias_stays(tmp_path):
+    theirs = write(tmp_path / "theirs", "deepseek_v3")
+    from_huggingface(theirs, tmp_path / "ours", dtype="bfloat16")
+    exact, rounded = tensors(theirs), {}
+    to_huggingface(tmp_path / "ours", tmp_path / "back")
+    rounded = tensors(tmp_path / "back")
+    for name, (dtype, _, data) in rounded.items():
+        wide = np.frombuffer(exact[name][2], np.float32)
+        if name.endswith("e_score_correction_bias"):
+            assert (dtype, data) == ("float32", exact[name][2])
+        else:
+            assert data == wide.astype(ml_dtypes.bfloat16).tobytes()
+
+
+def test_what_float16_cannot_hold_is_refused(tmp_path):
+    theirs = write(tmp_path / "theirs", "mixtral")
+    from_huggingface(theirs, tmp_path / "ours")
+    weights = load_weights(tmp_path / "ours")
+    save_weights(tmp_path / "large", weights.architecture, jax.tree.map(lambda p: p * 1e6, weights.params))
+    with pytest.raises(ValueError, match="float16 cannot hold"):
+        to_huggingface(tmp_path / "large", tmp_path / "back", dtype="float16")
+    assert not (tmp_path / "back").exists()
+
+
+def test_where_stacked_tensors_differ_in_type_the_wider_one_is_kept(tmp_path):
+    def first_norm_wide(kinds):
+        name = "model.layers.0.input_layernorm.weight"
+        kinds[name] = Kind(np.dtype(np.float32), kinds[name].shape)
+
+    theirs = write(tmp_path / "theirs", "mixtral", dtype=ml_dtypes.bfloat16, change=first_norm_wide)
+    from_huggingface(theirs, tmp_path / "ours")
+    with TensorFile(tmp_path / "ours" / "weights.safetensors") as file:
+        wide = {name for name, kind in file.kinds.items() if kind.dtype == np.float32}
+    assert wide == {"mixture_layers.attention_norm"}
+
+
+def test_tokenizer_and_inert_options_travel_along(tmp_path):
+    theirs = write(
+        tmp_path / "theirs",
+        "qwen3_moe",
+        config={"eos_token_id": 3, "max_position_embeddings": 77, "transformers_version": "1.0"},
+    )
+    for name in ("tokenizer.json", "merges.txt", "generation_config.json", "README.md"):
+        (theirs / name).write_text(f"contents of {name}")
+    done = from_huggingface(theirs, tmp_path / "ours")
+    assert set(done.files) == {"tokenizer.json", "merges.txt", "generation_config.json"}
+    to_huggingface(tmp_path / "ours", tmp_path / "back")
+    for name in done.files:
+        assert (tmp_path / "back" / name).read_text() == f"contents of {name}"
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["eos_token_id"] == 3
+    assert config["max_position_embeddings"] == 77
+    assert "transformers_version" not in config
+
+
+def test_the_family_is_the_one_the_weights_came_from_or_one_that_can(tmp_path):
+    plain = SMALL["qwen3_moe"].replace(qk_norm=False, num_dense_layers=0, dense_hidden=0)
+    params = random_params(plain)
+    save_weights(tmp_path / "ours", plain, params)
+    assert to_huggingface(tmp_path / "ours", tmp_path / "theirs").family == "mixtral"
+    with pytest.raises(ValueError, match="olmoe cannot express"):
+        to_huggingface(tmp_path / "ours", tmp_path / "olmoe", family="olmoe")
+    with pytest.raises(ValueError, match=r"no family 'llama'; known are mixtral, .*gpt_oss"):
+        to_huggingface(tmp_path / "ours", tmp_path / "llama", family="llama")
+
+
+def test_an_architecture_of_no_family_is_told_each_familys_reason(tmp_path):
+    alibi = SMALL["mixtral"].replace(positions="alibi")
+    save_weights(tmp_path / "ours", alibi, random_params(alibi))
+    with pytest.raises(ValueError, match="No family") as raised:
+        to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    assert all(family in str(raised.value) for family in FAMILIES)
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_without_a_balance_bias_theirs_is_zero(tmp_path):
+    architecture = SMALL["deepseek_v3"].replace(balance_bias=False)
+    save_weights(tmp_path / "ours", architecture, random_params(architecture))
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "back")
+    found = load_weights(tmp_path / "back")
+    assert found.architecture == SMALL["deepseek_v3"]
+    assert not np.any(found.balance_bias)
+
+
+def test_modules_that_predict_further_tokens_are_left_out_and_said(tmp_path):
+    def further(kinds):
+        kinds["model.layers.3.eh_proj.weight"] = Kind(np.dtype(np.float32), (2, 2))
+        kinds["model.layers.0.self_attn.rotary_emb.inv_freq"] = Kind(np.dtype(np.float32), (2,))
+
+    theirs = write(tmp_path / "theirs", "deepseek_v3", change=further, config={"num_nextn_predict_layers": 1})
+    done = from_huggingface(theirs, tmp_path / "ours")
+    assert set(done.left_out) == {
+        "model.layers.3.eh_proj.weight",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+    }
+    to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["num_nextn_predict_layers"] == 0
+
+
+def _lacks(kinds):
+    del kinds["model.layers.1.block_sparse_moe.experts.2.w3.weight"]
+
+
+def _extra(kinds):
+    kinds["model.layers.3.adapter.weight"] = Kind(np.dtype(np.float32), (1,))
+
+
+def _shape(kinds):
+    kinds["model.norm.weight"] = Kind(np.dtype(np.float32), (9,))
+
+
+def _type(kinds):
+    kinds["model.norm.weight"] = Kind(np.dtype(ml_dtypes.float8_e4m3fn), (8,))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_lacks, r"lacks 1 tensors .*layers\.1\.block_sparse_moe\.experts\.2\.w3\.weight"),
+        (_extra, r"has 1 tensors .*layers\.3\.adapter\.weight"),
+        (_shape, r"model\.norm\.weight has the shape \[9\].*must have \[8\]"),
+        (_type, r"model\.norm\.weight is float8_e4m3fn; moejax reads float32, bfloat16, float16"),
+    ],
+)
+def test_a_checkpoint_of_other_tensors_is_refused_and_they_are_named(tmp_path, change, said):
+    theirs = write(tmp_path / "theirs", "mixtral", change=change)
+    with pytest.raises(ValueError, match=said):
+        from_huggingface(theirs, tmp_path / "ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "llama"}, r"model_type 'llama' is no family that moejax reads; known are mixtral, .*gpt_oss"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, r"quantised \(mxfp4\).*save it again"),
+        ({"hidden_act": "relu"}, r"config\.json: hidden_act is 'relu'"),
+        ({"num_hidden_layers": 4}, "lacks 19 tensors"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, config, said):
+    theirs = write(tmp_path / "theirs", "mixtral", config=config)
+    with pytest.raises(ValueError, match=said):
+        from_huggingface(theirs, tmp_path / "ours")
+
+
+def test_a_folder_that_is_no_checkpoint_or_a_part_of_one_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"it has no config\.json"):
+        from_huggingface(tmp_path, tmp_path / "ours")
+    theirs = write(tmp_path / "theirs", "olmoe")
+    from_huggingface(theirs, tmp_path / "ours")
+    to_huggingface(tmp_path / "ours", tmp_path / "back", shard_bytes=1000)
+    next(iter(sorted((tmp_path / "back").glob("model-*")))).unlink()
+    with pytest.raises(ValueError, match=r"is not whole: .* names model-00001"):
+        from_huggingface(tmp_path / "back", tmp_path / "again")
+    (theirs / "model.safetensors").unlink()
+    (theirs / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match=r"holds no weights.*a pickle: load it with transformers"):
+        from_huggingface(theirs, tmp_path / "again")
+    (theirs / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        from_huggingface(theirs, tmp_path / "again")
+
+
+def test_an_interrupted_conversion_leaves_no_folder_and_can_be_repeated(tmp_path):
+    theirs = write(tmp_path / "theirs", "mixtral")
+
+    def stop(done, total, name):
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        from_huggingface(theirs, tmp_path / "ours", progress=stop)
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
+    # What a killed process leaves is in the way of nobody.
+    (tmp_path / ".ours.partial").mkdir()
+    (tmp_path / ".ours.partial" / "weights.safetensors").write_text("half")
+    from_huggingface(theirs, tmp_path / "ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
+    with pytest.raises(ValueError, match="there already"):
+        from_huggingface(theirs, tmp_path / "ours")
+
+
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    theirs = write(tmp_path / "theirs", "mixtral")
+    monkeypatch.setattr("moejax.huggingface.conversion.shutil.disk_usage", lambda folder: _Usage())
+    with pytest.raises(ValueError, match="has 10 bytes free"):
+        from_huggingface(theirs, tmp_path / "ours")
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
+
+
+class _Usage:
+    free = 10
+
+
+def test_progress_reaches_its_total(tmp_path):
+    theirs = write(tmp_path / "theirs", "gpt_oss")
+    seen = []
+    done = from_huggingface(theirs, tmp_path / "ours", progress=lambda *said: seen.append(said))
+    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
+    assert {total for _, total, _ in seen} == {done.nbytes}
