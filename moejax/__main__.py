@@ -1,6 +1,6 @@
 """``moejax COMMAND …``: finds the command, and turns mistakes into sentences.
 
-Exit status: 0 done, 2 the user's mistake, 1 ours, 130 stopped by Ctrl-C.
+Exit status: 0 done, 2 the user's mistake, 1 ours, 75 interrupted and to be started again, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ every command:
   numbers                    as people write them: 30B, 1.5T, 1e22
   --config=FILE.py           an ml-collections file; --config.a.b=VALUE changes one setting
 
-exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax, 130 stopped
+exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mistake of moejax, 130 stopped,
+             75 interrupted by SIGTERM or by another machine's end: the same command goes on
 """
 
 
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
         if overrides and not getattr(options, "config", None):
             raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
-        options.overrides = overrides
+        options.overrides, options.words = overrides, rest
         return command.run(options)
     except ValueError as error:
         if not _is_sentence(error):

@@ -99,16 +99,21 @@ def claim(folder: Path, name: str, value: Any) -> None:
         write_json(path, value)
 
 
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """What differs between two nested values, as ``a.b was 1, is 2``."""
+def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    """What differs between two nested values: old and new by their path, ``a.b``; what is not there is None."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(old) + [key for key in new if key not in old]
-        return [
-            line
+        return {
+            place: pair
             for key in keys
-            for line in differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    return [] if old == new else [f"{path} was {old!r}, is {new!r}"]
+            for place, pair in changes(old.get(key), new.get(key), f"{path}.{key}" if path else str(key)).items()
+        }
+    return {} if old == new else {path: (old, new)}
+
+
+def differences(old: Any, new: Any) -> list[str]:
+    """What differs between two nested values, as ``a.b was 1, is 2``."""
+    return [f"{path} was {was!r}, is {now!r}" for path, (was, now) in changes(old, new).items()]
 
 
 @contextlib.contextmanager

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.local_processes import AGAIN, run_here
+from moejax.cli.number import whole_number
+
+if TYPE_CHECKING:
+    from moejax.train.processes import Together
 
 NAME = "train"
+STOPPED = 130
 HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
   moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
-  moejax train --out runs/tiny                       # goes on with what runs/tiny holds"""
+  moejax train --out runs/tiny                       # goes on with what runs/tiny holds
+  moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
+  srun moejax train --config=FILE.py --distributed --out runs/large"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,31 +40,129 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
     parser.add_argument("--json", action="store_true", help="print the run rows on stdout as JSON")
-    parser.add_argument("--cpu-devices", type=int, metavar="N", help="split a CPU into N devices, for a mesh")
+    parser.add_argument(
+        "--accept-changes", action="store_true", help="go on with settings that change the numbers (DIR/history.json)"
+    )
+    parser.add_argument("--cpu-devices", type=whole_number, metavar="N", help="split a CPU into N devices, for a mesh")
+    many = parser.add_argument_group("many processes", "every one of them runs the same command, with one DIR for all")
+    many.add_argument("--processes", type=whole_number, metavar="N", help="so many; by itself, starts them all here")
+    many.add_argument("--coordinator", metavar="HOST:PORT", help="where they meet: an address of process 0's machine")
+    many.add_argument("--process", type=whole_number, metavar="I", help="which this is, from 0")
+    many.add_argument(
+        "--distributed", action="store_true", help="Slurm, Open MPI, Kubernetes or Cloud TPU tells all of this"
+    )
+    many.add_argument(
+        "--wait", type=float, default=300.0, metavar="SECONDS", help="for each other, at most (default: 300)"
+    )
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print a line per budget."""
+    several = _check_processes(arguments)
+    if several and not arguments.coordinator and not arguments.distributed:
+        return run_here(arguments.words, arguments.processes)
     _stay_on(arguments.core)
     _die_with(arguments.parent)
     import jax
 
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
+    from moejax.train.processes import Together, joined
+
+    if not several:
+        return _train(arguments, Together())
+    given = (arguments.coordinator, arguments.processes, arguments.process)
+    with joined(*given, wait_seconds=arguments.wait):
+        together = Together(arguments.wait)
+        with _ending_alone(together):
+            return _train(arguments, together)
+
+
+def _train(arguments: argparse.Namespace, together: Together) -> int:
     from moejax.cli.progress import training_progress
     from moejax.train.loop import train
+    from moejax.train.stopping import Stopped, stop_on_signals
 
-    training, folder = _training(arguments)
-    with training_progress(training, quiet=arguments.parent is not None) as progress:
-        rows = train(training, folder, data_folder=arguments.data and Path(arguments.data), progress=progress)
-    if arguments.json:
+    speaks = together.first and (arguments.parent is None or together.count > 1)
+    training, folder, derivation = together.do(lambda: _training(arguments))
+    if derivation and together.first:
+        print(derivation, file=sys.stderr)
+    try:
+        with stop_on_signals(together.count) as stop, training_progress(training, quiet=not speaks) as progress:
+            rows = train(
+                training,
+                folder,
+                data_folder=arguments.data and Path(arguments.data),
+                accept_changes=arguments.accept_changes,
+                wait_seconds=arguments.wait,
+                stop=stop,
+                say=_say if together.first else _silence,
+                progress=progress,
+            )
+    except Stopped as stopped:
+        if together.first:
+            _say("Stopped and saved; the same command goes on from there.")
+        return STOPPED if stopped.number == signal.SIGINT else AGAIN
+    if together.first and arguments.json:
         print(json.dumps(rows, indent=2))
-    elif arguments.parent is None:
+    elif speaks:
         _print(rows)
         print(f"rows, metrics and checkpoints: {folder}")
     return 0
+
+
+@contextlib.contextmanager
+def _ending_alone(together: Together) -> Iterator[None]:
+    """Of several processes, one that meets something alone ends at once: the others cannot be asked any more."""
+    from jax.errors import JaxRuntimeError
+
+    from moejax.train.processes import Agreed
+
+    try:
+        yield
+    except Agreed:
+        raise
+    except Exception as error:
+        if together.count == 1:
+            raise
+        who = f"process {together.index} of {together.count}"
+        if isinstance(error, JaxRuntimeError):
+            why = " ".join(str(error).split())[:200]
+            _say(f"{who} has lost the others ({why}). The same command goes on from the newest checkpoint.")
+        elif isinstance(error, ValueError):
+            _say(f"{who}: {error}")
+        else:
+            traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit({JaxRuntimeError: AGAIN, ValueError: 2}.get(type(error), 1))
+
+
+def _check_processes(arguments: argparse.Namespace) -> bool:
+    """Whether this is one of several processes, or starts them."""
+    if arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes is {arguments.processes}; give at least 1.")
+    if arguments.wait < 1:
+        raise UserError(f"--wait is {arguments.wait:g}; give at least one second.")
+    one = (arguments.coordinator, arguments.process)
+    if not arguments.distributed and (one.count(None) == 1 or (None not in one and arguments.processes is None)):
+        raise UserError(
+            "--coordinator, --processes and --process belong together: give all three to each process, or --processes "
+            "alone to start all of them on this machine."
+        )
+    if arguments.process is not None and arguments.processes is not None:
+        most = arguments.processes - 1
+        if not 0 <= arguments.process <= most:
+            raise UserError(f"--process is {arguments.process} of {arguments.processes}; count from 0 to {most}.")
+    return arguments.distributed or arguments.processes is not None
+
+
+def _say(text: str) -> None:
+    print(f"moejax: {text}", file=sys.stderr)
+
+
+def _silence(text: str) -> None: ...
 
 
 def _training(arguments: argparse.Namespace):
@@ -62,16 +173,14 @@ def _training(arguments: argparse.Namespace):
 
     if arguments.config:
         chosen = choose_hyperparameters(load(Training, arguments.config, arguments.overrides))
-        if chosen.derivation:
-            print(chosen.derivation, file=sys.stderr)
         training = chosen.training
-        return training, Path(arguments.out or f"runs/{training.name}")
+        return training, Path(arguments.out or f"runs/{training.name}"), chosen.derivation
     if not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
     path = Path(arguments.out, "training.json")
     if not path.is_file():
         raise UserError(f"{arguments.out} holds no training to go on with; start one with --config=FILE.py.")
-    return build(Training, json.loads(path.read_text()), str(path)), Path(arguments.out)
+    return build(Training, json.loads(path.read_text()), str(path)), Path(arguments.out), ""
 
 
 def _print(rows) -> None:
@@ -108,7 +217,7 @@ def _die_with(parent: int | None) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.3)
-        print("The study that started this training is gone; stopping.", file=sys.stderr)
+        print("What started this training is gone; stopping.", file=sys.stderr)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

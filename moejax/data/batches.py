@@ -1,8 +1,8 @@
 """From rows to batches, through Grain: which tokens a step sees is a function of the seed and the step alone.
 
 The rows of each set are shuffled anew each epoch, sets are interleaved by weight, and step t takes rows t·B …
-(t+1)·B - 1 of that endless order. A process reads its own rows of every batch, so the order does not depend on how
-many there are, and a training goes on elsewhere with any number of them.
+(t+1)·B - 1 of that endless order. A process reads the rows of every batch that its devices hold, so the order does not
+depend on how many there are, and a training goes on elsewhere with any number of them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from moejax.data.rows import Rows
 class ProcessRows:
     """The rows of each global batch that one process reads, out of an endless order of rows."""
 
-    def __init__(self, rows: Any, batch: int, process: int, processes: int):
+    def __init__(self, rows: Any, batch: int, mine: Sequence[int]):
         self._rows = rows
         self._batch = batch
-        self._process = process
-        self._local = batch // processes
+        self._mine = mine
 
     def __len__(self) -> int:
-        return len(self._rows) // self._batch * self._local
+        return len(self._rows) // self._batch * len(self._mine)
 
     def __getitem__(self, index: Any) -> Any:
-        step, row = divmod(int(index), self._local)
-        return self._rows[step * self._batch + self._process * self._local + row]
+        step, row = divmod(int(index), len(self._mine))
+        return self._rows[step * self._batch + int(self._mine[row])]
 
 
 def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int) -> Any:
@@ -50,22 +49,17 @@ def batches(
     batch: int,
     seed: int,
     start: int = 0,
-    process: int = 0,
-    processes: int = 1,
+    mine: Sequence[int] | None = None,
 ) -> grain.DatasetIterator:
-    """Endless batches of this process from step ``start`` on: dicts of Int32 (batch / processes, length + 1).
+    """Endless batches from step ``start`` on: dicts of Int32 (rows, length + 1), of all rows of the global batch or of
+    ``mine``, the numbers in it of those that this process reads.
 
     The iterator's state is the number of the next step, so it is the same in every process, and one saved by any
     number of processes serves any other.
 
     Raises:
-      ValueError: the processes do not divide the batch, or a set is shorter than its rows of one batch.
+      ValueError: a set is shorter than its rows of one batch.
     """
-    if batch % processes:
-        raise ValueError(
-            f"A batch of {batch} sequences cannot be shared by {processes} processes; make batch_tokens / "
-            f"sequence_length a multiple of {processes}."
-        )
     for rows, weight in zip(sets, weights, strict=True):
         share = batch * weight / sum(weights)
         if len(rows) < share:
@@ -73,8 +67,9 @@ def batches(
                 f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} of one "
                 f"batch; lower batch_tokens or sequence_length{', or its weight' if len(sets) > 1 else ''}."
             )
-    mine = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, process, processes))
-    found = iter(mine.batch(batch // processes, drop_remainder=True).to_iter_dataset(_READING))
+    mine = range(batch) if mine is None else mine
+    rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, mine))
+    found = iter(rows.batch(len(mine), drop_remainder=True).to_iter_dataset(_READING))
     if start:
         found.set_state({**found.get_state(), "next_index": start})
     return found

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,19 +89,11 @@ class Corpus:
         )
 
     def batches(
-        self, *, batch: int, seed: int, start: int = 0, process: int = 0, processes: int = 1
+        self, *, batch: int, seed: int, start: int = 0, mine: Sequence[int] | None = None
     ) -> grain.DatasetIterator:
-        """Endless training batches of one process; ``moejax.data.batches.batches`` says what each is."""
+        """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more."""
         order = seed if self.config.order_seed is None else self.config.order_seed
-        return batches(
-            self._training_rows,
-            self.weights,
-            batch=batch,
-            seed=order,
-            start=start,
-            process=process,
-            processes=processes,
-        )
+        return batches(self._training_rows, self.weights, batch=batch, seed=order, start=start, mine=mine)
 
     def validation(self) -> Validation:
         """The fixed rows to measure on, from each set by its weight.

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import json
-import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from moejax.data.corpus import Corpus, Summary, open_corpus
-from moejax.folder import claim, only_writer, write_json
+from moejax.folder import only_writer, write_json
 from moejax.train.checkpoint import Checkpoints
-from moejax.train.mesh import batch_sharding, check_divides, make_mesh
+from moejax.train.identity import decisive_changes, own
+from moejax.train.legs import Leg, legs
+from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import TRUNK, MetricsLog, branch_name
-from moejax.train.row import Measured, make_row
-from moejax.train.schedule import WarmupStableDecay
-from moejax.train.step import Program, TrainState, make_program
+from moejax.train.processes import WAIT_SECONDS, Together
+from moejax.train.row import make_row
+from moejax.train.runner import Progress, Runner
+from moejax.train.step import make_program
+from moejax.train.stopping import Stop
 from moejax.train.training import Training
 
-Progress = Callable[[int, dict[str, Any]], None]
-"""Called at every log with the steps taken so far, over trunk and branches, and the metrics logged."""
-
-
-@dataclass(frozen=True)
-class Leg:
-    """A trunk or a branch: one stretch of steps under one schedule, with its own checkpoints."""
-
-    name: str
-    start: int
-    end: int
-    schedule: WarmupStableDecay
-    steps_before: int
-    """Steps of the legs before this one."""
+PREPARING_SECONDS = 24 * 3600.0
+"""How long processes wait for the first one to tokenise a corpus."""
 
 
 def train(
@@ -45,171 +35,117 @@ def train(
     folder: Path,
     *,
     data_folder: Path | None = None,
+    accept_changes: bool = False,
+    wait_seconds: float = WAIT_SECONDS,
+    stop: Stop | None = None,
+    say: Callable[[str], None] = lambda text: None,
     progress: Progress = lambda steps, values: None,
 ) -> list[dict[str, Any]]:
     """Train all budgets in ``folder`` and return their run rows, in order.
 
     What ``folder`` already holds of this training is kept: finished rows are not trained again, an unfinished trunk or
-    branch goes on from its newest checkpoint, and the numbers are those of an uninterrupted run. ``data_folder``
-    shares one tokenised corpus between trainings.
+    branch goes on from its newest whole checkpoint, and the numbers are those of an uninterrupted run, on whatever
+    mesh and number of processes. With ``accept_changes`` it goes on with other settings. ``data_folder`` shares one
+    tokenised corpus between trainings. ``say`` hears what a person should know.
+    Processes wait for each other ``wait_seconds``.
 
     Raises:
-      ValueError: the training or the mesh makes no sense, or the folder belongs to another training.
+      ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
+      Stopped: ``stop`` asked for it, and everything is saved.
     """
-    training.check()
-    claim(folder, "training.json", training.as_json())
-    with only_writer(folder):
-        corpus = open_corpus(training.recipe.data, data_folder or folder / "data")
-        _check_corpus(training, corpus.summary(), folder)
-        rows = [_read_row(folder, budget) for budget in training.recipe.budgets_tokens]
+    together = Together(wait_seconds)
+    together.check_same("settings", {"out": str(folder), **training.as_json()})
+    together.do(training.check)
+    with contextlib.ExitStack() as held:
+
+        def take() -> None:
+            own(folder, training, accept=accept_changes, say=say)
+            held.enter_context(only_writer(folder))
+
+        together.do(take if together.first else _nothing)
+        corpus = _open(training, folder, data_folder, together)
+        mesh = together.do(lambda: make_mesh(training.recipe.mesh))
+        together.do(
+            lambda: check_fits(
+                training.architecture, training.recipe.batch_sequences, training.recipe.microbatches, mesh
+            )
+        )
+        rows = together.told([_read_row(folder, budget) for budget in training.recipe.budgets_tokens])
         if None not in rows:
             progress(training.recipe.total_steps, {})
             return rows  # type: ignore[return-value]
-        mesh = make_mesh(training.recipe.mesh)
-        check_divides(training.recipe.batch_sequences, mesh)
-        with jax.set_mesh(mesh):
-            return _train(training, folder, corpus, make_program(training, mesh), progress)
+        with jax.set_mesh(mesh), _saying_so(folder):
+            log = MetricsLog(folder / "metrics.jsonl", writes=together.first)
+            program = make_program(training, mesh)
+            runner = Runner(training, corpus, program, log, together, stop or Stop(together.count), progress, say)
+            return _train(runner, folder, rows)
 
 
-def legs(training: Training) -> tuple[Leg, list[Leg]]:
-    """The trunk, and a branch per budget."""
-    optimizer = training.recipe.optimizer
-
-    def schedule(decay_start: float, decay_steps: float) -> WarmupStableDecay:
-        return WarmupStableDecay(
-            peak=optimizer.learning_rate,
-            warmup_steps=float(training.recipe.warmup_steps),
-            decay_start=decay_start,
-            decay_steps=decay_steps,
-            final_share=optimizer.final_share,
-            shape=optimizer.decay_shape,
-        )
-
-    trunk = Leg(TRUNK, 0, training.recipe.trunk_steps, schedule(math.inf, 1.0), 0)
-    branches, before = [], trunk.end
-    for budget in training.recipe.budgets_tokens:
-        start, end = training.recipe.decay_start(budget), training.recipe.steps(budget)
-        branches.append(Leg(branch_name(budget), start, end, schedule(float(start), float(end - start)), before))
-        before += end - start
-    return trunk, branches
-
-
-def _train(
-    training: Training, folder: Path, corpus: Corpus, program: Program, progress: Progress
-) -> list[dict[str, Any]]:
+def _train(runner: Runner, folder: Path, rows: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    training, together = runner.training, runner.together
     trunk, branches = legs(training)
-    log = MetricsLog(folder / "metrics.jsonl")
-    run = _Runner(training, folder, corpus, program, log, progress)
-    rows = []
-    with Checkpoints(folder / "checkpoints" / TRUNK, keep=[branch.start for branch in branches]) as trunk_saves:
-        if (trunk_saves.latest() or 0) < trunk.end:
-            run.leg(trunk, trunk_saves, first=lambda batches: program.init(training.seed))
-        for budget, branch in zip(training.recipe.budgets_tokens, branches, strict=True):
-            row = _read_row(folder, budget)
+    recipe, found = training.recipe, []
+    open_saves = functools.partial(
+        Checkpoints, together=together, newest=recipe.keep_checkpoints, every=recipe.keep_every_steps, say=runner.say
+    )
+    starts = {branch.start for branch in branches}
+    with open_saves(folder / "checkpoints" / TRUNK, keep=sorted(starts)) as trunk_saves:
+        waiting = [branch.start for branch, row in zip(branches, rows, strict=True) if row is None]
+        if (trunk_saves.newest() or 0) < max(waiting):
+            runner.leg(trunk, trunk_saves, runner.first, starts)
+        for budget, branch, row in zip(recipe.budgets_tokens, branches, rows, strict=True):
             if row is None:
-                with Checkpoints(folder / "checkpoints" / branch.name) as saves:
-                    from_trunk = functools.partial(trunk_saves.restore, branch.start, program)
-                    state = run.leg(branch, saves, first=from_trunk)
-                row = make_row(training, budget, corpus.summary(), run.measure(state, branch))
-                write_json(_row_path(folder, budget), row)
-            progress(branch.steps_before + branch.end - branch.start, {})
-            rows.append(row)
-    return rows
+                from_trunk = functools.partial(runner.trunk_at, branch.start, trunk, trunk_saves)
+                with open_saves(folder / "checkpoints" / branch.name) as saves:
+                    state = runner.leg(branch, saves, from_trunk, set())
+                row = together.told(_finish(runner, folder, budget, branch, state))
+            runner.progress(branch.steps_before + branch.end - branch.start, {})
+            found.append(row)
+    return found
 
 
-class _Runner:
-    """What the legs of one training share: the compiled step, the data and the log."""
+def _finish(runner: Runner, folder: Path, budget: int, branch: Leg, state: Any) -> dict[str, Any] | None:
+    """Measure a branch and write its row; only the first process returns it."""
+    measured = runner.measure(state, branch)
 
-    def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        corpus: Corpus,
-        program: Program,
-        log: MetricsLog,
-        progress: Progress,
-    ):
-        self.training, self.folder, self.corpus = training, folder, corpus
-        self.program, self.log, self.progress = program, log, progress
-        self.sharding = batch_sharding(program.mesh)
-        self.seconds = 0.0
-        self.validation = corpus.validation()
+    def write() -> dict[str, Any]:
+        row = make_row(runner.training, budget, runner.corpus.summary(), measured)
+        changed = decisive_changes(folder)
+        if changed:
+            mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
+            row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
+        write_json(_row_path(folder, budget), row)
+        return row
 
-    def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[Any], TrainState]) -> TrainState:
-        """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end."""
-        training = self.training
-        batches = self.corpus.batches(
-            batch=training.recipe.batch_sequences,
-            seed=training.seed,
-            process=jax.process_index(),
-            processes=jax.process_count(),
-        )
-        latest = saves.latest()
-        state = first(batches) if latest is None else saves.restore(latest, self.program, batches)
-        first_step = int(state.step)
-        self.seconds = self.log.rewind(leg.name, first_step)
-        recipe = training.recipe
-        every = max(1, recipe.checkpoint_tokens // recipe.batch_tokens) if recipe.checkpoint_tokens else leg.end
-        # Branches start from the trunk's checkpoints.
-        stops = {recipe.decay_start(budget) for budget in recipe.budgets_tokens} if leg.name == TRUNK else set()
-        if first_step == leg.end:
-            return state
-        # Compiled ahead, so that the seconds that are logged are seconds of training.
-        step = self.program.compiled_step()
-        started = time.perf_counter()
-        for position in range(first_step + 1, leg.end + 1):
-            rows = next(batches)
-            batch = {name: jax.make_array_from_process_local_data(self.sharding, rows[name]) for name in rows}
-            state, metrics = step(state, batch, leg.schedule)
-            saves_here = position % every == 0 or position == leg.end or position in stops
-            if position % training.recipe.log_every_steps == 0 or saves_here:
-                values = {name: float(value) for name, value in metrics.items()}
-                now = time.perf_counter()
-                self.seconds, started = self.seconds + now - started, now
-                done = leg.steps_before + position - leg.start
-                tokens = position * training.recipe.batch_tokens
-                self.log.write(
-                    leg.name, position, {"tokens": tokens, "steps_done": done, "seconds": self.seconds, **values}
-                )
-                self.log.flush()
-                self.progress(done, values)
-                if values["skipped_in_a_row"] >= recipe.guard.patience:
-                    saves.save(state, batches)
-                    raise ValueError(self._given_up(values, leg, position))
-            if saves_here:
-                saves.save(state, batches)
-        return state
+    return runner.together.do(write if runner.together.first else _nothing)
 
-    def measure(self, state: TrainState, branch: Leg) -> Measured:
-        """Loss and routing on the fixed validation windows, and what the log tells of the training."""
-        rows, size = self.validation.rows, self.training.recipe.batch_sequences
-        count, nats, sums = len(rows["tokens"]), 0.0, []
-        for start in range(0, count, size):
-            # The last batch is filled up with its first row, which then counts for nothing.
-            numbers = np.arange(start, start + size)
-            real = numbers < count
-            numbers = np.where(real, numbers, start)
-            batch = {name: self._placed(array[numbers]) for name, array in rows.items()}
-            costs, routing = self.program.evaluate(state.params, state.balance_bias, batch, self._placed(real))
-            nats += float(np.asarray(costs, np.float64)[real].sum())
-            sums.append(routing)
-        routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
-        return Measured(nats, self.validation.targets, self.validation.bytes, routing, self.log.lines(), branch.name)
 
-    def _placed(self, rows: np.ndarray) -> jax.Array:
-        """Rows of a global batch, which every process holds whole, on the devices."""
-        return jax.make_array_from_callback(rows.shape, self.sharding, lambda index: rows[index])
+def _open(training: Training, folder: Path, data_folder: Path | None, together: Together) -> Corpus:
+    """The corpus, which the first process prepares if it is not yet, and the others open afterwards."""
+    config, place = training.recipe.data, data_folder or folder / "data"
 
-    def _given_up(self, values: dict[str, float], leg: Leg, step: int) -> str:
-        first = step - int(values["skipped_in_a_row"])
-        order = self.training.recipe.data.order_seed
-        seed = self.training.seed if order is None else order
-        return (
-            f"{self.training.name} diverged: no step of its {leg.name} could be taken from step {first} to {step}, "
-            f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
-            f"batches {first} to {step - 1} of the data order of seed {seed}. The state before them is saved in "
-            f"{self.folder}; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
-        )
+    def prepare() -> Corpus:
+        corpus = open_corpus(config, place)
+        _check_corpus(training, corpus.summary(), folder)
+        return corpus
+
+    corpus = together.do(prepare if together.first else _nothing, wait_seconds=PREPARING_SECONDS)
+    return together.do(lambda: corpus or open_corpus(config, place))
+
+
+@contextlib.contextmanager
+def _saying_so(folder: Path) -> Any:
+    """A full disk as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{folder} cannot be written to ({error}). What was saved there is whole: make room, or mend the disk, and "
+            f"the same command goes on."
+        ) from error
+
+
+def _nothing() -> None: ...
 
 
 def _check_corpus(training: Training, text: Summary, folder: Path) -> None:

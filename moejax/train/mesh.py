@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from moejax.architecture import Architecture
 from moejax.model.sharding import MESH_AXES, TOKEN_AXES, partition_spec
 
 
@@ -59,11 +61,37 @@ def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
     )
 
 
-def check_divides(batch_sequences: int, mesh: Mesh) -> None:
-    """Raise ``ValueError`` if a batch cannot be split over the mesh's token axes."""
+def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
+    """Numbers of those rows of a batch, in order, that lie on this process's devices."""
+    places = sharding.addressable_devices_indices_map((rows,)).values()
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in places if index is not None]))
+
+
+def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSharding) -> jax.Array:
+    """A batch of ``rows`` rows on the devices, of which each process gives its own, ``mine``."""
+
+    def part(index: Any) -> np.ndarray:
+        return local[np.searchsorted(mine, np.arange(rows)[index[0]])]
+
+    return jax.make_array_from_callback((rows, *local.shape[1:]), sharding, part)
+
+
+def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh) -> None:
+    """Raise ``ValueError`` if a batch, or the experts, cannot be split over the mesh."""
     shards = math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
     if batch_sequences % shards:
         raise ValueError(
             f"A batch has {batch_sequences} sequences, which {shards} token shards (data x fsdp x expert) do not "
             f"divide; change batch_tokens or the mesh."
+        )
+    if batch_sequences // microbatches % shards:
+        raise ValueError(
+            f"A microbatch has {batch_sequences // microbatches} sequences, {batch_sequences} in {microbatches} parts, "
+            f"which {shards} token shards (data x fsdp x expert) do not divide; change microbatches, batch_tokens or "
+            f"the mesh."
+        )
+    if architecture.is_moe and architecture.num_experts % mesh.shape["expert"]:
+        raise ValueError(
+            f"num_experts is {architecture.num_experts}, which mesh.expert = {mesh.shape['expert']} does not divide; "
+            f"every device along that axis holds as many experts: choose a divisor."
         )

@@ -20,21 +20,23 @@ def branch_name(budget_tokens: int) -> str:
 
 
 class MetricsLog:
-    """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file."""
+    """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
 
-    def __init__(self, path: Path):
+    Of several processes one writes; the others only read.
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True):
         self._path = path
+        self._writes = writes
         self._lines: list[str] = []
 
-    def rewind(self, run: str, step: int) -> float:
-        """Forget what was logged of a run after ``step``, the step it goes on from, and any torn last line.
-
-        Returns the seconds of training that the run had taken by then.
-        """
+    def rewind(self, run: str, step: int) -> None:
+        """Forget what was logged of a run after ``step``, the step it goes on from, and any torn last line."""
+        if not self._writes:
+            return
         kept = [line for line in self.lines() if line["run"] != run or line["step"] <= step]
         with whole(self._path) as partial:
             partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        return next((line["seconds"] for line in reversed(kept) if line["run"] == run), 0.0)
 
     def lines(self) -> list[dict[str, Any]]:
         """Everything on disk so far."""
@@ -47,10 +49,11 @@ class MetricsLog:
 
     def flush(self) -> None:
         """Write out all lines. Called before a checkpoint, so that no step a checkpoint covers is ever missing."""
-        with self._path.open("a") as file:
-            file.write("".join(self._lines))
-            file.flush()
-            os.fsync(file.fileno())
+        if self._writes:
+            with self._path.open("a") as file:
+                file.write("".join(self._lines))
+                file.flush()
+                os.fsync(file.fileno())
         self._lines.clear()
 
 

@@ -93,6 +93,11 @@ def write_saved_weights(
         return _carry(saved, partial)
 
 
+def read_saved(saved: SavedState, name: str) -> np.ndarray:
+    """One parameter of a checkpoint, by its dotted name, or its balance bias."""
+    return np.asarray(_open(saved.state, name).read().result())
+
+
 def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
     chunk = array.chunk_layout.read_chunk.shape
     counts = [-(-size // part) for size, part in zip(array.shape, chunk, strict=True)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +14,8 @@ from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
 from moejax.train.guard import GuardConfig
+from moejax.train.identity import fingerprint
+from moejax.train.initial_weights import InitialWeights
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
 
@@ -49,6 +49,11 @@ class Recipe:
     log_every_steps: int = 10
     checkpoint_tokens: int = 0
     """Tokens between two checkpoints; 0 saves only where branches start and end."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints of the trunk, and of each branch, that are kept; those where branches start always are."""
+    keep_every_tokens: int = 0
+    """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
+    initial_weights: InitialWeights = field(default_factory=InitialWeights)
 
     @property
     def batch_sequences(self) -> int:
@@ -59,6 +64,16 @@ class Recipe:
     def warmup_steps(self) -> int:
         """Optimiser steps of warm-up."""
         return -(-self.optimizer.warmup_tokens // self.batch_tokens)
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """Steps between two checkpoints; 0 if there are none between where branches start and end."""
+        return max(1, self.checkpoint_tokens // self.batch_tokens) if self.checkpoint_tokens else 0
+
+    @property
+    def keep_every_steps(self) -> int:
+        """Steps between two checkpoints that are kept for good; 0 for none."""
+        return max(1, self.keep_every_tokens // self.batch_tokens) if self.keep_every_tokens else 0
 
     def steps(self, budget_tokens: int) -> int:
         """Optimiser steps of a budget: the one place where tokens become steps."""
@@ -83,7 +98,15 @@ class Recipe:
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
-        for part in (self.data, self.optimizer, self.loss, self.initialisation, self.guard, self.runtime):
+        for part in (
+            self.data,
+            self.optimizer,
+            self.loss,
+            self.initialisation,
+            self.initial_weights,
+            self.guard,
+            self.runtime,
+        ):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
             raise ValueError(
@@ -115,8 +138,21 @@ class Recipe:
                 f"{self.optimizer.warmup_tokens:,} tokens, or the first step, ends; raise the budget, or lower "
                 f"optimizer.warmup_tokens or optimizer.decay_share."
             )
+        self._check_saving()
+
+    def _check_saving(self) -> None:
         if self.log_every_steps < 1 or self.checkpoint_tokens < 0:
             raise ValueError("log_every_steps must be at least 1 and checkpoint_tokens at least 0.")
+        if self.keep_checkpoints < 2:
+            raise ValueError(
+                f"keep_checkpoints is {self.keep_checkpoints}; keep at least 2, so that a damaged one has another "
+                f"before it."
+            )
+        if self.keep_every_tokens and (not self.checkpoint_steps or self.keep_every_steps % self.checkpoint_steps):
+            raise ValueError(
+                f"keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; "
+                f"only what is saved can be kept: make it a multiple."
+            )
 
 
 def check_name(name: str) -> None:
@@ -135,8 +171,8 @@ class Training:
     seed: int = 0
 
     def fingerprint(self) -> str:
-        """Hash of everything above: equal fingerprints give equal numbers on equal software."""
-        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
+        """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""
+        return fingerprint(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
         """Plain data that ``moejax.config.build`` reads back."""

@@ -30,9 +30,20 @@ THREE = ([Numbered(99), Numbered(500, 10_000), Numbered(40, 100_000)], [0.5, 0.3
 READ = {"one set": ONE, "a mixture": THREE}
 
 
+def share(process, processes, batch=8):
+    """Rows of a batch that one of several processes reads."""
+    return range(process * batch // processes, (process + 1) * batch // processes)
+
+
 def read(sets, weights, count, **options):
     iterator = batches(sets, weights, **{"batch": 8, "seed": 0} | options)
     return [next(iterator)["tokens"] for _ in range(count)]
+
+
+def test_rows_are_read_in_any_choice_and_order():
+    every = read(*ONE, 3)
+    chosen = read(*ONE, 3, mine=[6, 7, 0])
+    np.testing.assert_array_equal(chosen, [batch[[6, 7, 0]] for batch in every])
 
 
 def test_an_epoch_sees_every_row_once_and_the_next_in_another_order():
@@ -64,7 +75,7 @@ def test_equal_sets_in_a_mixture_are_shuffled_apart():
 @given(start=st.integers(0, 40), processes=st.sampled_from([1, 2, 4, 8]))
 def test_processes_read_the_rows_of_the_one_global_batch_from_any_step(name, start, processes):
     expected = read(*READ[name], start + 2)[start:]
-    parts = [read(*READ[name], 2, start=start, process=p, processes=processes) for p in range(processes)]
+    parts = [read(*READ[name], 2, start=start, mine=share(p, processes)) for p in range(processes)]
     for step in range(2):
         np.testing.assert_array_equal(np.concatenate([part[step] for part in parts]), expected[step])
 
@@ -77,7 +88,7 @@ def test_a_state_saved_by_any_number_of_processes_serves_any_other(name, lives):
     sets, weights = READ[name]
     seen, state = [], None
     for processes, steps in lives:
-        readers = [batches(sets, weights, batch=8, seed=0, process=p, processes=processes) for p in range(processes)]
+        readers = [batches(sets, weights, batch=8, seed=0, mine=share(p, processes)) for p in range(processes)]
         for reader in readers:
             if state is not None:
                 reader.set_state(state)
@@ -100,7 +111,7 @@ import json
 config = build(DataConfig, json.loads(sys.argv[1]))
 process, processes, start, steps = map(int, sys.argv[3:7])
 reader = open_corpus(config, Path(sys.argv[2])).batches(
-    batch=8, seed=5, start=start, process=process, processes=processes
+    batch=8, seed=5, start=start, mine=range(process * 8 // processes, (process + 1) * 8 // processes)
 )
 for _ in range(steps):
     batch = next(reader)
@@ -136,7 +147,5 @@ def test_real_processes_read_what_one_reads(text_folder, tmp_path):
 def test_what_cannot_fill_a_batch_is_refused():
     with pytest.raises(ValueError, match="has 99 rows of this sequence_length, fewer than the 800 of one batch"):
         batches(*ONE, batch=800, seed=0)
-    with pytest.raises(ValueError, match="cannot be shared by 3 processes"):
-        batches(*ONE, batch=8, seed=0, processes=3)
     with pytest.raises(ValueError, match=r"has 99 rows .* fewer than the 150 of one batch; .* its weight"):
         batches(*THREE, batch=300, seed=0)

@@ -10,7 +10,8 @@ from few_documents import Few
 from moejax.config import build
 from moejax.data.sources import NAMED
 from moejax.train import metrics
-from moejax.train.loop import legs, train
+from moejax.train.legs import legs
+from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.step import make_program

@@ -6,8 +6,8 @@ import pytest
 from jax.sharding import AxisType
 
 from moejax.model.sharding import MESH_AXES
-from moejax.train.loop import legs
-from moejax.train.mesh import MeshShape, batch_sharding, check_divides, make_mesh
+from moejax.train.legs import legs
+from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
 from moejax.train.step import make_program
 
 SHAPES = [
@@ -77,6 +77,24 @@ def test_minus_one_takes_what_the_others_leave():
     assert MeshShape(data=-1, expert=2).sizes(8) == (4, 1, 2, 1)
 
 
-def test_a_batch_that_the_mesh_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match="12 sequences, which 8 token shards"):
-        check_divides(12, make_mesh(MeshShape(data=8)))
+@pytest.mark.parametrize(
+    ("batch", "microbatches", "shape", "sentence"),
+    [
+        (12, 1, MeshShape(data=8), "12 sequences, which 8 token shards"),
+        (8, 2, MeshShape(data=8), "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
+        (8, 1, MeshShape(data=1, expert=8), "num_experts is 4, which mesh.expert = 8 does not divide"),
+    ],
+)
+def test_what_the_mesh_does_not_divide_is_refused(training, batch, microbatches, shape, sentence):
+    architecture = training.architecture.replace(num_experts=4)
+    with pytest.raises(ValueError, match=sentence):
+        check_fits(architecture, batch, microbatches, make_mesh(shape))
+
+
+def test_a_process_reads_the_rows_that_its_devices_hold():
+    sharding = batch_sharding(make_mesh(MeshShape(data=2, fsdp=2, tensor=2)))
+    assert local_rows(sharding, 8).tolist() == list(range(8))
+    rows = np.arange(24).reshape(8, 3)
+    placed = place_rows(rows, np.arange(8), 8, sharding)
+    np.testing.assert_array_equal(placed, rows)
+    assert placed.sharding == sharding

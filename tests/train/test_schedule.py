@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.train.loop import legs
+from moejax.train.legs import legs
 from moejax.train.schedule import DECAYS, WarmupStableDecay
 
 

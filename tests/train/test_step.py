@@ -12,7 +12,7 @@ from moejax.model.loss import LossWeights
 from moejax.model.sharding import MESH_AXES
 from moejax.routing.sigmoid import update_bias
 from moejax.train.guard import GuardConfig
-from moejax.train.loop import legs
+from moejax.train.legs import legs
 from moejax.train.step import make_program
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)

@@ -1,0 +1,145 @@
+"""What decides the numbers of a training, and what only decides how they are computed.
+
+A folder belongs to one training. How it is computed may change whenever it goes on; what decides its numbers may not,
+unless its owner says so, and then the folder's history tells; what the saved state itself depends on may never.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.config import build, dump
+from moejax.folder import changes, claim, write_json
+
+if TYPE_CHECKING:
+    from moejax.train.training import Training
+
+TRAINING, HISTORY = "training.json", "history.json"
+
+HOW = (
+    "recipe.mesh",
+    "recipe.runtime",
+    "recipe.hyperparameters",
+    "recipe.log_every_steps",
+    "recipe.checkpoint_tokens",
+    "recipe.keep_checkpoints",
+    "recipe.keep_every_tokens",
+    "recipe.data.source",
+    "recipe.data.tokenizer",
+    "recipe.data.corrupt_share",
+)
+"""Settings, or groups of them, that change no number beyond rounding. Of texts and tokenizers, their hash decides, not
+the place where they lie."""
+
+DECIDES = ("recipe.runtime.compute_dtype",)
+"""Exceptions: settings in a group of ``HOW`` that decide numbers all the same."""
+
+FIXED = (
+    "architecture",
+    "seed",
+    "recipe.batch_tokens",
+    "recipe.data",
+    "recipe.initialisation",
+    "recipe.initial_weights",
+    "recipe.optimizer.name",
+)
+"""What a saved state and its place in the data depend on, so that nothing could go on with another."""
+
+
+def fingerprint(training: Mapping[str, Any]) -> str:
+    """Hash of all that decides a training's numbers, from its plain data."""
+    decisive = {path: value for path, value in _leaves(training).items() if not _is_how(path)}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def own(
+    folder: Path, training: Training, *, accept: bool = False, say: Callable[[str], None] = lambda text: None
+) -> None:
+    """Make a folder that of ``training``, or go on with the one that it is of; ``training.json`` is as it is now.
+
+    What has changed is appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
+
+    Raises:
+      ValueError: the folder cannot be written, or belongs to a training of which this is no continuation.
+    """
+    path = folder / TRAINING
+    if not path.exists():
+        claim(folder, TRAINING, training.as_json())
+        return
+    saved = json.loads(path.read_text())
+    claim(folder, TRAINING, saved)
+    # Settings that are newer than the folder have their defaults there.
+    changed = changes(dump(build(type(training), saved, str(path))), json.loads(json.dumps(training.as_json())))
+    decisive = {place: pair for place, pair in changed.items() if not _is_how(place)}
+    _check(folder, decisive, accept)
+    if not changed:
+        return
+    say(f"{folder} goes on with changes: {_shown(changed)}.")
+    history = read_history(folder)
+    plain = {place: list(pair) for place, pair in changed.items()}
+    if not history or history[-1]["changes"] != plain:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        write_json(folder / HISTORY, [*history, {"at": now, "changes": plain}])
+    write_json(path, training.as_json())
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The changes with which a folder was gone on with, oldest first."""
+    path = folder / HISTORY
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def decisive_changes(folder: Path) -> list[dict[str, Any]]:
+    """Those of the changes that decide numbers: with any, a training is not what its ``training.json`` alone tells."""
+    found = [
+        {place: pair for place, pair in entry["changes"].items() if not _is_how(place)}
+        for entry in read_history(folder)
+    ]
+    return [changed for changed in found if changed]
+
+
+def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
+    fixed = {place: pair for place, pair in decisive.items() if _among(place, FIXED) or _appears(place, *pair)}
+    if fixed:
+        raise ValueError(
+            f"{folder} belongs to another run: {_shown(fixed)}. What is saved there cannot go on with that: choose "
+            f"another --out, or the same settings."
+        )
+    if decisive and not accept:
+        raise ValueError(
+            f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or go "
+            f"on with these from what is saved there by --accept-changes."
+        )
+
+
+def _appears(place: str, old: Any, new: Any) -> bool:
+    """A running average that a state has not kept cannot be gone on with."""
+    return place == "recipe.average_decay" and (old == 0) != (new == 0)
+
+
+def _is_how(path: str) -> bool:
+    return _among(path, HOW) and not _among(path, DECIDES)
+
+
+def _among(path: str, groups: tuple[str, ...]) -> bool:
+    return any(path == group or path.startswith(f"{group}.") for group in groups)
+
+
+def _shown(changed: Mapping[str, tuple[Any, Any]], most: int = 8) -> str:
+    lines = [f"{place} was {old!r}, is {new!r}" for place, (old, new) in changed.items()]
+    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {
+        place: leaf
+        for key, item in value.items()
+        for place, leaf in _leaves(item, f"{path}.{key}" if path else str(key)).items()
+    }

@@ -1,0 +1,178 @@
+"""The processes of one training: how they find each other, what they agree on, and how they end together.
+
+Agreement goes through the coordination service of ``jax.distributed``, not through the devices, so that every wait has
+a time limit and nothing needs to be compiled for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+import jax
+
+# JAX has the processes' key-value store, but no public name for it; Orbax uses it in the same way.
+from jax._src import distributed
+from jax.errors import JaxRuntimeError
+
+from moejax.folder import changes
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 300.0
+"""How long a process waits for the others, unless it waits for a work of unknown length."""
+
+HEARTBEAT_SECONDS = 60
+"""Silence after which the others count a process as dead and end."""
+
+
+_agreements = itertools.count()
+"""All processes agree on the same things in the same order."""
+
+
+class Agreed(ValueError):
+    """What is wrong, when every process knows that something is, and all end."""
+
+
+class Together:
+    """This process among those of a training; by itself, when there are no others."""
+
+    def __init__(self, wait_seconds: float = WAIT_SECONDS):
+        self.index = jax.process_index()
+        self.count = jax.process_count()
+        self._wait = wait_seconds
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and speaks for all."""
+        return self.index == 0
+
+    def all(self, value: T, *, wait_seconds: float | None = None) -> list[T]:
+        """Every process's value, in their order. A value is plain data.
+
+        Raises:
+          ValueError: a process has not come here in time.
+        """
+        if self.count == 1:
+            return [value]
+        client: Any = distributed.global_state.client
+        place = f"moejax/{next(_agreements)}"
+        client.key_value_set(f"{place}/{self.index}", json.dumps(value))
+        wait = wait_seconds or self._wait
+        found = []
+        for process in range(self.count):
+            try:
+                found.append(json.loads(client.blocking_key_value_get(f"{place}/{process}", int(1000 * wait))))
+            except JaxRuntimeError as error:
+                raise ValueError(
+                    f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see what "
+                    f"that one said. The same command goes on from the newest checkpoint."
+                ) from error
+        return found
+
+    def told(self, value: T, *, wait_seconds: float | None = None) -> T:
+        """The first process's value, in every process."""
+        return self.all(value, wait_seconds=wait_seconds)[0]
+
+    def do(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
+        """Do something in every process; if it cannot be done in one, no process goes on.
+
+        Raises:
+          Agreed: what a process raised, in the first process.
+          SystemExit: in the others, which say nothing.
+        """
+        problem, result = None, None
+        try:
+            result = work()
+        except ValueError as error:
+            problem = str(error)
+        problems = self.all(problem, wait_seconds=wait_seconds)
+        failed = [number for number, text in enumerate(problems) if text is not None]
+        if not failed:
+            return result  # type: ignore[return-value]
+        if not self.first:
+            raise SystemExit(2)
+        text = problems[failed[0]]
+        raise Agreed(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
+
+    def refuse(self, text: str) -> NoReturn:
+        """End a training, for a reason that all processes have found.
+
+        Raises:
+          Agreed: ``text``, in the first process.
+          SystemExit: in the others, which say nothing.
+        """
+        raise Agreed(text) if self.first else SystemExit(2)
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Refuse to go on if the processes were given different things.
+
+        Raises:
+          Agreed: they were; the sentence names the differences.
+        """
+        values = self.all(value)
+        self.do(lambda: _check_same(what, values))
+
+
+def _check_same(what: str, values: list[Any]) -> None:
+    for number, other in enumerate(values):
+        different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
+        if different:
+            raise ValueError(
+                f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all the same."
+            )
+
+
+@contextlib.contextmanager
+def joined(
+    coordinator: str | None, processes: int | None, process: int | None, *, wait_seconds: float = WAIT_SECONDS
+) -> Iterator[None]:
+    """Be one of several processes. What is None is found in the environment: Slurm, Open MPI, Kubernetes, Cloud TPU.
+
+    Raises:
+      ValueError: the coordinator's port is taken, the others do not come, or the environment tells too little.
+    """
+    if coordinator is not None and process == 0:
+        _check_port(coordinator)
+    try:
+        jax.distributed.initialize(
+            coordinator_address=coordinator,
+            num_processes=processes,
+            process_id=process,
+            initialization_timeout=int(wait_seconds),
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"The other processes are not known ({error}); give --coordinator HOST:PORT, --processes N and --process "
+            f"I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
+        ) from error
+    except JaxRuntimeError as error:
+        raise ValueError(
+            f"Not all {processes or ''} processes met at {coordinator or 'the coordinator'} within "
+            f"{wait_seconds:.0f} s; check that all are started, with the same --coordinator and --processes and each "
+            f"with its own --process, and that they can reach it."
+        ) from error
+    yield
+    jax.distributed.shutdown()
+
+
+def _check_port(coordinator: str) -> None:
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # A port that was just given up is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", int(port)))
+        except OSError as error:
+            raise ValueError(
+                f"Port {port} of --coordinator {coordinator} cannot be used on this machine ({error.strerror}); give "
+                f"another port to all processes."
+            ) from error

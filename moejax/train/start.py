@@ -1,0 +1,102 @@
+"""The state from which a training starts: random weights from its seed, or those of another model."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.config import dump
+from moejax.folder import changes
+from moejax.train.saved_weights import find_saved_state, is_training, read_saved
+from moejax.train.step import Program, TrainState
+from moejax.train.training import Training
+from moejax.train.upcycle import OF_THE_MIXTURE, Read, preserves, upcycled
+from moejax.weights.folder import is_weights, open_weights, read_architecture
+from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+
+
+def first_state(training: Training, program: Program, say: Callable[[str], None]) -> TrainState:
+    """A training's first state on the mesh of ``program``.
+
+    Raises:
+      ValueError: its initial weights are not there, or are of a model that it cannot start from.
+    """
+    state = program.init(training.seed)
+    given = training.recipe.initial_weights
+    if not given.source:
+        return state
+    with _weights(Path(given.source).expanduser()) as (source, read):
+        find = _fitting(training, source, read, flat_reader(state.params), say)
+        shardings = dict(flat(program.shardings.params))
+        params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
+        bias = state.balance_bias
+        if bias is not None and source.balance_bias and source == training.architecture:
+            bias = _placed(read(BALANCE_BIAS), program.shardings.balance_bias)
+    average = None if state.average is None else jax.tree.map(jnp.copy, params)
+    return replace(state, params=params, balance_bias=bias, average=average)
+
+
+def flat_reader(params: Any) -> Read:
+    """Parameters on the devices, by their dotted names."""
+    leaves = dict(flat(params))
+    return lambda name: np.asarray(jax.device_get(leaves[name]))
+
+
+def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, say: Callable[[str], None]) -> Read:
+    architecture, given = training.architecture, training.recipe.initial_weights
+    changed = changes(dump(source), dump(architecture))
+    if parameters(source).keys() | {BALANCE_BIAS} == parameters(architecture).keys() | {BALANCE_BIAS} and all(
+        parameters(source)[name].shape == parameter.shape
+        for name, parameter in parameters(architecture).items()
+        if name in parameters(source)
+    ):
+        if changed:
+            say(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
+        return read
+    beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
+    if beyond or source.is_moe or not architecture.is_moe:
+        raise ValueError(
+            f"initial_weights.source {given.source} is of a model with {_shown(beyond or changed)}; give weights of "
+            f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
+        )
+    if not preserves(architecture):
+        say(
+            f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
+            f"mixture does not start as the dense model {given.source} ended."
+        )
+    return upcycled(source, architecture, read, fresh, noise=given.noise, seed=training.seed)
+
+
+@contextlib.contextmanager
+def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
+    """Architecture and parameters of a folder of weights, a training or a checkpoint."""
+    if is_weights(path):
+        architecture = read_architecture(path)
+        with open_weights(path, architecture) as file:
+            yield architecture, lambda name: file.read(name).astype(np.float32, copy=False)
+    elif is_training(path):
+        saved = find_saved_state(path)
+        yield saved.training.architecture, functools.partial(read_saved, saved)
+    else:
+        raise ValueError(
+            f"initial_weights.source {path} is neither a folder of weights, as moejax convert writes, nor the folder "
+            f"of a training or a checkpoint in one."
+        )
+
+
+def _placed(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def _shown(changed: dict[str, tuple[Any, Any]], most: int = 6) -> str:
+    lines = [f"{name} {old!r} (here {new!r})" for name, (old, new) in changed.items()]
+    return ", ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")

@@ -1,0 +1,117 @@
+"""A dense model's weights as the start of a mixture (sparse upcycling, Komatsuzaki et al. 2023).
+
+Each expert is a copy of the layer's feed-forward, and the router is new. Where a token's gates sum to a constant, the
+mixture computes what the dense model did, whatever the router chooses. Experts that are a G-th as wide take the slices
+of the feed-forward in turn, and the router's columns are repeated for the G experts of a whole, so that all slices of
+one copy are chosen together (virtual groups, He et al. 2024). Shared experts start with an output of zero.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.model.mixture import router_arguments
+from moejax.routing import ROUTERS
+
+Read = Callable[[str], np.ndarray]
+"""A parameter by its dotted name."""
+
+OF_THE_MIXTURE = frozenset(
+    {
+        *("dense_hidden", "num_dense_layers", "num_last_dense_layers", "num_experts", "top_k", "expert_hidden"),
+        *("num_shared_experts", "shared_hidden", "layer_pattern", "router", "normalise_gates", "gate_scale"),
+        *("num_groups", "top_k_groups", "threshold", "router_bias", "balance_bias", "capacity_factor", "activation"),
+        *("expert_bias", "shared_expert_gate"),
+    }
+)
+"""Fields of an Architecture in which a mixture may differ from the dense model that it starts from."""
+
+
+def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read, *, noise: float, seed: int) -> Read:
+    """The parameters of a mixture from those of a dense model, and from ``fresh`` random ones of its own.
+
+    Raises:
+      ValueError: the two models do not fit together.
+    """
+    copies = _check(dense, mixture)
+    order = {
+        "mixture_layers": [i for i, experts in enumerate(mixture.has_experts) if experts],
+        "dense_layers": [i for i, experts in enumerate(mixture.has_experts) if not experts],
+    }
+    slices = dense.dense_hidden // mixture.expert_hidden
+    # Each copy is a G-th of the sum of its slices' gates; the gates of all copies sum to ``total``.
+    scale = slices / (_sum_of_gates(mixture) or 1.0)
+
+    def find(name: str) -> np.ndarray:
+        stack, _, rest = name.partition(".")
+        if stack not in order:
+            return read(name)
+        part = rest.removeprefix("feed_forward.")
+        if stack == "dense_layers" or part == rest:
+            return read(f"dense_layers.{rest}")[order[stack]]
+        if part == "router":
+            # The first columns, each for all slices of a copy.
+            return np.repeat(fresh(name)[..., :copies], slices, axis=-1)
+        if part == "shared.down":
+            return np.zeros_like(fresh(name))
+        if part not in ("gate", "up", "down"):
+            return fresh(name)
+        whole = read(f"dense_layers.{rest}")[order[stack]]
+        experts = np.tile(_sliced(whole, slices, hidden=1 if part == "down" else 2), (1, copies, 1, 1))
+        if part == "down":
+            experts = experts * np.float32(scale)
+        if noise:
+            draw = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(experts.shape, np.float32)
+            experts = experts + np.float32(noise * experts.std()) * draw
+        return experts
+
+    return find
+
+
+def preserves(mixture: Architecture) -> bool:
+    """Whether a mixture without noise computes what the dense model did: whether its gates sum to a constant."""
+    return _sum_of_gates(mixture) is not None and mixture.capacity_factor is None
+
+
+def _sliced(whole: np.ndarray, slices: int, *, hidden: int) -> np.ndarray:
+    """(layers, slices, in, out) from (layers, in, out), cut along the hidden axis."""
+    return np.stack(np.split(whole, slices, axis=hidden), axis=1)
+
+
+def _sum_of_gates(mixture: Architecture) -> float | None:
+    """What the gates of any token sum to, or None if that depends on the token: tried on random logits."""
+    tokens = 64
+    logits = jax.random.normal(jax.random.key(0), (tokens, mixture.num_experts), jnp.float32)
+    found = ROUTERS[mixture.router](logits, top_k=mixture.top_k, **router_arguments(mixture))
+    sums = np.asarray(jax.ops.segment_sum(found.gate, found.token, tokens))
+    return float(sums.mean()) if np.ptp(sums) < 1e-5 * sums.mean() else None
+
+
+def _check(dense: Architecture, mixture: Architecture) -> int:
+    """Copies of the feed-forward among the experts of a layer."""
+    if mixture.activation != Architecture.activation or dense.is_moe:
+        raise ValueError(
+            f"Only a dense model starts a mixture, and its experts are SwiGLU as its feed-forward is; activation is "
+            f"{mixture.activation} and the source has {dense.num_experts} experts."
+        )
+    width, expert = dense.dense_hidden, mixture.expert_hidden
+    if mixture.dense_hidden not in (0, width):
+        raise ValueError(f"dense_hidden is {mixture.dense_hidden}, and the dense model's {width}; they must be equal.")
+    if width % expert:
+        raise ValueError(
+            f"expert_hidden is {expert}, and the dense model's feed-forward is {width} wide; experts are copies or "
+            f"equal slices of it: give a divisor."
+        )
+    slices = width // expert
+    if mixture.num_experts % slices or mixture.top_k % slices:
+        raise ValueError(
+            f"num_experts is {mixture.num_experts} and top_k {mixture.top_k}; experts of {expert} are one of {slices} "
+            f"slices of the dense feed-forward of {width}, so both must be multiples of {slices}."
+        )
+    return mixture.num_experts // slices
