@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--shard-bytes is {arguments.shard_bytes}; give a number of bytes above 0.")
     if kind == "weights" and (arguments.dtype or arguments.family):
         raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+    if arguments.source and arguments.family:
+        raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
     out = Path(arguments.out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already; choose another --out, or remove it.")

@@ -137,7 +137,7 @@ def _steps(leg: Path) -> list[int]:
 
 
 def _owner(path: Path) -> Path | None:
-    candidates = [path, *path.resolve().parents[:3]] if path.is_dir() else []
+    candidates = [path, *path.resolve().parents[:4]] if path.is_dir() else []
     return next((folder for folder in candidates if (folder / "training.json").is_file()), None)
 
 

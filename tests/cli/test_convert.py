@@ -1,0 +1,133 @@
+"""moejax convert: from the command line, with mistakes as sentences and exit status 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moejax.__main__ import main
+from moejax.architecture import Architecture
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.tie import pairs
+from moejax.weights.folder import load_weights
+from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
+
+SMALL = Architecture(
+    vocab_size=11,
+    model_dim=8,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=6,
+    tied_embeddings=False,
+    norm_epsilon=1e-5,
+)
+
+
+def write(folder: Path, architecture: Architecture, dtype=np.float32) -> Path:
+    """A Mixtral checkpoint, written tensor by tensor."""
+    family = FAMILIES["mixtral"]
+    kinds = {p.theirs: Kind(np.dtype(dtype), p.whole) for p in pairs(architecture, family.ties(architecture))}
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    with TensorFileWriter(folder / "model.safetensors", kinds) as file:
+        for name, kind in kinds.items():
+            file.write(name, (), random.normal(size=kind.shape).astype(dtype))
+    (folder / "config.json").write_text(json.dumps(family.config(architecture)))
+    return folder
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    return write(tmp_path / "theirs", SMALL)
+
+
+def test_there_and_back(theirs, tmp_path, capsys):
+    assert main(["convert", "--from", "hf", str(theirs), "--out", str(tmp_path / "ours")]) == 0
+    assert "mixtral, 41 tensors, " in capsys.readouterr().out
+    assert load_weights(tmp_path / "ours").architecture == SMALL
+    back = ["convert", "--to", "hf", str(tmp_path / "ours"), "--out", str(tmp_path / "back"), "--json"]
+    assert main([*back, "--dtype", "bfloat16", "--shard-bytes", "1k"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["family"] == "mixtral"
+    assert said["tensors"] == 41
+    files = sorted((tmp_path / "back").glob("*.safetensors"))
+    assert len(files) > 2
+    with TensorFile(files[0]) as file:
+        assert {str(kind.dtype) for kind in file.kinds.values()} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "gguf", "{theirs}"], "--from gguf is not known; write --from hf, and a PATH"),
+        (["--to", "gguf", "{theirs}"], "--to gguf is not known; write --to hf or weights"),
+        (["--from", "hf", "nowhere"], "nowhere is no folder of a Hugging Face checkpoint"),
+        (["--to", "hf", "{theirs}"], "is neither a folder of weights"),
+        (["--to", "weights", "{theirs}"], "is no folder of a training"),
+        (["--to", "weights", "{theirs}", "--dtype", "float32"], "--to weights keeps the type"),
+        (["--from", "hf", "{theirs}", "--shard-bytes", "0"], "--shard-bytes is 0"),
+        (["--from", "hf", "{theirs}", "--family", "mixtral"], "--family is for --to hf"),
+    ],
+)
+def test_a_mistake_is_said_and_nothing_is_written(words, said, theirs, tmp_path, capsys):
+    words = [word.format(theirs=theirs) for word in words]
+    assert main(["convert", *words, "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
+
+
+def test_an_out_that_is_there_is_refused_before_anything_is_read(theirs, capsys):
+    assert main(["convert", "--from", "hf", "nowhere", "--out", str(theirs)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_an_out_that_cannot_be_written_is_refused(theirs, capsys):
+    assert main(["convert", "--from", "hf", str(theirs), "--out", str(theirs / "config.json" / "below")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def peak_bytes(*words: str) -> int:
+    """The most memory that a moejax process had; ``ru_maxrss`` would begin with that of the process that starts it."""
+    code = "import sys; from pathlib import Path; from moejax.__main__ import main; status = main(sys.argv[1:]);"
+    code += "print(status, Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    status, kilobytes = done.stderr.split()[-2:]
+    assert status == "0", done.stderr
+    return int(kilobytes) * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads a process's memory from /proc")
+@pytest.mark.parametrize(
+    "size",
+    [
+        SMALL.replace(vocab_size=64, model_dim=256, expert_hidden=1024, num_experts=16, num_layers=4),
+        pytest.param(
+            SMALL.replace(vocab_size=64, model_dim=512, expert_hidden=2048, num_experts=32, num_layers=11),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["a fifth of a GB", "more than 4 GB"],
+)
+def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_path, capsys):
+    large = write(tmp_path / "large", size)
+    whole = (large / "model.safetensors").stat().st_size
+    one = 4 * size.model_dim * size.expert_hidden
+    assert whole > 150 * one
+    for start, peaks in {"hf": [], "back": []}.items():
+        for name in ("theirs", "large"):
+            words = ["--from", "hf", str(tmp_path / name), "--out", str(tmp_path / f"{name}-ours")]
+            if start == "back":
+                words = ["--to", "hf", str(tmp_path / f"{name}-ours"), "--out", str(tmp_path / f"{name}-back")]
+            peaks.append(peak_bytes("convert", *words))
+        more = peaks[1] - peaks[0]
+        print(f"{start}: {whole:,} bytes, largest tensor {one:,}, {more:,} more memory than {peaks[0]:,}")
+        # The tensor as read, rearranged and cast, and what the allocator keeps.
+        assert more < 8 * one + 10_000_000
+        assert more < whole / 4

@@ -1,0 +1,136 @@
+"""A training's checkpoint becomes a folder of weights: the very parameters, whatever mesh wrote them."""
+
+import dataclasses
+import json
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from moejax.architecture import Architecture
+from moejax.model.sharding import MESH_AXES
+from moejax.train.loop import train
+from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
+from moejax.weights.folder import load_weights
+from moejax.weights.parameters import BALANCE_BIAS, nested, parameters
+
+ARCHITECTURE = Architecture(
+    vocab_size=6,
+    model_dim=8,
+    num_layers=3,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    num_experts=8,
+    top_k=2,
+    expert_hidden=4,
+    num_dense_layers=1,
+    dense_hidden=6,
+    router="sigmoid_topk",
+    balance_bias=True,
+)
+SHARDED = {"mixture_layers.feed_forward.gate": ("data", "expert", "fsdp"), "embedding": (None, "fsdp")}
+
+
+def write(folder, training, steps):
+    """A training's folder with checkpoints as Orbax saves a state; parameters are numbered by step."""
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "training.json").write_text(json.dumps(training.as_json()))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 4, 2, 1), MESH_AXES)
+    for leg, step in steps:
+        random = np.random.default_rng(step)
+        arrays = {}
+        for name, parameter in parameters(training.architecture).items():
+            array = random.normal(size=parameter.shape).astype(np.float32)
+            axes = SHARDED.get(name, ())
+            sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+            arrays[name] = jax.device_put(array, sharding)
+        bias = arrays.pop(BALANCE_BIAS, None)
+        state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
+        with ocp.CheckpointManager((folder / "checkpoints" / leg).resolve()) as manager:
+            manager.save(step, args=ocp.args.Composite(state=ocp.args.StandardSave(state)))
+    return folder
+
+
+@pytest.fixture
+def two_branches(training, tmp_path):
+    legs = [("trunk", 4), ("branch-2048", 8), ("branch-4096", 12), ("branch-4096", 16)]
+    return write(tmp_path / "run", training, legs)
+
+
+def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(training, tmp_path):
+    training = dataclasses.replace(training, architecture=ARCHITECTURE)
+    folder = write(tmp_path / "run", training, [("branch-4096", 16)])
+    write_saved_weights(find_saved_state(folder), tmp_path / "weights")
+    found = load_weights(tmp_path / "weights")
+    random = np.random.default_rng(16)
+    expected = {
+        name: random.normal(size=parameter.shape).astype(np.float32)
+        for name, parameter in parameters(ARCHITECTURE).items()
+    }
+    np.testing.assert_array_equal(found.balance_bias, expected.pop(BALANCE_BIAS))
+    jax.tree.map(np.testing.assert_array_equal, found.params, nested(expected))
+    assert found.architecture == ARCHITECTURE
+
+
+@pytest.mark.parametrize(
+    ("path", "leg", "step"),
+    [
+        ("", "branch-4096", 16),
+        ("checkpoints", "branch-4096", 16),
+        ("checkpoints/trunk", "trunk", 4),
+        ("checkpoints/branch-2048", "branch-2048", 8),
+        ("checkpoints/branch-4096/12", "branch-4096", 12),
+        ("checkpoints/branch-4096/12/state", "branch-4096", 12),
+    ],
+)
+def test_a_path_names_a_checkpoint(two_branches, path, leg, step):
+    found = find_saved_state(two_branches / path)
+    assert (found.leg, found.step) == (leg, step)
+    assert found.state.is_dir()
+
+
+def test_before_a_branch_is_trained_the_trunk_is_taken(training, tmp_path):
+    found = find_saved_state(write(tmp_path / "run", training, [("trunk", 4)]))
+    assert (found.leg, found.step) == ("trunk", 4)
+
+
+def test_what_is_no_training_or_has_no_checkpoint_is_refused(training, tmp_path):
+    assert not is_training(tmp_path)
+    with pytest.raises(ValueError, match=r"no training\.json in it or above"):
+        find_saved_state(tmp_path)
+    folder = write(tmp_path / "run", training, [])
+    assert is_training(folder)
+    with pytest.raises(ValueError, match="holds no finished checkpoint"):
+        find_saved_state(folder)
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(two_branches, training, tmp_path):
+    settings = training.as_json()
+    settings["architecture"]["qk_norm"] = True
+    (two_branches / "training.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"has no array params\..*_norm"):
+        write_saved_weights(find_saved_state(two_branches), tmp_path / "weights")
+    assert not (tmp_path / "weights").exists()
+
+
+def test_the_tokenizer_beside_the_tokens_travels_along(two_branches, tmp_path):
+    (two_branches / "data").mkdir()
+    (two_branches / "data" / "tokenizer.json").write_text("{}")
+    assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]
+    assert (tmp_path / "weights" / "tokenizer.json").read_text() == "{}"
+
+
+def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
+    train(training, tmp_path / "run")
+    saved = find_saved_state(tmp_path / "run")
+    assert (saved.leg, saved.step) == ("branch-4096", 16)
+    with warnings.catch_warnings():
+        # Orbax says that it takes the mesh from the file.
+        warnings.simplefilter("ignore")
+        state = ocp.StandardCheckpointer().restore(saved.state.resolve())
+    write_saved_weights(saved, tmp_path / "weights")
+    jax.tree.map(np.testing.assert_array_equal, load_weights(tmp_path / "weights").params, state["params"])
