@@ -10,6 +10,7 @@ from few_documents import Few
 from moejax.config import build
 from moejax.data.sources import NAMED
 from moejax.train import metrics
+from moejax.train.initial_weights import InitialWeights
 from moejax.train.legs import legs
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
@@ -149,7 +150,10 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"run": "trunk", "step": 1, "seconds": 2.0}\n{"run": "trunk", "st')
     assert [line["step"] for line in metrics.read(path)] == [1]
-    assert metrics.MetricsLog(path).rewind("trunk", 0) == 0.0
+    log = metrics.MetricsLog(path)
+    log.rewind("trunk", 1)
+    assert path.read_text() == '{"run": "trunk", "step": 1, "seconds": 2.0}\n'
+    log.rewind("trunk", 0)
     assert path.read_text() == ""
 
 
@@ -165,6 +169,9 @@ def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
         ({"optimizer": OptimizerConfig(epsilon=0.0)}, "epsilon is 0.0"),
         ({"optimizer": OptimizerConfig(final_share=2.0)}, "final_share is 2.0"),
         ({"log_every_steps": 0}, "log_every_steps must be at least 1"),
+        ({"keep_checkpoints": 1}, "keep at least 2"),
+        ({"keep_every_tokens": 768}, "make it a multiple"),
+        ({"initial_weights": InitialWeights(noise=0.1)}, "nothing to add to"),
     ],
 )
 def test_an_impossible_recipe_is_refused(training, change, sentence):

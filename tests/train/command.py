@@ -1,0 +1,124 @@
+"""``moejax train`` as a process, on a training of seconds; and what it leaves, read without moejax's own reader."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorstore
+
+CONFIG = '''
+"""Two layers, two budgets, a checkpoint every second step, a line of the log at every one."""
+from ml_collections import ConfigDict
+
+def get_config():
+    config = ConfigDict()
+    config.name = "small"
+    config.architecture = dict(
+        vocab_size=257, model_dim=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
+        num_experts=4, top_k=2, expert_hidden=8, balance_bias=True,
+    )
+    config.recipe = dict(
+        budgets_tokens=[4_096, 8_192],
+        batch_tokens=256,
+        data=dict(source={source!r}, sequence_length=32, validation_share=0.2, validation_tokens=512),
+        optimizer=dict(learning_rate=1e-2, warmup_tokens=512, decay_share=0.4),
+        loss=dict(balance_bias_rate=1e-3),
+        log_every_steps=1,
+        checkpoint_tokens=512,
+    )
+    return config
+'''
+
+WORDS = ["the ", "router ", "sends ", "each ", "token ", "to some ", "experts ", "and the ", "loss ", "falls.\n"]
+
+
+def write_config(folder):
+    """A config file, and the text that it names."""
+    dice = np.random.default_rng(0)
+    (folder / "text").mkdir(parents=True)
+    for number in range(16):
+        (folder / "text" / f"{number}.txt").write_text("".join(dice.choice(WORDS, 400)))
+    path = folder / "small.py"
+    path.write_text(CONFIG.replace("{source!r}", repr(str(folder / "text"))))
+    return path
+
+
+def environment(cache):
+    """Of a user without fake devices. Programs are compiled once for all processes that share ``cache``."""
+    plain = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    return plain | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+def command(*words):
+    """The command line; on one core, where a small model trains fastest."""
+    core = str(min(os.sched_getaffinity(0)))
+    return [sys.executable, "-m", "moejax", "train", "--core", core, *map(str, words)]
+
+
+def run(cache, *words):
+    """Run it to its end."""
+    return subprocess.run(command(*words), env=environment(cache), capture_output=True, text=True, check=False)
+
+
+def start(cache, *words):
+    """Start it, its output unseen, as the leader of a group of processes of its own."""
+    return subprocess.Popen(
+        command(*words), env=environment(cache), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def logged(folder):
+    """All lines of the log in their order, without the clock's."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def rows(folder):
+    """The rows, without the clock's columns and what tells how many devices there were."""
+    apart = ("tokens_per_second", "train_seconds", "num_devices", "config")
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("branch-*.json"))]
+    return [{key: value for key, value in row.items() if key not in apart} for row in found]
+
+
+def newest_states(folder):
+    """Every array of the newest checkpoint of each leg, by leg and name."""
+    found = {}
+    for leg in sorted(path for path in (folder / "checkpoints").iterdir() if path.name != "damaged"):
+        newest = max(int(path.name) for path in leg.iterdir() if path.name.isdigit())
+        state = leg / str(newest) / "state"
+        found |= {(leg.name, newest, name): array for name, array in saved_arrays(state).items()}
+    return found
+
+
+def saved_arrays(state: Path):
+    """Every array of a checkpoint, by its dotted name."""
+    entries = json.loads((state / "_METADATA").read_text())["tree_metadata"].values()
+    names = [".".join(str(key["key"]) for key in entry["key_metadata"]) for entry in entries]
+    kept = [name for name, entry in zip(names, entries, strict=True) if entry["value_metadata"]["value_type"] != "None"]
+    return {name: _read(state, name) for name in kept}
+
+
+def _read(state, name):
+    kvstore = {"driver": "ocdbt", "base": f"file://{state}/", "path": f"{name}/"}
+    return np.asarray(tensorstore.open({"driver": "zarr", "kvstore": kvstore}, open=True).result().read().result())
+
+
+def assert_same_training(found, expected):
+    """Parameters, optimiser state, log and data order, bit for bit, and nothing logged twice."""
+    assert logged(found) == logged(expected)
+    steps = [(line["run"], line["step"]) for line in logged(found)]
+    assert len(set(steps)) == len(steps)
+    assert rows(found) == rows(expected)
+    ours, theirs = newest_states(found), newest_states(expected)
+    assert ours.keys() == theirs.keys()
+    different = [name for name, array in ours.items() if array.tobytes() != theirs[name].tobytes()]
+    assert not different

@@ -1,0 +1,106 @@
+"""A folder belongs to one training: how it is computed may change, what decides its numbers only when told."""
+
+import dataclasses
+import json
+
+import pytest
+
+from moejax.train import identity
+from moejax.train.identity import decisive_changes, own, read_history
+from moejax.train.mesh import MeshShape
+
+
+def changed(training, **changes):
+    """The training with other settings, by their paths with _ for the dot after recipe."""
+    recipe = training.recipe
+    for name, value in changes.items():
+        group, _, field = name.partition("__")
+        value = dataclasses.replace(getattr(recipe, group), **{field: value}) if field else value
+        recipe = dataclasses.replace(recipe, **{group: value})
+    return dataclasses.replace(training, recipe=recipe)
+
+
+HOW = [
+    {"mesh": MeshShape(data=2, expert=4)},
+    {"runtime__remat": "full"},
+    {"runtime__dispatcher": "dense"},
+    {"log_every_steps": 7},
+    {"checkpoint_tokens": 1024},
+    {"keep_checkpoints": 5},
+]
+TOLD = [
+    {"budgets_tokens": (2048, 4096, 8192)},
+    {"optimizer__learning_rate": 2e-2},
+    {"runtime__compute_dtype": "bfloat16"},
+    {"microbatches": 2},
+    {"loss__router_z": 1e-2},
+]
+NEVER = [
+    {"batch_tokens": 512},
+    {"data__sequence_length": 64},
+    {"data__packing": "documents"},
+    {"optimizer__name": "muon"},
+    {"initialisation__std": 0.1},
+    {"average_decay": 0.9},
+]
+
+
+@pytest.fixture
+def owned(training, tmp_path):
+    own(tmp_path, training)
+    return tmp_path
+
+
+@pytest.mark.parametrize("change", HOW, ids=lambda change: next(iter(change)))
+def test_how_it_is_computed_may_change_and_is_recorded(training, owned, change):
+    other, said = changed(training, **change), []
+    own(owned, other, say=said.append)
+    assert json.loads((owned / "training.json").read_text()) == json.loads(json.dumps(other.as_json()))
+    assert other.fingerprint() == training.fingerprint()
+    assert len(read_history(owned)) == len(said) == 1
+    assert decisive_changes(owned) == []
+
+
+@pytest.mark.parametrize("change", TOLD, ids=lambda change: next(iter(change)))
+def test_what_decides_its_numbers_changes_only_when_told(training, owned, change):
+    other = changed(training, **change)
+    assert other.fingerprint() != training.fingerprint()
+    with pytest.raises(ValueError, match=r"belongs to another run: recipe\..* was .*, is .*--accept-changes"):
+        own(owned, other)
+    assert json.loads((owned / "training.json").read_text()) == json.loads(json.dumps(training.as_json()))
+    own(owned, other, accept=True)
+    own(owned, other)
+    (entry,) = read_history(owned)
+    assert decisive_changes(owned) == [entry["changes"]]
+
+
+@pytest.mark.parametrize("change", NEVER, ids=lambda change: next(iter(change)))
+def test_what_the_saved_state_depends_on_never_changes(training, owned, change):
+    for accept in (False, True):
+        with pytest.raises(ValueError, match="cannot go on with that"):
+            own(owned, changed(training, **change), accept=accept)
+
+
+def test_every_difference_is_named_by_its_path(training, owned):
+    other = dataclasses.replace(changed(training, optimizer__learning_rate=0.5), seed=3)
+    with pytest.raises(ValueError, match=r"seed was 0, is 3"):
+        own(owned, other, accept=True)
+    with pytest.raises(ValueError, match=r"recipe.optimizer.learning_rate was 0.01, is 0.5"):
+        own(owned, changed(training, optimizer__learning_rate=0.5))
+
+
+def test_a_folder_older_than_a_setting_has_its_default(training, owned):
+    saved = json.loads((owned / "training.json").read_text())
+    del saved["recipe"]["keep_every_tokens"]
+    (owned / "training.json").write_text(json.dumps(saved))
+    own(owned, training)
+    assert read_history(owned) == []
+
+
+def test_the_tables_name_settings_that_there_are(training):
+    known = training.as_json()
+    for path in (*identity.HOW, *identity.DECIDES, *identity.FIXED):
+        here = known
+        for part in path.split("."):
+            assert part in here, path
+            here = here[part]

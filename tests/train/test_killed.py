@@ -1,0 +1,17 @@
+"""A training killed at random instants, save moments among them, ends as one that was never killed."""
+
+import pytest
+from killing import kill_and_compare
+
+
+def test_a_training_killed_five_times_ends_the_same(tmp_path):
+    met, _ = kill_and_compare(tmp_path, kills=5, processes=1, seed=0)
+    assert sum(met.values()) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_training_killed_a_hundred_times_ends_the_same(tmp_path, processes):
+    met, _ = kill_and_compare(tmp_path, kills=100, processes=processes, seed=1)
+    assert sum(met.values()) == 100
+    assert len(met) == 4
