@@ -15,7 +15,6 @@ The capacity dispatcher gets a capacity factor of 2, and so does less work where
 """
 
 import argparse
-import ctypes
 import dataclasses
 import statistics
 import time
@@ -29,6 +28,7 @@ from moejax.routing import DISPATCHERS, Experts
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.experts import project_down, project_up
 from moejax.routing.routing import Routing, token_choice
+from moejax.train.allocator import keep_memory
 
 
 class Size(NamedTuple):
@@ -130,15 +130,6 @@ def measure(size: Size, dispatchers: list[str], rounds: int) -> dict[str, tuple[
                 for series, value in zip(times[name], pair, strict=True):
                     series.append(value)
     return {name: (statistics.median(f), statistics.median(b)) for name, (f, b) in times.items()}
-
-
-def keep_memory() -> None:
-    """Have glibc reuse freed memory instead of returning it to the system; elsewhere, nothing."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        trim_threshold, top_pad, mmap_max = -1, -2, -4
-        for parameter, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 2**28)):
-            mallopt(parameter, value)
 
 
 def main() -> None:

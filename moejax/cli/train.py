@@ -65,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
         return run_here(arguments.words, arguments.processes)
     _stay_on(arguments.core)
     _die_with(arguments.parent)
+    from moejax.train.allocator import keep_memory
+
+    keep_memory()
     import jax
 
     if arguments.cpu_devices:

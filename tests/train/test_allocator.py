@@ -1,0 +1,34 @@
+"""Memory that a process has freed is there for its next step."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, threading
+from moejax.train.allocator import keep_memory
+if {keep}:
+    keep_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(b"x") * 50_000_000
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+found = []
+thread = threading.Thread(target=lambda: found.extend(faults() for _ in range(4)))
+thread.start()
+thread.join()
+print(min(found))
+"""
+
+
+def page_faults(keep: bool) -> int:
+    command = [sys.executable, "-c", PROGRAM.format(keep=keep)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_freed_in_a_thread_is_used_again_without_page_faults():
+    assert page_faults(keep=False) > 10_000
+    assert page_faults(keep=True) < 100
