@@ -39,8 +39,8 @@ def write_config(folder):
     """A config file, and the text that it names."""
     dice = np.random.default_rng(0)
     (folder / "text").mkdir(parents=True)
-    for number in range(16):
-        (folder / "text" / f"{number}.txt").write_text("".join(dice.choice(WORDS, 400)))
+    for number in range(40):
+        (folder / "text" / f"{number}.txt").write_text("".join(dice.choice(WORDS, 200)))
     path = folder / "small.py"
     path.write_text(CONFIG.replace("{source!r}", repr(str(folder / "text"))))
     return path
