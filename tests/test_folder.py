@@ -2,7 +2,7 @@
 
 import pytest
 
-from moejax.folder import claim, differences, only_writer, write_json
+from moejax.folder import claim, differences, only_writer, whole_folder, write_json
 
 
 def test_a_folder_is_claimed_once_and_continued_by_the_same(tmp_path):
@@ -48,3 +48,37 @@ def test_json_is_replaced_whole(tmp_path):
     write_json(tmp_path / "x.json", [2])
     assert (tmp_path / "x.json").read_text().strip().startswith("[")
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_whole_folder_appears_when_it_is_filled(tmp_path):
+    with whole_folder(tmp_path / "out") as partial:
+        (partial / "a").write_text("1")
+        assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "a"]
+
+
+def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(tmp_path):
+    (tmp_path / ".out.partial" / "old").mkdir(parents=True)
+
+    def stopped():
+        with whole_folder(tmp_path / "out") as partial:
+            assert [path.name for path in partial.iterdir()] == [".lock"]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "thesis.tex").touch()
+    with pytest.raises(ValueError, match="is there already"), whole_folder(tmp_path / "there"):
+        pass
+    with (
+        whole_folder(tmp_path / "out"),
+        pytest.raises(ValueError, match="Another process is writing"),
+        whole_folder(tmp_path / "out"),
+    ):
+        pass
+    assert (tmp_path / "out").is_dir()

@@ -59,7 +59,10 @@ class Family:
         options.finish(INERT | self.inert)
         architecture = build(Architecture, {**self.always, **values, "rope_scaling": None}, where)
         architecture = architecture.replace(rope_scaling=values.get("rope_scaling"))
-        transformer.check(architecture)
+        try:
+            transformer.check(architecture)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
         return architecture
 
     def config(self, architecture: Architecture) -> dict[str, Any]:

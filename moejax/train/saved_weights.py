@@ -144,12 +144,13 @@ def _owner(path: Path) -> Path | None:
 def _carry(saved: SavedState, target: Path) -> list[str]:
     """The tokenizer beside the prepared tokens, or the one that the recipe names."""
     data = saved.training.recipe.data
-    named = Path((data.tokenizer or "").partition("#")[0])
-    for place in (saved.folder / "data", Path(data.source), named):
+    named = [Path(data.tokenizer.partition("#")[0])] if data.tokenizer else []
+    for place in (saved.folder / "data", Path(data.source), *named):
         files = carry_tokenizer(place, target)
         if files:
             return files
-    if named.is_file():
-        shutil.copyfile(named, target / "tokenizer.json")
-        return ["tokenizer.json"]
+    for file in named:
+        if file.is_file():
+            shutil.copyfile(file, target / "tokenizer.json")
+            return ["tokenizer.json"]
     return []

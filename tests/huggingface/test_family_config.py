@@ -1,6 +1,8 @@
 """Options of a config.json become an architecture and come back; what is not computed is refused by name."""
 
 import dataclasses
+import runpy
+from pathlib import Path
 
 import pytest
 from family_architectures import ARCHITECTURES, SMALL
@@ -14,8 +16,10 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
 
 
-def test_every_family_is_drawn_here():
+def test_every_family_is_drawn_here_and_has_several_variants_before_the_referees():
     assert ARCHITECTURES.keys() == SMALL.keys() == FAMILIES.keys()
+    variants = runpy.run_path(str(Path(__file__).parent.parent / "referees" / "variants.py"))["VARIANTS"]
+    assert {family for family, several in variants.items() if len(several) > 3} == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -108,7 +112,7 @@ REFUSED = {
     "text for a number": ("mixtral", {"hidden_size": "8"}, "hidden_size is '8'; it must be a whole number"),
     "a number for a switch": ("olmoe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; it must be true or false"),
     "no heads": ("mixtral", {"num_attention_heads": 0}, "num_attention_heads is 0"),
-    "more chosen than there are": ("mixtral", {"num_experts_per_tok": 9}, "top_k is 9"),
+    "more chosen than there are": ("mixtral", {"num_experts_per_tok": 9}, "config.json: top_k is 9"),
     "a step of nothing": ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
 }
 
