@@ -9,13 +9,15 @@ from pathlib import Path
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.number import number
 
 NAME = "study"
 HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax study --config=configs/studies/quickstart.py --out runs/quickstart
   moejax study --config=configs/studies/quickstart.py --config.analysis.decision_flops=1e15 --out runs/quickstart
-  moejax study --resume --out runs/quickstart        # goes on with what the folder holds"""
+  moejax study --resume --out runs/quickstart        # goes on with what the folder holds
+  moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,18 +27,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one per core)")
     parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
+    before = parser.add_argument_group("before anything is spent")
+    before.add_argument(
+        "--dry-run", action="store_true", help="print runs, FLOPs, memory, time and cost; train nothing"
+    )
+    before.add_argument("--chip", default="h100", metavar="NAME", help="to estimate on: h800, v5p, … (%(default)s)")
+    before.add_argument("--mfu", type=number, default=0.4, metavar="SHARE", help="of its peak, reached (%(default)s)")
+    before.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, conclude, report, and print the answer."""
     study, folder = _study(arguments)
+    if arguments.dry_run:
+        from moejax.cli.study_estimate import print_estimate
+
+        print_estimate(study, arguments.chip, arguments.mfu, arguments.price, as_json=arguments.json)
+        return 0
     study.check()
+    study.check_data()
     from moejax.cli.progress import progress_display
     from moejax.report.answer import answer
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude, train_study
 
-    _say(f"1/3  training {len(study.models)} models x {len(study.recipe.budgets_tokens)} budgets into {folder}")
+    runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
+    _say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
     with progress_display() as update:
         train_study(study, folder, workers=arguments.workers, update=update)
     _say("2/3  fitting laws, resampling, checking the optimum")

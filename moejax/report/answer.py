@@ -77,7 +77,7 @@ def _laws(concluded: Concluded) -> list[str]:
             f"{law.fit.metrics.r_squared:.4f}",
             f"{law.fit.metrics.mae:.4f}",
             f"{law.held_out.mae:.4f}",
-            f"{law.held_out.naive_mae:.4f}",
+            "–" if law.held_out.naive_mae is None else f"{law.held_out.naive_mae:.4f}",
             f"{law.held_out.held_out_runs} runs: {law.held_out.split}",
         ]
         for law in concluded.analysed.laws

@@ -50,7 +50,7 @@ def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
 
 def against_naive(check: HeldOutCheck) -> str:
     """How a law's held-out error compares with that of predicting no improvement."""
-    if not check.naive_mae > 0:
+    if not check.naive_mae:
         return "there is no naive prediction to compare with"
     share = check.mae / check.naive_mae - 1
     word = "less" if share < 0 else "more"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ Update = Callable[[float, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutCheck:
-    """A law fitted without the runs of the largest budget, and how it predicts them."""
+    """A law fitted without the runs that are held out, and how it predicts them."""
 
     split: str
     fitted_runs: int
@@ -36,8 +36,9 @@ class HeldOutCheck:
     mae: float
     """Mean absolute error on the held-out runs, nats per token."""
     max_relative_error: float
-    naive_mae: float
-    """The same error of predicting that nothing improves: each model's loss at its largest fitted budget."""
+    naive_mae: float | None
+    """The same error of predicting that nothing improves: each model's loss at its largest fitted budget. None if no
+    model that is held out has a fitted run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +84,8 @@ def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text
         fit = fit_law(LAWS[name], read.runs, seed=analysis.seed)
         update((3 * number + 1) / stages, f"{name}: {analysis.resamples} bootstrap resamples")
         resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
-        update((3 * number + 2) / stages, f"{name}: predicting the largest budget from the others")
-        fitted.append(_fitted(name, fit, resampled, read.runs, analysis))
+        update((3 * number + 2) / stages, f"{name}: predicting what is held out from the rest")
+        fitted.append(_fitted(name, fit, resampled, read.runs, list(read.frame["model"]), analysis))
         budget = analysis.decision_flops
         largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
         for expansion, claim_of in claims(name, budget, [float(v) for v in frame["expansion"]]):
@@ -123,7 +124,9 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> li
     return found
 
 
-def _fitted(name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, analysis: Analysis) -> FittedLaw:
+def _fitted(
+    name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, models: Sequence[str], analysis: Analysis
+) -> FittedLaw:
     every = resampled.decide(lambda law: jax.vmap(law)(runs.design))
     low, high = np.nanquantile(every, [0.05, 0.95], axis=0)
     return FittedLaw(
@@ -133,23 +136,31 @@ def _fitted(name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, analysi
         predicted=predict(fit.law, runs).tolist(),
         predicted_low=low.tolist(),
         predicted_high=high.tolist(),
-        held_out=_held_out(name, runs, analysis),
+        held_out=_held_out(name, runs, models, analysis),
         resamples=analysis.resamples,
     )
 
 
-def _held_out(name: str, runs: Runs, analysis: Analysis) -> HeldOutCheck:
-    split = holdout.largest(runs, "tokens")
+def _held_out(name: str, runs: Runs, models: Sequence[str], analysis: Analysis) -> HeldOutCheck:
+    split = _split(runs, models, analysis)
     found = holdout.hold_out(LAWS[name], runs, [split], seed=analysis.seed)[0]
     tokens, errors = np.asarray(runs.design.tokens), []
     for number in np.flatnonzero(split.held_out):
         seen = (runs.group == runs.group[number]) & ~split.held_out
-        errors.append(abs(runs.loss[number] - runs.loss[seen][np.argmax(tokens[seen])]) if seen.any() else np.nan)
+        if seen.any():
+            errors.append(abs(runs.loss[number] - runs.loss[seen][np.argmax(tokens[seen])]))
     return HeldOutCheck(
         split=split.name,
         fitted_runs=found.fit.metrics.runs,
         held_out_runs=found.metrics.runs,
         mae=found.metrics.mae,
         max_relative_error=found.metrics.max_relative_error,
-        naive_mae=float(np.nanmean(errors)),
+        naive_mae=float(np.mean(errors)) if errors else None,
     )
+
+
+def _split(runs: Runs, models: Sequence[str], analysis: Analysis) -> holdout.Split:
+    if not analysis.hold_out_models:
+        return holdout.largest(runs, analysis.hold_out)
+    held_out = np.isin(np.asarray(models), analysis.hold_out_models)
+    return holdout.split_of(runs, ", ".join(analysis.hold_out_models), held_out)

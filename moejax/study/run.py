@@ -55,6 +55,7 @@ def train_study(study: Study, folder: Path, *, workers: int | None = None, updat
       ValueError: the study makes no sense, the folder belongs to another one, or trainings failed.
     """
     study.check()
+    study.check_data()
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_json(folder / "analysis.json", dump(study.analysis))
@@ -64,7 +65,9 @@ def train_study(study: Study, folder: Path, *, workers: int | None = None, updat
         train_all(trainings, folder / "models", folder / "data", workers=workers, update=update)
         found = rows(trainings, folder / "models")
         found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
-        return run_table.write([{"study": study.name, **row} for row in found], folder / TABLE)
+        groups = study.groups()
+        named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
+        return run_table.write(named, folder / TABLE)
 
 
 def conclude(folder: Path, update: Update) -> Concluded:

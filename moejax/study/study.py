@@ -1,15 +1,20 @@
-"""What a study is: a family of models, one recipe, and what is asked of the runs."""
+"""What a study is: a family of models, a recipe with each model's exceptions, and what is asked of the runs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.config import dump, unknown
+from moejax.config import build, dump, unknown
 from moejax.laws import LAWS
+from moejax.laws.design import FIELDS
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
+
+HOLD_OUT = (*FIELDS, "sparsity")
+"""What runs can be large in, to be held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +27,16 @@ class Analysis:
     """Bootstrap resamples, drawn by architecture."""
     decision_flops: float = 1e15
     """Budget at which the fitted laws are asked for the best model."""
+    hold_out: str = "tokens"
+    """What is held out to test each law: the runs largest in this field of a Design, or the models named in
+    ``hold_out_models``."""
+    hold_out_models: tuple[str, ...] = ()
     seed: int = 0
 
     def check(self) -> None:
         """Raise ``ValueError`` with value, rule and remedy if something asked for does not exist."""
+        if self.hold_out not in HOLD_OUT:
+            raise ValueError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
         for name in self.laws:
             if name not in LAWS:
                 raise ValueError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
@@ -35,42 +46,119 @@ class Analysis:
             raise ValueError(f"analysis.decision_flops is {self.decision_flops}; give a positive budget.")
 
 
+TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
+"""What is summed over a study's runs before they are run; see ``moejax.study.estimate``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """A total that a paper states of its experiments, to hold the plan to."""
+
+    quantity: str
+    """One of ``TOTALS``."""
+    value: float
+    source: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A family of models trained by one recipe."""
+    """A family of models, each trained by the study's recipe with its own exceptions."""
 
     name: str
     models: dict[str, Architecture]
-    """Architectures by name."""
+    """Architectures by name. One architecture under several names is trained several times, by several recipes."""
     recipe: Recipe
+    recipes: dict[str, Any] = field(default_factory=dict)
+    """By a model's name, what its recipe has otherwise than ``recipe``, as nested settings:
+    ``{"small": {"budgets_tokens": [1e9], "optimizer": {"learning_rate": 1e-3}}}``."""
+    seeds: dict[str, int] = field(default_factory=dict)
+    """By a model's name, its seed if it is not the study's."""
     seed: int = 0
     analysis: Analysis = field(default_factory=Analysis)
+    stated: tuple[Stated, ...] = ()
+    """What the paper says these runs come to."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """By a model's name, what a reader must know of it: inferred shapes, slips of the paper."""
 
     def trainings(self) -> list[Training]:
         """One training per model; those that take longest first, so that workers end together."""
+        shared = dump(self.recipe)
         every = [
-            Training(name=name, architecture=architecture, recipe=self.recipe, seed=self.seed)
+            Training(
+                name=name,
+                architecture=architecture,
+                recipe=_recipe(name, shared, self.recipes[name]) if name in self.recipes else self.recipe,
+                seed=self.seeds.get(name, self.seed),
+            )
             for name, architecture in self.models.items()
         ]
         every = [choose_hyperparameters(training).training for training in every]
         return sorted(every, key=work, reverse=True)
 
+    def groups(self) -> dict[str, str]:
+        """By a model's name, the first model of the same architecture: runs that belong together in a fit."""
+        first: dict[Architecture, str] = {}
+        return {name: first.setdefault(architecture, name) for name, architecture in self.models.items()}
+
     def identity(self) -> dict[str, Any]:
         """What decides the runs: a folder that holds another identity belongs to another study."""
-        return {"name": self.name, "seed": self.seed, "models": dump(self.models), "recipe": dump(self.recipe)}
+        identity = {"name": self.name, "seed": self.seed, "models": dump(self.models), "recipe": dump(self.recipe)}
+        exceptions = {"recipes": dump(self.recipes), "seeds": self.seeds}
+        return identity | {name: value for name, value in exceptions.items() if value}
 
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if this study cannot be run."""
         check_name(self.name)
         if not self.models:
             raise ValueError("models is empty; a study needs at least one architecture.")
-        if len(self.recipe.budgets_tokens) < 2:
-            raise ValueError(
-                "recipe.budgets_tokens has one budget; a study needs at least two, so that the largest can be held out."
-            )
+        known = list(self.models)
+        named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
+        for group, names in {**named, "analysis.hold_out_models": self.analysis.hold_out_models}.items():
+            for name in names:
+                if name not in self.models:
+                    raise ValueError(unknown(f"{group}: model {name!r}", name, known))
         self.analysis.check()
-        for training in self.trainings():
+        for stated in self.stated:
+            if stated.quantity not in TOTALS:
+                raise ValueError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))
+        trainings = self.trainings()
+        for training in trainings:
             training.check()
+        if len({budget for training in trainings for budget in training.recipe.budgets_tokens}) < 2:
+            raise ValueError(
+                "recipe.budgets_tokens has one budget, for all models; a study needs at least two, so that the "
+                "largest can be held out."
+            )
+
+    def check_data(self) -> None:
+        """Raise ``ValueError`` if the study leaves its corpus to its user, who has not named one."""
+        if not self.recipe.data.source and not self.recipe.data.mixture:
+            raise ValueError(
+                f"The study {self.name} leaves its corpus to you; name one, prepared or not, with "
+                f"--config.recipe.data.source=PATH (--dry-run needs none)."
+            )
+        for training in self.trainings():
+            if training.recipe.data != self.recipe.data:
+                raise ValueError(
+                    f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
+                    f"windows, or their losses could not be compared: change recipe.data."
+                )
+
+
+def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:
+    where = f"config.recipes.{name}"
+    if not isinstance(exceptions, Mapping):
+        raise ValueError(f"{where} is {exceptions!r}; it must be a group of settings.")
+    return build(Recipe, _merged(shared, exceptions), where)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``old`` with the settings of ``new``, group by group."""
+    both = {
+        key: _merged(old[key], value) if isinstance(value, Mapping) and isinstance(old.get(key), Mapping) else value
+        for key, value in new.items()
+    }
+    return {**old, **both}
 
 
 def work(training: Training) -> float:

@@ -1,0 +1,143 @@
+"""What a study costs before it is run: its runs, counted and priced, with nothing trained and no data read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.chips import Chip
+from moejax.laws.memory import training_memory
+from moejax.study.study import Study, work
+from moejax.train.training import Training
+
+USABLE_MEMORY = 0.9
+"""Share of a chip's memory that arrays may fill; the rest is the program's and the fragments'."""
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedRun:
+    """One row of the run table to come: a model at one budget."""
+
+    model: str
+    params_total: int
+    params_active: int
+    tokens: int
+    flops: float
+    """Of a training to this budget alone; budgets that share a trunk cost less together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedTraining:
+    """One training: a trunk with the branches of all its budgets."""
+
+    model: str
+    params_total: int
+    params_active: int
+    budgets_tokens: tuple[int, ...]
+    """Whole batches."""
+    batch_tokens: int
+    learning_rate: float
+    flops: float
+    """Of the trunk and all branches, as ``moejax.laws.accounting`` counts them."""
+    state_bytes: float
+    """Parameters, gradients and AdamW's moments in float32, over all chips."""
+    sequence_bytes: float
+    """Activations in bfloat16 and logits of one sequence, layers computed again: the least that one chip works on."""
+    chips_at_least: int | None
+    """Fewest chips whose memory holds the state, spread evenly, and a sequence each. None: not on any number."""
+    chip_hours: float
+    cost: float | None
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A study's runs and what they come to on one kind of chip."""
+
+    study: str
+    chip: Chip
+    mfu: float
+    """Model FLOPs utilisation that is assumed: the share of the chip's peak that useful products reach."""
+    price: float | None
+    """Of one chip for an hour."""
+    trainings: list[EstimatedTraining]
+    runs: list[EstimatedRun]
+
+    @property
+    def totals(self) -> dict[str, float]:
+        """Sums over the study, by what ``Stated.quantity`` calls them."""
+        sums = {
+            "models": float(len(self.trainings)),
+            "runs": float(len(self.runs)),
+            "tokens": float(sum(run.tokens for run in self.runs)),
+            "flops": sum(training.flops for training in self.trainings),
+            "flops_without_shared_trunks": sum(run.flops for run in self.runs),
+            "chip_hours": sum(training.chip_hours for training in self.trainings),
+        }
+        return sums if self.price is None else {**sums, "cost": sums["chip_hours"] * self.price}
+
+
+def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None) -> Estimate:
+    """Count and price every run of a study.
+
+    Raises:
+      ValueError: the study makes no sense, or a share or price that cannot be.
+    """
+    study.check()
+    if not 0 < mfu <= 1:
+        raise ValueError(f"The MFU is {mfu:g}; give the share of the peak that is reached, above 0 and at most 1.")
+    if price is not None and not price >= 0:
+        raise ValueError(f"The price is {price:g}; give what one chip costs an hour, at least 0.")
+    order = {name: place for place, name in enumerate(study.models)}
+    trainings = sorted(study.trainings(), key=lambda training: order[training.name])
+    return Estimate(
+        study=study.name,
+        chip=chip,
+        mfu=mfu,
+        price=price,
+        trainings=[_training(one, chip, mfu, price, study.notes.get(one.name, "")) for one in trainings],
+        runs=[run for training in trainings for run in _runs(training)],
+    )
+
+
+def _training(training: Training, chip: Chip, mfu: float, price: float | None, note: str) -> EstimatedTraining:
+    recipe, architecture = training.recipe, training.architecture
+    counts, flops = params(architecture), work(training)
+    held = training_memory(architecture, recipe.data.sequence_length, recompute=True)
+    state = held.parameters + held.gradients + held.optimizer_state
+    sequence = held.activations + held.logits
+    left = USABLE_MEMORY * chip.memory_bytes - sequence
+    hours = flops / (chip.flops_per_second * mfu) / SECONDS_PER_HOUR
+    return EstimatedTraining(
+        model=training.name,
+        params_total=counts.total,
+        params_active=counts.active,
+        budgets_tokens=tuple(recipe.steps(budget) * recipe.batch_tokens for budget in recipe.budgets_tokens),
+        batch_tokens=recipe.batch_tokens,
+        learning_rate=recipe.optimizer.learning_rate,
+        flops=flops,
+        state_bytes=state,
+        sequence_bytes=sequence,
+        chips_at_least=math.ceil(state / left) if left > 0 else None,
+        chip_hours=hours,
+        cost=None if price is None else hours * price,
+        note=note,
+    )
+
+
+def _runs(training: Training) -> list[EstimatedRun]:
+    recipe, counts = training.recipe, params(training.architecture)
+    per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
+    tokens = [recipe.steps(budget) * recipe.batch_tokens for budget in recipe.budgets_tokens]
+    return [
+        EstimatedRun(
+            model=training.name,
+            params_total=counts.total,
+            params_active=counts.active,
+            tokens=budget,
+            flops=float(budget * per_token),
+        )
+        for budget in tokens
+    ]
