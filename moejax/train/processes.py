@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +28,9 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 300.0
 """How long a process waits for the others, unless it waits for a work of unknown length."""
+
+_LONGER_SECONDS = 30
+"""So much later than we would JAX give up."""
 
 HEARTBEAT_SECONDS = 60
 """Silence after which the others count a process as dead and end."""
@@ -138,28 +144,45 @@ def joined(
     """
     if coordinator is not None and process == 0:
         _check_port(coordinator)
+    met = f"Not all {processes or ''} processes met at {coordinator or 'the coordinator'} within {wait_seconds:.0f} s"
     try:
-        jax.distributed.initialize(
-            coordinator_address=coordinator,
-            num_processes=processes,
-            process_id=process,
-            initialization_timeout=int(wait_seconds),
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-        )
+        with _giving_up(
+            wait_seconds,
+            f"{met}; check that all are started, with the same --coordinator and --processes and each with its own "
+            f"--process, and that they can reach it.",
+        ):
+            jax.distributed.initialize(
+                coordinator_address=coordinator,
+                num_processes=processes,
+                process_id=process,
+                initialization_timeout=int(wait_seconds) + _LONGER_SECONDS,
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+            )
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"The other processes are not known ({error}); give --coordinator HOST:PORT, --processes N and --process "
             f"I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
-    except JaxRuntimeError as error:
-        raise ValueError(
-            f"Not all {processes or ''} processes met at {coordinator or 'the coordinator'} within "
-            f"{wait_seconds:.0f} s; check that all are started, with the same --coordinator and --processes and each "
-            f"with its own --process, and that they can reach it."
-        ) from error
     yield
     jax.distributed.shutdown()
+
+
+@contextlib.contextmanager
+def _giving_up(seconds: float, text: str) -> Iterator[None]:
+    """End the process with a sentence if the block takes longer: JAX would end it with a stack trace of its own."""
+
+    def end() -> None:
+        print(f"moejax: {text}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_port(coordinator: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from moejax.architecture import Architecture
 from moejax.config import dump
@@ -35,7 +36,7 @@ def first_state(training: Training, program: Program, say: Callable[[str], None]
     if not given.source:
         return state
     with _weights(Path(given.source).expanduser()) as (source, read):
-        find = _fitting(training, source, read, flat_reader(state.params), say)
+        find = _fitting(training, source, read, _on_devices(state.params), say)
         shardings = dict(flat(program.shardings.params))
         params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
         bias = state.balance_bias
@@ -45,20 +46,20 @@ def first_state(training: Training, program: Program, say: Callable[[str], None]
     return replace(state, params=params, balance_bias=bias, average=average)
 
 
-def flat_reader(params: Any) -> Read:
-    """Parameters on the devices, by their dotted names."""
+def _on_devices(params: Any) -> Read:
+    """Parameters on the devices of all processes, by their dotted names."""
     leaves = dict(flat(params))
-    return lambda name: np.asarray(jax.device_get(leaves[name]))
+    return lambda name: np.asarray(multihost_utils.process_allgather(leaves[name], tiled=True))
+
+
+def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
+    return {name: kind.shape for name, kind in parameters(architecture).items() if name != BALANCE_BIAS}
 
 
 def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, say: Callable[[str], None]) -> Read:
     architecture, given = training.architecture, training.recipe.initial_weights
     changed = changes(dump(source), dump(architecture))
-    if parameters(source).keys() | {BALANCE_BIAS} == parameters(architecture).keys() | {BALANCE_BIAS} and all(
-        parameters(source)[name].shape == parameter.shape
-        for name, parameter in parameters(architecture).items()
-        if name in parameters(source)
-    ):
+    if _shapes(source) == _shapes(architecture):
         if changed:
             say(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
         return read

@@ -1,0 +1,174 @@
+"""Several real processes train what one does, go on where another number of them stopped, and end together."""
+
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from command import assert_same_training, command, environment, logged, newest_states, rows, run, start, write_config
+
+LOSS = 2e-5
+"""Largest difference of a loss, nats: the mesh changes the order of sums, and nothing else."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def config(place):
+    return write_config(place)
+
+
+@pytest.fixture(scope="module")
+def alone(place, config):
+    process = run(place / "cache", f"--config={config}", "--out", place / "alone")
+    assert process.returncode == 0, process.stderr
+    return place / "alone"
+
+
+def assert_close(found, expected):
+    """The same batches in the same order, bit for bit, and the same numbers up to the order of sums."""
+    ours, theirs = logged(found), logged(expected)
+    for key in ("run", "step", "tokens", "batch_digest"):
+        assert [line[key] for line in ours] == [line[key] for line in theirs]
+    np.testing.assert_allclose([line["loss"] for line in ours], [line["loss"] for line in theirs], atol=LOSS)
+    np.testing.assert_allclose([row["loss"] for row in rows(found)], [row["loss"] for row in rows(expected)], atol=LOSS)
+    states, others = newest_states(found), newest_states(expected)
+    assert states.keys() == others.keys()
+    for name, array in states.items():
+        np.testing.assert_allclose(array, others[name], atol=1e-3, err_msg=str(name))
+
+
+def lines(folder):
+    path = folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def stop_after(process, folder, count):
+    """Ask it to stop when so many lines are logged, as a scheduler does; returns its status and what it said."""
+    while lines(folder) < count and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=300)[1]
+    return process.returncode, said
+
+
+def test_two_processes_train_what_one_does(place, config, alone):
+    process = run(place / "cache", f"--config={config}", "--out", place / "two", "--processes", 2)
+    assert process.returncode == 0, process.stderr
+    assert_close(place / "two", alone)
+    assert process.stdout.count("loss, nats/token") == 1
+
+
+def test_a_stopped_training_says_so_and_goes_on_to_the_same_end(place, config, alone):
+    out = place / "stopped"
+    status, said = stop_after(start(place / "cache", f"--config={config}", "--out", out), out, 3)
+    assert status == 75
+    assert said.strip().endswith("Stopped and saved; the same command goes on from there.")
+    before = lines(out)
+    assert run(place / "cache", "--out", out).returncode == 0
+    assert before < lines(out)
+    assert_same_training(out, alone)
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_with_one_two_four_and_one_process(place, config, alone):
+    out, words = place / "chain", [f"--config={config}", "--out", place / "chain"]
+    for processes, count in ((1, 3), (2, 7), (4, 11)):
+        several = ["--processes", processes] if processes > 1 else []
+        status, said = stop_after(start(place / "cache", *words, *several), out, count)
+        assert status == 75, said
+    last = run(place / "cache", *words)
+    assert last.returncode == 0, last.stderr
+    assert_close(out, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["data", "tensor", "expert"])
+def test_four_processes_train_what_one_does_whatever_axis_they_lie_along(place, config, alone, mesh):
+    """Along the tensor axis, two processes read the same rows; along the expert axis, tokens travel between them."""
+    axes = {"data": [4, 1, 1], "tensor": [2, 1, 2], "expert": [2, 2, 1]}[mesh]
+    sizes = [
+        f"--config.recipe.mesh.{axis}={size}" for axis, size in zip(("data", "expert", "tensor"), axes, strict=True)
+    ]
+    out = place / f"four-{mesh}"
+    process = run(place / "cache", f"--config={config}", "--out", out, "--processes", 4, *sizes)
+    assert process.returncode == 0, process.stderr
+    assert_close(out, alone)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def each(place, port, *own):
+    """One process per list of words, all at one coordinator; returns their statuses and what they said."""
+    many = ["--coordinator", f"127.0.0.1:{port}", "--processes", len(own), "--wait", 60]
+    started = [
+        subprocess.Popen(
+            command(*words, *many, "--process", number), env=environment(place / "cache"),
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for number, words in enumerate(own)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=200)[1] for process in started]
+    return [process.returncode for process in started], said
+
+
+def test_processes_with_different_settings_are_told_so_once(place, config):
+    same = [f"--config={config}", "--out", place / "different"]
+    statuses, said = each(place, free_port(), same, [*same, "--config.seed=1"])
+    assert statuses == [2, 2]
+    assert "Processes 0 and 1 were given different settings: seed is 0 and 1" in said[0]
+    assert "moejax:" not in said[1]
+    assert not (place / "different").exists()
+
+
+def test_what_is_wrong_in_one_process_ends_all(place, config):
+    same = [f"--config={config}", "--out", place / "one-wrong"]
+    statuses, said = each(place, free_port(), same, ["--config=missing.py", *same[1:]])
+    assert statuses == [2, 2]
+    assert "Process 1 of 2: There is no config file missing.py" in said[0]
+
+
+def test_a_port_in_use_is_a_sentence(place, config):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process", 0]
+        process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
+    assert process.returncode == 2
+    assert f"Port {port} of --coordinator" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_process_that_waits_in_vain_says_so(place, config):
+    words = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", 2, "--process", 0, "--wait", 5]
+    process = run(place / "cache", f"--config={config}", "--out", place / "vain", *words)
+    assert process.returncode == 2, process.stderr
+    assert "Not all 2 processes met" in process.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--processes", 0], "--processes is 0; give at least 1"),
+        (["--process", 1], "belong together"),
+        (["--coordinator", "a:1", "--process", 0], "belong together"),
+        (["--coordinator", "a:1", "--process", 2, "--processes", 2], "count from 0 to 1"),
+        (["--coordinator", "nowhere", "--process", 0, "--processes", 2], "give HOST:PORT"),
+        (["--wait", 0], "--wait is 0"),
+    ],
+)
+def test_a_mistake_about_processes_is_a_sentence(config, tmp_path, capsys, words, sentence):
+    from moejax.__main__ import main
+
+    assert main(["train", f"--config={config}", "--out", str(tmp_path / "out"), *map(str, words)]) == 2
+    assert sentence in capsys.readouterr().err

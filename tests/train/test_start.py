@@ -1,0 +1,130 @@
+"""A training starts from other weights: of its own kind, or a mixture from a dense model, whose function it keeps."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from moejax.architecture import Architecture
+from moejax.model import transformer
+from moejax.model.runtime import Runtime
+from moejax.model.sharding import MESH_AXES
+from moejax.train.initial_weights import InitialWeights
+from moejax.train.loop import train
+from moejax.train.mesh import MeshShape
+from moejax.train.start import first_state
+from moejax.train.step import make_program
+from moejax.weights.folder import save_weights
+
+DENSE = Architecture(
+    vocab_size=257, model_dim=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=16
+)
+MIXTURE = DENSE.replace(num_experts=8, top_k=2, expert_hidden=16, dense_hidden=0)
+MIXTURES = {
+    "copies": MIXTURE,
+    "one of them": MIXTURE.replace(top_k=1),
+    "some layers stay dense": MIXTURE.replace(num_dense_layers=1, dense_hidden=16),
+    "halves of copies": MIXTURE.replace(expert_hidden=8, top_k=4),
+    "sigmoid gates, scaled": MIXTURE.replace(router="sigmoid_topk", gate_scale=2.5),
+    "a shared expert": MIXTURE.replace(num_shared_experts=1),
+    "biases": MIXTURE.replace(expert_bias=True, router_bias=True, balance_bias=True),
+}
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 257, (2, 12)), jnp.int32)
+
+
+def with_weights(training, architecture, source, **initial):
+    given = InitialWeights(source=str(source), **initial)
+    return dataclasses.replace(
+        training, architecture=architecture, recipe=dataclasses.replace(training.recipe, initial_weights=given)
+    )
+
+
+def start(training, say=lambda text: None):
+    mesh = jax.make_mesh((1, 1, 1, 1), MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:1])
+    return first_state(training, make_program(training, mesh), say)
+
+
+def logits(architecture, params, balance_bias=None):
+    return transformer.forward(architecture, Runtime(), params, TOKENS, balance_bias=balance_bias)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights") / "dense"
+    params = transformer.init(DENSE, jax.random.key(3))
+    save_weights(folder, DENSE, params)
+    return folder, params
+
+
+def test_weights_of_the_same_architecture_are_taken_as_they_are(training, dense):
+    folder, params = dense
+    state = start(with_weights(training, DENSE, folder))
+    jax.tree.map(np.testing.assert_array_equal, state.params, params)
+    assert int(state.step) == 0
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_mixture_upcycled_from_a_dense_model_computes_what_that_did(training, dense, name):
+    folder, params = dense
+    said = []
+    state = start(with_weights(training, MIXTURES[name], folder), said.append)
+    expected = logits(DENSE, params)
+    np.testing.assert_allclose(logits(MIXTURES[name], state.params, state.balance_bias), expected, atol=2e-5)
+    assert said == []
+
+
+def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
+    folder, params = dense
+    still, noisy, again = (
+        start(with_weights(training, MIXTURE, folder, noise=noise)).params for noise in (0.0, 0.1, 0.1)
+    )
+    experts = noisy["mixture_layers"]["feed_forward"]["up"]
+    copies = still["mixture_layers"]["feed_forward"]["up"]
+    assert np.ptp(copies, axis=1).max() == 0
+    assert 0.08 < np.std(experts - copies) / np.std(copies) < 0.12
+    jax.tree.map(np.testing.assert_array_equal, noisy, again)
+    assert np.abs(logits(MIXTURE, noisy) - logits(DENSE, params)).max() > 1e-3
+
+
+def test_gates_that_do_not_sum_to_a_constant_are_said(training, dense):
+    said = []
+    start(with_weights(training, MIXTURE.replace(normalise_gates=False), dense[0]), said.append)
+    assert "do not sum to a constant" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sentence"),
+    [
+        (MIXTURE.replace(model_dim=32), "model_dim 16 .here 32."),
+        (MIXTURE.replace(expert_hidden=12), "expert_hidden is 12, and the dense model's feed-forward is 16 wide"),
+        (MIXTURE.replace(expert_hidden=8, top_k=3), "both must be multiples of 2"),
+        (MIXTURE.replace(num_dense_layers=1, dense_hidden=32), "dense_hidden is 32, and the dense model's 16"),
+        (MIXTURE.replace(activation="clamped_swiglu"), "activation is clamped_swiglu"),
+        (DENSE.replace(num_layers=2), "num_layers 3 .here 2."),
+    ],
+)
+def test_models_that_do_not_fit_together_are_refused(training, dense, architecture, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        start(with_weights(training, architecture, dense[0]))
+
+
+def test_a_folder_that_holds_no_weights_is_refused(training, tmp_path):
+    with pytest.raises(ValueError, match="neither a folder of weights"):
+        start(with_weights(training, MIXTURE, tmp_path))
+
+
+def test_a_training_goes_on_from_another_trainings_weights(training, tmp_path):
+    """Dense first; then a mixture from it, whose first loss is the dense model's, not a random one's."""
+    recipe = dataclasses.replace(
+        training.recipe, budgets_tokens=(4096,), mesh=MeshShape(data=8), log_every_steps=1, checkpoint_tokens=0
+    )
+    first = dataclasses.replace(training, architecture=DENSE.replace(num_layers=2), recipe=recipe)
+    (row,) = train(first, tmp_path / "dense")
+    mixture = with_weights(dataclasses.replace(first, recipe=recipe), MIXTURE.replace(num_layers=2), tmp_path / "dense")
+    lines = []
+    train(mixture, tmp_path / "mixture", progress=lambda step, values: lines.append(values))
+    assert lines[0]["loss"] == pytest.approx(row["loss"], abs=0.3)
+    assert lines[0]["loss"] < np.log(257) - 1
