@@ -1,0 +1,231 @@
+"""The 446 experiments of Zhao et al. (2025), "Towards a Comprehensive Scaling Law of Mixture-of-Experts".
+
+Purpose:  runs on which the five-factor law L(N, D, N_a, G, S) was fitted, as they can be trained here.
+Paper:    Table 1 (five models, hyperparameters), Table 6 (446 configurations), Eqs. 2 and 3, Appendix H.
+Command:  moejax study --config=configs/studies/zhao.py:G --config.recipe.data.source=PATH
+          :all (the default), or one group of Table 6: :G :N :S :N_a (rows 0 to 267, which the paper fits), :small-G
+          (268 to 357), :validation (358 to 445); :table-1, its five models; :tiny, the same design in minutes here.
+Data:     yours, with a tokenizer of at most 50,000 entries: the paper prints neither corpus nor vocabulary.
+Recipe:   one trunk per model, a branch per D (Section 3: warm-up, stable and decay, though Table 1 says cosine: the
+          decay here is a cosine to 0 over the last tenth). AdamW, 3e-4, 500 steps of warm-up, 2Mi tokens a batch.
+Cost:     :all 2.2e22 FLOPs, 15,500 H800 hours at 40 % MFU (3.5e22 if trunks were not shared); :G 8.9e20 FLOPs and 622
+          hours; :tiny 4.0e12 FLOPs, minutes on two cores. --dry-run has every run.
+Expected: of :all, 419 runs: Table 6 lists 27 settings again. Eq. 11 puts the lowest loss
+          near G = 7 and S = 0.31 (Section 5). Of :tiny, losses below the unigram entropy, a fit of two laws, and
+          nothing about G or S that its intervals could tell.
+
+Shapes. A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token.
+Experts are cut finer or coarser (G), their number changes (N), or they widen and become fewer by Eq. 35 (N_a): in all
+of these n_e = total·G/active - S·G and d_expert = active·width/G, with the two widths counted in Table 1's experts.
+Flagged in the study's notes: shapes that the paper does not print (N = 1209M and 7255M, and four small ones, found as
+the ones that round to the printed N and N_a), G = 2.5 with half a shared expert (kept: one of half the width), S = 0.8
+beyond the stated 0.7, d_expert rounded to whole numbers, and row 419 (it repeats row 413 where the table's pattern has
+D = 20B, which is trained). Validation rows 443 to 445 repeat fitted ones and are not trained again. S = 0.33 is a
+third.
+"""
+
+from ml_collections import ConfigDict
+
+from moejax.reproduce.zhao_experiments import SHAPES, table_6
+
+BATCH = 2**21
+"""Tokens; Table 1 says 2M, which is 1024 sequences of 2048."""
+
+INFERRED = {
+    "1209M": (16, 16, 1024, 704),
+    "7255M": (24, 32, 2048, 1408),
+    "121M": (12, 6, 384, 256),
+    "30M": (12, 7, 448, 320),
+}
+"""Layers, heads, hidden size and expert size, printed nowhere; as the keys of Table 1."""
+
+TOTALS = {
+    133: ("247M", 17), 247: ("247M", 33), 473: ("247M", 65), 926: ("247M", 129), 239: ("247M", 32),
+    269: ("496M", 17), 496: ("496M", 33), 949: ("496M", 65), 1855: ("496M", 129),
+    492: ("907M", 17), 907: ("907M", 33), 1738: ("907M", 65), 3399: ("907M", 129),
+    1301: ("2.40B", 17), 2404: ("2.40B", 33), 4604: ("2.40B", 65), 9008: ("2.40B", 129),
+    3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
+    121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
+}  # fmt: skip
+"""By N in millions: the shape, and the width of all experts of a layer, in Table 1's experts."""
+
+WIDENINGS = {
+    (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
+    (907, 116): 0.5, (907, 310): 2, (907, 570): 4, (907, 829): 6,
+    (2404, 304): 0.5, (2404, 820): 2, (2404, 1508): 4, (2404, 2196): 6,
+    (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
+    (3964, 453): 2 / 5, (3964, 566): 3 / 5,
+}  # fmt: skip
+"""By N and N_a in millions: u of Appendix H, the active width over Table 1's five experts."""
+
+WITHOUT_SHARED = (22, 30, 41)
+"""N_a in millions of the small experiments on G: four experts' widths, none shared."""
+
+GROUPS = {
+    "all": range(446),
+    "G": range(45),
+    "N": range(45, 81),
+    "S": range(81, 204),
+    "N_a": range(204, 268),
+    "small-G": range(268, 358),
+    "validation": range(358, 446),
+}
+"""Rows of Table 6."""
+
+STATED = {"all": 446, "small-G": 90, "validation": 88}
+
+
+def get_config(group: str = "all") -> ConfigDict:
+    """The study of one group of experiments."""
+    config = ConfigDict()
+    config.name = f"zhao-{group}"
+    config.seed = 0
+    if group == "tiny":
+        return tiny(config)
+    if group == "table-1":
+        config.models = {f"N{name.replace('.', '_')}": model(shape(name), 33, 5, 5, 1) for name in SHAPES}
+        tokens = {name: [10e9, 20e9, 50e9] for name in config.models}
+        notes = {}
+    else:
+        models, tokens, notes = table(group)
+        config.models = models
+    config.recipe = recipe(sorted({budget for budgets in tokens.values() for budget in budgets}))
+    config.recipes = {name: dict(budgets_tokens=sorted(budgets)) for name, budgets in tokens.items()}
+    config.notes = notes
+    if group in STATED:
+        source = "Appendix C.1 and Table 6, which lists some settings twice"
+        config.stated = [dict(quantity="runs", value=STATED[group], source=source)]
+    config.analysis = dict(laws=["chinchilla", "effective_params", "five_factor"], decision_flops=1e22)
+    return config
+
+
+def table(group: str) -> tuple[dict, dict, dict]:
+    """Models, their token budgets and what is to be said of them, of the rows of a group."""
+    if group not in GROUPS:
+        raise ValueError(f"there is no group {group!r}; there are {', '.join([*GROUPS, 'table-1', 'tiny'])}")
+    rows = [row for row in table_6() if row.index in GROUPS[group]]
+    models, tokens, notes = {}, {}, {}
+    for row in rows:
+        name = name_of(row)
+        models[name] = model_of(row)
+        # Rows 409 to 426 cross three D with six G, but 419 prints row 413's D.
+        budget = 20e9 if row.index == 419 else row.tokens
+        tokens[name] = sorted({*tokens.get(name, []), budget})
+        notes.setdefault(name, {}).update(dict.fromkeys(flags(row)))
+    return models, tokens, {name: "; ".join(found) for name, found in notes.items() if found}
+
+
+def name_of(row) -> str:
+    """A model's name from the paper's five factors without D; dots cannot be in it."""
+    total, active = round(row.total / 1e6), round(row.active / 1e6)
+    return f"N{total}M-Na{active}M-G{row.experts:g}-S{100 * row.shared:.0f}".replace(".", "_")
+
+
+def shape(name: str) -> tuple[int, ...]:
+    """Layers, heads, hidden size and expert size."""
+    return (SHAPES[name] if name in SHAPES else INFERRED[name])[:4]
+
+
+def widths(row) -> tuple[tuple[int, ...], float, float]:
+    """The shape of a row of Table 6, and the widths of all and of the active experts in Table 1's experts."""
+    total, active = round(row.total / 1e6), round(row.active / 1e6)
+    name, everything = TOTALS[total]
+    base = 4 if active in WITHOUT_SHARED else 5
+    return shape(name), everything, base * WIDENINGS.get((total, active), 1)
+
+
+def model_of(row) -> dict:
+    """The architecture of a row of Table 6."""
+    dimensions, everything, active = widths(row)
+    shared = row.experts / 3 if row.shared == 0.33 else row.experts * row.shared
+    return model(dimensions, everything, active, row.experts, shared)
+
+
+def model(
+    dimensions,
+    everything: float,
+    active: float,
+    experts: float,
+    shared: float,
+    vocabulary: int = 50_000,
+    head_dim: int = 64,
+) -> dict:
+    """G = ``experts`` active experts, S·G = ``shared`` of them shared, at given widths of all and active ones."""
+    layers, heads, hidden, expert = dimensions
+    width = round(active * expert / experts)
+    whole = shared == int(round(shared, 6))
+    mixture = dict(
+        num_experts=round(everything * experts / active - shared),
+        top_k=round(experts - shared),
+        expert_hidden=width,
+        num_shared_experts=round(shared) if whole else 1,
+        shared_hidden=0 if whole else round(shared * active * expert / experts),
+    )
+    attention = dict(num_heads=heads, num_kv_heads=heads, head_dim=head_dim)
+    return dict(vocab_size=vocabulary, model_dim=hidden, num_layers=layers) | attention | mixture
+
+
+def flags(row):
+    """What a reader must know of a row of Table 6."""
+    dimensions, _, active = widths(row)
+    total = round(row.total / 1e6)
+    if TOTALS[total][0] in INFERRED:
+        yield "layers and widths are not printed; these give the printed N and N_a"
+    if row.experts % 1:
+        yield "G = 2.5 and S = 0.2 are two routed experts and half a shared one, built as one of half the width"
+    if row.shared > 0.7:
+        yield "S = 0.8 is above the stated range to 0.7"
+    if (active * dimensions[3] / row.experts) % 1:
+        yield "d_expert is rounded to a whole number"
+    if row.index == 419:
+        yield "row 419 prints the D of row 413; its 20B is trained"
+
+
+def recipe(budgets: list[float], **changes) -> dict:
+    """Table 1's hyperparameters, and Section 3's schedule."""
+    return (
+        dict(
+            budgets_tokens=[int(budget) for budget in budgets],
+            batch_tokens=BATCH,
+            data=dict(source="", sequence_length=2048, validation_tokens=2**23),
+            optimizer=dict(
+                learning_rate=3e-4,
+                warmup_tokens=500 * BATCH,
+                decay_share=0.1,
+                decay_shape="cosine",
+                final_share=0.0,
+                beta1=0.9,
+                beta2=0.95,
+                epsilon=1e-8,
+                weight_decay=0.1,
+                clip_norm=1.0,
+            ),
+            initialisation=dict(std=0.006),
+            checkpoint_tokens=500 * BATCH,
+        )
+        | changes
+    )
+
+
+def tiny(config: ConfigDict) -> ConfigDict:
+    """The groups G, S, N_a and N around one model, in minutes on two cores."""
+    small = {size: (2, size // 16, size, size // 2) for size in (32, 64, 96)}
+    cells = [(32, 9, 5, 5, 1), (64, 9, 5, 5, 1), (96, 9, 5, 5, 1)]
+    cells += [(64, 9, 5, 10, 2), (64, 9, 5, 5, 0), (64, 9, 5, 5, 2), (64, 17, 5, 5, 1), (64, 9, 2.5, 5, 1)]
+    config.models = {
+        f"d{size}-all{total}-active{active:g}-G{experts}-S{100 * shared // experts}".replace(".", "_"): model(
+            small[size], total, active, experts, shared, vocabulary=257, head_dim=16
+        )
+        for size, total, active, experts, shared in cells
+    }
+    small_recipe = recipe(
+        [131_072, 262_144, 524_288],
+        batch_tokens=4_096,
+        data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
+        initialisation=dict(std=0.0),
+        checkpoint_tokens=131_072,
+    )
+    small_recipe["optimizer"] |= dict(learning_rate=6e-3, warmup_tokens=32_768)
+    config.recipe = small_recipe
+    config.analysis = dict(laws=["chinchilla", "effective_params"], resamples=40, decision_flops=1e13)
+    return config
