@@ -18,12 +18,13 @@ MAY_IMPORT = {
     "weights": {"weights", "model", "routing"} | BASE,
     "huggingface": {"huggingface", "weights", "model", "routing"} | BASE,
     "fit": {"fit", "laws"} | BASE,
+    "design": {"design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws"} | BASE,
     "study": {"study", "train", "data", "fit", "laws", "model"} | BASE,
-    "report": {"report", "study", "train", "fit", "laws"} | BASE,
+    "report": {"report", "study", "train", "fit", "design", "laws"} | BASE,
     "reproduce": {"reproduce", "fit", "model", "laws"} | BASE,
-    "cli": {"cli", "report", "reproduce", "study", "train", "huggingface", "weights", "data"}
+    "cli": {"cli", "report", "reproduce", "study", "train", "huggingface", "weights", "data", "design"}
     | {"fit", "model", "routing", "laws"}
     | BASE,
     "__main__": {"cli"} | BASE,
