@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_here(arguments.words, arguments.processes)
     _stay_on(arguments.core)
     _die_with(arguments.parent)
+    _silence_writers()
     from moejax.train.allocator import keep_memory
 
     keep_memory()
@@ -204,6 +205,21 @@ def _print(rows) -> None:
             f"{row['tokens_per_second']:,.0f}",
         )
     Console().print(table)
+
+
+def _silence_writers() -> None:
+    """What goes wrong in the threads that write checkpoints reaches us as an exception, and is said in a sentence."""
+    from absl import logging
+
+    logging.set_verbosity(logging.FATAL)
+    otherwise = sys.unraisablehook
+
+    def hook(unraisable) -> None:
+        # Writes that were still under way when another failed.
+        if "Event loop is closed" not in str(unraisable.exc_value):
+            otherwise(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _stay_on(core: int | None) -> None:

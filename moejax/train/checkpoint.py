@@ -148,7 +148,9 @@ class Checkpoints:
             yield
         # What a full disk raises in Orbax depends on which of its writers meets it.
         except Exception as error:
-            why = " ".join(str(error).split())[:300] or type(error).__name__
+            why = " ".join(str(error).split()) or type(error).__name__
+            # The operating system's own words come last.
+            why = why if len(why) < 200 else f"…{why[-200:]}"
             raise ValueError(
                 f"A checkpoint cannot be written to {self._folder} ({why}). What was saved before it is whole: make "
                 f"room, or mend the disk, and the same command goes on from there."

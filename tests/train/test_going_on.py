@@ -1,0 +1,79 @@
+"""A training goes on with more budgets, on another mesh, after a full disk: to the numbers it would have had."""
+
+import dataclasses
+import resource
+import shutil
+import time
+
+import pytest
+from command import assert_same_training, logged, run, start, write_config
+
+from moejax.train.checkpoint import Checkpoints
+from moejax.train.loop import train
+from moejax.train.mesh import MeshShape
+
+
+def with_recipe(training, **changes):
+    return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, **changes))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Trainings by their budgets, each once."""
+    found = {}
+
+    def find(training, budgets):
+        if budgets not in found:
+            folder = tmp_path_factory.mktemp("whole") / "out"
+            found[budgets] = (train(with_recipe(training, budgets_tokens=budgets), folder), folder)
+        return found[budgets]
+
+    return find
+
+
+@pytest.fixture
+def eight(training):
+    return with_recipe(training, mesh=MeshShape(data=8))
+
+
+def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_them(eight, trained, tmp_path):
+    """One longer, for which the trunk grows, and one shorter, whose branch begins where no checkpoint was kept."""
+    shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
+    wanted, said = (3072, 4096, 6144), []
+    longer = with_recipe(eight, budgets_tokens=wanted)
+    with pytest.raises(ValueError, match=r"recipe.budgets_tokens was \[4096\], is \[3072, 4096, 6144\]"):
+        train(longer, tmp_path / "out")
+    rows = train(longer, tmp_path / "out", accept_changes=True, say=said.append)
+    expected, _ = trained(eight, wanted)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
+    assert rows[0]["fingerprint"].startswith(f"{longer.fingerprint()}-changed-")
+    assert any("steps from 4 on are taken once more" in text or "steps from 6 on" in text for text in said), said
+
+
+def test_another_mesh_goes_on_unasked(eight, trained, tmp_path):
+    shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
+    (tmp_path / "out" / "branch-4096.json").unlink()
+    other = with_recipe(eight, mesh=MeshShape(data=2, expert=2, tensor=2))
+    (row,) = train(other, tmp_path / "out")
+    assert row["loss"] == pytest.approx(trained(eight, (4096,))[0][0]["loss"], abs=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit the files of another process")
+def test_a_full_disk_stops_a_training_cleanly_and_it_goes_on_when_there_is_room(tmp_path):
+    config, cache, out = write_config(tmp_path), tmp_path / "cache", tmp_path / "out"
+    assert run(cache, f"--config={config}", "--out", tmp_path / "whole").returncode == 0
+    process = start(cache, f"--config={config}", "--out", out)
+    while not list(out.glob("checkpoints/trunk/*/manifest.json")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    # No file may grow beyond this from now on, as if the disk were full.
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2, said
+    assert "cannot be written to" in said
+    assert "Traceback" not in said
+    with Checkpoints(out / "checkpoints" / "trunk") as saves:
+        assert saves.newest() is not None
+    assert logged(out)
+    assert run(cache, "--out", out).returncode == 0
+    assert_same_training(out, tmp_path / "whole")
