@@ -12,6 +12,7 @@ COMMANDS = {
     "fit": "fit a law to a table of runs",
     "compare": "which law to trust for a table of runs",
     "report": "write the report of a study's folder",
+    "design": "from a budget to an architecture: sizes, shape and tokens, and what limits are worth",
     "predict": "loss that published laws predict for a model",
     "count": "parameters, FLOPs and memory of a model, by part and by convention",
     "laws": "the laws, their papers and constants",

@@ -1,0 +1,194 @@
+"""``moejax design``: from a law and a budget to an architecture, with what every limit is worth."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from moejax.cli import given_architecture
+from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
+from moejax.cli.run_table_options import add_table_arguments
+
+NAME = "design"
+HELP = "Choose what to train for a budget: sizes, shape, tokens; with what every limit is worth and how flat it is."
+EXAMPLE = """\
+moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
+moejax design --law all --flops 1e24 --params-total 1T
+moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
+moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
+moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
+moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper, or a file of `moejax fit --out`"
+    )
+    parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
+    parser.add_argument(
+        "--minimise",
+        default="loss",
+        metavar="WHAT",
+        help="%(default)s, or with --target-loss: flops, lifetime_flops, …",
+    )
+    add_limit_arguments(parser)
+    shape = parser.add_argument_group("the shape", "what the law does not read stays as in --arch or --config")
+    given_architecture.add_arguments(parser, required=False)
+    shape.add_argument("--shape", action="store_true", help="choose shapes, counted exactly, from the start")
+    around = parser.add_argument_group("around the optimum")
+    around.add_argument("--within", type=float, default=0.001, metavar="NATS", help="of the flat region (%(default)s)")
+    around.add_argument("--sweep", metavar="NAME=LOW:HIGH", help="the frontier along a limit, with a figure in --out")
+    around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
+    around.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples of it")
+    around.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decide and print."""
+    from moejax.cli import design_text
+
+    _check(arguments)
+    if arguments.law == "all":
+        plain, text = _all_laws(arguments)
+    elif arguments.sweep:
+        plain, text = _sweep(arguments)
+    else:
+        plain, text = _one_law(arguments)
+    if arguments.out:
+        from moejax.cli.out_folder import out_folder
+        from moejax.folder import write_json
+
+        with out_folder(arguments.out):
+            write_json(arguments.out / "design.json", plain)
+        print(
+            f"Wrote {', '.join(sorted(p.name for p in arguments.out.iterdir()))} to {arguments.out}.", file=sys.stderr
+        )
+    if arguments.json:
+        print(json.dumps(plain, indent=2))
+    else:
+        design_text.show(text)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.within > 0:
+        raise ValueError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
+    if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
+        raise ValueError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise ValueError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+
+
+def _problem(arguments: argparse.Namespace, law: Any, limits: Any, *, shape: bool = False) -> Any:
+    from moejax.design.decide import of_shapes
+    from moejax.design.problem import of_sizes
+
+    problem = of_sizes(law, limits, goal=arguments.minimise, setting=setting_of(arguments))
+    return of_shapes(problem, _like(arguments)) if shape else problem
+
+
+def _like(arguments: argparse.Namespace) -> Any:
+    found = given_architecture.given(arguments)
+    return None if found is None else found[1]
+
+
+def _law(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
+    """Name, law, and what was published or fitted."""
+    from moejax.laws import PUBLISHED
+    from moejax.laws.door import law_name, published
+
+    if Path(arguments.law).suffix == ".json":
+        from moejax.fit.fit_result import load
+
+        result = load(arguments.law)
+        for sentence in result.warnings:
+            print(f"! {sentence}", file=sys.stderr)
+        return type(result.law).__name__, result.law, result
+    name, constants = law_name(arguments.law), arguments.constants
+    if constants is None:
+        constants = next((key for key in PUBLISHED[name] if key.startswith(arguments.law.lower())), None)
+    known = published(name, constants)
+    return f"{name} ({known.source})", known.law, known
+
+
+def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    from moejax.cli import design_text
+    from moejax.design.decide import decide
+    from moejax.laws.published import Published
+
+    name, law, known = _law(arguments)
+    problem = _problem(arguments, law, limits_of(arguments), shape=arguments.shape)
+    known_set = known if isinstance(known, Published) else None
+    decision = decide(problem, like=_like(arguments), within=arguments.within, known=known_set)
+    intervals = _intervals(arguments, known, decision.optimum) if arguments.runs else {}
+    if arguments.out and decision.built is not None:
+        from moejax.cli.out_folder import out_folder
+        from moejax.design.config_text import config_text
+        from moejax.folder import whole
+
+        says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.limits))}."
+        sequence = decision.optimum.problem.setting.sequence_length
+        text = config_text(decision.built, "designed", says, sequence)
+        with out_folder(arguments.out), whole(arguments.out / "config.py") as partial:
+            partial.write_text(text)
+    return design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
+
+
+def _intervals(arguments: argparse.Namespace, result: Any, optimum: Any) -> dict[str, Any]:
+    """The interval of every coordinate and of the goal over fits to resamples."""
+    from moejax.cli.run_table_options import read_table
+    from moejax.design.sensitivity import under_laws
+    from moejax.fit.bootstrap import bootstrap, check_level, interval
+    from moejax.fit.fit_result import FitResult
+
+    if not isinstance(result, FitResult):
+        raise ValueError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+    level = check_level(arguments.level)
+    read = read_table(arguments, type(result.law).inputs)
+    resampled = bootstrap(result, read.runs, arguments.bootstrap)
+    found = under_laws(optimum, resampled.laws)
+    names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.undecided]
+    goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
+    nan = float("nan")
+    return {
+        name: interval([nan if one is None else one.values[name] for one in found], level) for name in [*names, goal]
+    }
+
+
+def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    from moejax.cli import design_text
+    from moejax.design.decide import side_by_side
+    from moejax.laws import LAWS, PUBLISHED
+
+    first = {name: next(iter(PUBLISHED[name].values())).law for name in LAWS if PUBLISHED[name]}
+    judged = {name: law for name, law in first.items() if "loss" in law.outputs}
+    limits = limits_of(arguments)
+    found = side_by_side(judged, limits, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
+    if all(isinstance(one, str) for one in found.values()):
+        raise ValueError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
+    return design_text.plain_laws(found), design_text.text_laws(found, limits)
+
+
+def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    from moejax.cli import design_text
+    from moejax.cli.design_limits import range_of
+    from moejax.design.frontier import frontier
+
+    name, low, high = range_of(arguments.sweep, "--sweep")
+    label, law, _ = _law(arguments)
+    others = [limit for limit in limits_of(arguments, least=0) if limit.name != name]
+    rows = frontier(_problem(arguments, law, others, shape=arguments.shape), name, low, high)
+    if arguments.out:
+        from moejax.cli.out_folder import out_folder
+        from moejax.report.frontier import draw
+
+        with out_folder(arguments.out):
+            draw(rows, name, label, arguments.out / "frontier.png")
+    return design_text.plain_sweep(label, name, rows), design_text.text_sweep(label, name, rows)

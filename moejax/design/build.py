@@ -1,0 +1,164 @@
+"""From a shape in real numbers to one that can be built: whole numbers, multiples that hardware likes, exact counts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.design.coordinates import Candidate
+from moejax.design.measures import MEASURES
+from moejax.design.problem import Limit, Optimum, Problem
+from moejax.design.shapes import SCALED, Shapes
+from moejax.laws.accounting import design_of
+from moejax.laws.door import Prediction, predict
+
+MULTIPLES = {
+    "model_dim": 128,
+    "num_layers": 1,
+    "num_experts": 8,
+    "top_k": 1,
+    "expert_hidden": 128,
+    "num_shared_experts": 1,
+    "shared_hidden": 128,
+    "dense_hidden": 128,
+}
+"""What every number of a shape is a multiple of, where it is large enough: tiles of matrix units, experts of a mesh."""
+HELD = 0.05
+"""Share by which whole numbers may miss what is held equal, or a lower limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """An architecture trained as long as the limits let it."""
+
+    architecture: Architecture
+    tokens: float
+    measures: Mapping[str, float]
+    prediction: Prediction
+    broken: tuple[str, ...]
+    """Limits that it does not keep however few its tokens."""
+
+    def goal(self, problem: Problem) -> float:
+        """What the problem minimises: to compare, not to read."""
+        if problem.goal != "loss":
+            return self.measures[problem.goal]
+        return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)
+
+
+def spend(problem: Problem, architecture: Architecture, published: Any = None) -> Built | None:
+    """An architecture with all the tokens that a problem's limits leave it, or as few as reach the loss it asks.
+
+    None if no limit ends its tokens, or if it never reaches the loss. ``published`` is a set of constants of the
+    problem's law whose fitted range is to be held against.
+    """
+    limits = problem.together()
+    if "loss" in limits:
+        tokens = _tokens_for_loss(problem, architecture, limits["loss"].high)
+    else:
+        tokens = min((_tokens_within(problem, architecture, limit) for limit in limits.values()), default=math.inf)
+    if not math.isfinite(tokens):
+        return None
+    measures = measured(problem, architecture, tokens)
+    broken = [str(limit) for limit in limits.values() if limit.name in measures and not _kept(limit, measures)]
+    design = design_of(architecture, tokens, problem.setting.sequence_length)
+    return Built(
+        architecture=architecture,
+        tokens=tokens,
+        measures=measures,
+        prediction=predict(published or problem.law, design),
+        broken=tuple(broken),
+    )
+
+
+def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
+    """Every measure, and the numbers of the shape."""
+    sequence = problem.setting.sequence_length
+    candidate = Candidate(architecture=architecture, design=design_of(architecture, tokens, sequence))
+    found = {name: measure.of(candidate, problem.setting) for name, measure in MEASURES.items()}
+    shape = {name: getattr(architecture, name) for name in MULTIPLES}
+    return {name: float(value) for name, value in {**found, **shape}.items() if value is not None}
+
+
+def build(optimum: Optimum, published: Any = None) -> Built | None:
+    """The best of the whole-numbered shapes around an optimum of shapes, each trained as long as the limits let it."""
+    problem = optimum.problem
+    assert isinstance(problem.space, Shapes), "only shapes are built"
+    like = problem.space.like
+    for steps in ((0, 1), (-1, 0), (-2, -1)):
+        found = []
+        for shape in _rounded(optimum.values, [c.name for c in problem.space.coordinates], steps):
+            architecture = whole(like, shape)
+            if architecture.top_k > architecture.num_experts:
+                continue
+            built = spend(problem, architecture, published)
+            if built is not None and not built.broken and built.tokens >= 1:
+                found.append(built)
+        if found:
+            return min(found, key=lambda one: one.goal(problem))
+    return None
+
+
+def whole(like: Architecture, shape: Mapping[str, int]) -> Architecture:
+    """An architecture like another, of a whole-numbered shape, with whole numbers of heads."""
+    wider = shape["model_dim"] / like.model_dim
+    key_heads = max(1, round(like.num_kv_heads * wider))
+    scaled = {name: _near(getattr(like, name) * wider, name) for name in SCALED if getattr(like, name)}
+    heads = {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}
+    changed = like.replace(**{**scaled, **heads, **shape})
+    return changed.replace(shared_expert_gate=like.shared_expert_gate and changed.num_shared_experts > 0)
+
+
+def _near(value: float, name: str) -> int:
+    multiple = _multiple(value, MULTIPLES.get(name, 1))
+    return max(1, round(value / multiple)) * multiple
+
+
+def _rounded(values: Mapping[str, float], names: Sequence[str], steps: Sequence[int]) -> Iterator[dict[str, int]]:
+    """Shapes of whole multiples near the values."""
+    choices = {}
+    for name in names:
+        if name in MULTIPLES:
+            multiple, least = _multiple(values[name], MULTIPLES[name]), 0 if name == "num_shared_experts" else 1
+            below = math.floor(values[name] / multiple + 1e-9)
+            choices[name] = sorted({max(least, below + step) * multiple for step in steps})
+    for numbers in itertools.product(*choices.values()):
+        yield dict(zip(choices, numbers, strict=True))
+
+
+def _multiple(value: float, largest: int) -> int:
+    """The largest power of two, up to ``largest``, that rounds a value by at most a sixteenth."""
+    multiple = largest
+    while multiple > 1 and multiple > value / 8:
+        multiple //= 2
+    return multiple
+
+
+def _tokens_within(problem: Problem, architecture: Architecture, limit: Limit) -> float:
+    """The most tokens that a limit lets an architecture have: every measure is a straight line in tokens."""
+    one = 1e12
+    none, some = (measured(problem, architecture, tokens).get(limit.name, 0.0) for tokens in (0.0, one))
+    slope = (some - none) / one
+    return (limit.high - none) / slope if slope > 0 else math.inf
+
+
+def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) -> float:
+    def reached(log_tokens: float) -> float:
+        return predict(problem.law, design_of(architecture, math.exp(log_tokens))).loss - loss
+
+    low, high = math.log(1e3), math.log(1e22)
+    if reached(high) > 0:
+        return math.inf
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reached(middle) > 0 else (low, middle)
+    return math.exp(high)
+
+
+def _kept(limit: Limit, measures: Mapping[str, float]) -> bool:
+    value, equal = measures[limit.name], limit.low == limit.high
+    above = limit.high * (1 + (HELD if equal else 1e-9))
+    return limit.low * (1 - HELD) <= value <= above

@@ -1,0 +1,171 @@
+"""What is chosen, as coordinates of a search, and the sizes that a law reads as functions of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+
+from moejax.architecture import Architecture
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinate:
+    """One number that is chosen."""
+
+    name: str
+    meaning: str
+    low: float
+    high: float
+    """Where the search ends. An optimum there is no optimum: the law falls for ever."""
+    least: bool = False
+    """Whether ``low`` is the least that can be, as one expert is, and not an end of the search."""
+    starts: tuple[float, float]
+    """Between which the starts lie."""
+    linear: bool = False
+    """Searched as it is, because it may be 0, and not by its logarithm."""
+
+    def scaled(self, value: float) -> float:
+        """The coordinate as it is searched."""
+        return value if self.linear else math.log(value) if value > 0 else -math.inf
+
+    def plain(self, scaled: Any) -> Any:
+        """The inverse of ``scaled``."""
+        return scaled if self.linear else jnp.exp(scaled)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What a choice of coordinates makes."""
+
+    design: Design
+    architecture: Architecture | None = None
+    """None where only sizes are chosen."""
+
+
+@runtime_checkable
+class Space(Protocol):
+    """A way to choose; hashable, so that equal spaces share a compiled program."""
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """What is chosen."""
+        ...
+
+    @property
+    def at_least(self) -> Mapping[str, float]:
+        """Measures below which nothing can be."""
+        ...
+
+    def candidate(self, values: Mapping[str, Any]) -> Candidate:
+        """What the plain values of all coordinates make."""
+        ...
+
+
+PARAMS_ACTIVE = Coordinate(
+    name="params_active",
+    meaning="parameters that serve one token",
+    low=1e3,
+    high=1e17,
+    starts=(1e7, 1e12),
+)
+EXPANSION = Coordinate(
+    name="expansion",
+    meaning="total over active parameters",
+    low=1.0,
+    high=1e4,
+    least=True,
+    starts=(1.5, 30.0),
+)
+EXPERT_EXPANSION = Coordinate(
+    name="expert_expansion",
+    meaning="routed experts per routed expert that serves a token",
+    low=1.0,
+    high=1e4,
+    least=True,
+    starts=(1.5, 30.0),
+)
+ACTIVE_EXPERTS = Coordinate(
+    name="active_experts",
+    meaning="routed and shared experts that serve a token",
+    low=1.0,
+    high=1e4,
+    least=True,
+    starts=(2.0, 20.0),
+)
+SHARED_SHARE = Coordinate(
+    name="shared_share",
+    meaning="shared experts as a share of those that serve a token",
+    low=0.0,
+    high=0.99,
+    least=True,
+    starts=(0.05, 0.6),
+    linear=True,
+)
+GRANULARITY = Coordinate(
+    name="granularity",
+    meaning="twice the model's width over an expert's",
+    low=1e-2,
+    high=1e5,
+    starts=(1.0, 20.0),
+)
+TOKENS = Coordinate(name="tokens", meaning="training tokens", low=1e4, high=1e22, starts=(1e9, 1e14))
+FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e35, starts=(1e19, 1e24))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes alone, as far as a law reads them: what is chosen follows from the law's ``inputs``.
+
+    Training takes 6 FLOPs per active parameter and token. Where a law reads the number of experts, all parameters are
+    taken to be experts (``active_params.Proportional``): total over active parameters is routed experts over those
+    that serve a token. Embeddings are not told apart.
+    """
+
+    inputs: tuple[str, ...]
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """In the order of a budget: sizes, experts, tokens."""
+        reads = set(self.inputs)
+        sizes, experts = bool(reads & {"params_active", "params_total"}), "num_experts" in reads
+        chosen = {
+            PARAMS_ACTIVE: sizes,
+            EXPANSION: "params_total" in reads and not experts,
+            EXPERT_EXPANSION: experts,
+            ACTIVE_EXPERTS: {"top_k", "num_shared_experts"} <= reads and not experts,
+            SHARED_SHARE: {"top_k", "num_shared_experts"} <= reads and not experts,
+            GRANULARITY: {"model_dim", "expert_hidden"} <= reads,
+            TOKENS: sizes,
+            FLOPS: "flops" in reads and not sizes,
+        }
+        return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
+
+    @property
+    def at_least(self) -> Mapping[str, float]:
+        """Nothing: coordinates have their own ends."""
+        return {}
+
+    def candidate(self, values: Mapping[str, Any]) -> Candidate:
+        """A design of the sizes; what no coordinate decides stays None, or 1 expert of 1."""
+        active, tokens = values.get("params_active"), values.get("tokens")
+        expansion = values.get("expansion", values.get("expert_expansion", 1.0))
+        experts, share = values.get("active_experts", 1.0), values.get("shared_share", 0.0)
+        return Candidate(
+            design=Design(
+                params_active=active,
+                params_total=None if active is None else active * expansion,
+                tokens=tokens,
+                flops=values.get("flops") if active is None else FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"],
+                top_k=experts * (1 - share),
+                num_shared_experts=experts * share,
+                num_experts=experts * (1 - share) * values.get("expert_expansion", 1.0),
+                model_dim=values.get("granularity", 1.0),
+                expert_hidden=2.0,
+            )
+        )

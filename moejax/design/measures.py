@@ -1,0 +1,117 @@
+"""What can be limited, held or minimised: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.design.coordinates import Candidate
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.conventions import FLOPS
+from moejax.laws.memory import kv_cache_bytes, training_memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the measures are taken under."""
+
+    convention: str = "exact"
+    """A key of ``conventions.FLOPS``, for architectures; sizes are counted 6·N_a·D."""
+    sequence_length: int = 4096
+    context: int = 32_768
+    """Tokens whose keys and values are kept when serving."""
+    memory_tokens: int = 0
+    """Tokens whose activations are held at once by all chips together, layers computed again; 0 for none."""
+    bytes_per_param: float = 16.0
+    """Parameters, gradients and AdamW's moments in float32."""
+    served_tokens: float = 0.0
+    """Tokens that the model will serve in its life."""
+    chip_flops: float = 989e12
+    """FLOPs per second of a chip at its peak; the default is an H100's, dense bfloat16 (NVIDIA's data sheet)."""
+    mfu: float = 0.4
+    """Share of the peak that training reaches."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A positive number that a candidate has."""
+
+    meaning: str
+    unit: str
+    of: Callable[[Candidate, Setting], Any]
+    """None where the candidate does not say."""
+
+
+def training_flops(candidate: Candidate, setting: Setting) -> Any:
+    """Training FLOPs under the setting's convention."""
+    if candidate.architecture is None:
+        return candidate.design.flops
+    per_token = FLOPS[setting.convention].per_token(candidate.architecture, setting.sequence_length)
+    return per_token * candidate.design.tokens
+
+
+def inference_flops(candidate: Candidate, setting: Setting) -> Any:
+    """FLOPs of serving one token."""
+    if candidate.architecture is not None:
+        return flops_per_token(candidate.architecture, setting.sequence_length).forward
+    active = candidate.design.params_active
+    return None if active is None else FLOPS_PER_PARAM_AND_TOKEN / 3 * active
+
+
+def lifetime_flops(candidate: Candidate, setting: Setting) -> Any:
+    """Training and all serving."""
+    training, serving = training_flops(candidate, setting), inference_flops(candidate, setting)
+    return None if training is None or serving is None else training + setting.served_tokens * serving
+
+
+def memory_bytes(candidate: Candidate, setting: Setting) -> Any:
+    """Bytes of a training step on all chips together."""
+    if candidate.architecture is None:
+        total = candidate.design.params_total
+        return None if total is None else setting.bytes_per_param * total
+    return training_memory(
+        candidate.architecture,
+        setting.memory_tokens,
+        param_bytes=setting.bytes_per_param,
+        gradient_bytes=0,
+        optimizer_bytes=0,
+        recompute=True,
+    ).total
+
+
+def kv_bytes(candidate: Candidate, setting: Setting) -> Any:
+    """Bytes of keys and values of one sequence."""
+    return None if candidate.architecture is None else kv_cache_bytes(candidate.architecture, setting.context)
+
+
+def chip_hours(candidate: Candidate, setting: Setting) -> Any:
+    """Hours of one chip that training takes."""
+    flops = training_flops(candidate, setting)
+    return None if flops is None else flops / (setting.chip_flops * setting.mfu * 3600)
+
+
+def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, Setting], Any]:
+    """A property of an architecture's design; where only sizes are chosen it is a coordinate, or nobody knows it."""
+    return lambda candidate, _: None if candidate.architecture is None else read(candidate.design)
+
+
+MEASURES: dict[str, Measure] = {
+    "flops": Measure("training FLOPs", "FLOPs", training_flops),
+    "params_total": Measure("all parameters", "parameters", lambda c, _: c.design.params_total),
+    "params_active": Measure("parameters that serve a token", "parameters", lambda c, _: c.design.params_active),
+    "tokens": Measure("training tokens", "tokens", lambda c, _: c.design.tokens),
+    "inference_flops": Measure("FLOPs of serving one token", "FLOPs", inference_flops),
+    "lifetime_flops": Measure("FLOPs of training and of serving", "FLOPs", lifetime_flops),
+    "memory_bytes": Measure("bytes of a training step on all chips", "bytes", memory_bytes),
+    "kv_bytes": Measure("bytes of keys and values of one sequence", "bytes", kv_bytes),
+    "chip_hours": Measure("hours of one chip that training takes", "chip-hours", chip_hours),
+    "expansion": Measure("total over active parameters", "", _of_shape(lambda d: d.expansion)),
+    "expert_expansion": Measure(
+        "routed experts per one that serves a token", "", _of_shape(lambda d: d.expert_expansion)
+    ),
+    "active_experts": Measure("experts that serve a token", "", _of_shape(lambda d: d.active_experts)),
+    "granularity": Measure("twice the model's width over an expert's", "", _of_shape(lambda d: d.granularity)),
+}
+"""Every measure by its name; all of them grow with tokens by a straight line, or not at all."""

@@ -1,0 +1,36 @@
+"""The figure of a frontier: loss and sizes of the best designs against a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from moejax.design.frontier import Point
+from moejax.report.figures.style import RC
+
+SIZES = ("params_total", "params_active", "tokens")
+
+
+def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
+    """Write the figure; the dense model of the same budget is dashed."""
+    with rc_context(RC):
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for kind, style in (("best", "o-"), ("dense", "s--")):
+            known: list[tuple[float, Any]] = [(p.budget, found) for p in points if (found := getattr(p, kind))]
+            if known:
+                budgets = [budget for budget, _ in known]
+                left.plot(budgets, [one.values[one.problem.program.output] for _, one in known], style, label=kind)
+                for size in SIZES if kind == "best" else ():
+                    if size in known[0][1].values:
+                        right.plot(budgets, [one.values[size] for _, one in known], style, label=size.replace("_", " "))
+        left.set(xscale="log", xlabel=name.replace("_", " "), ylabel="loss, nats per token", title=law.split(" (")[0])
+        right.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), title="the best designs")
+        for axes in (left, right):
+            if axes.get_legend_handles_labels()[0]:
+                axes.legend()
+        figure.savefig(path, dpi=150)

@@ -1,0 +1,115 @@
+"""Limits: what they are worth, what is wrong with them, and what surrounds an optimum."""
+
+import math
+
+import pytest
+
+from moejax.design.build import build, spend
+from moejax.design.decide import of_shapes
+from moejax.design.measures import MEASURES, Setting
+from moejax.design.problem import Limit, of_sizes, optimise
+from moejax.design.sensitivity import along, flat_region, prices
+from moejax.design.shapes import Shapes
+from moejax.laws import PUBLISHED
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.chinchilla import HOFFMANN_2022, frontier
+from moejax.laws.design import Design
+from moejax.laws.five_factor import ZHAO_2025
+
+BUDGET = (Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12))
+
+
+@pytest.fixture(scope="module")
+def zhao():
+    return optimise(of_sizes(ZHAO_2025, BUDGET))
+
+
+@pytest.fixture(scope="module")
+def shaped():
+    return optimise(of_shapes(of_sizes(ZHAO_2025, (*BUDGET, Limit(name="kv_bytes", high=8e9)))))
+
+
+def test_a_shadow_price_is_the_change_upon_solving_again(zhao):
+    found = prices(zhao)
+    assert {price.limit.name for price in found} == {"flops", "params_total"}
+    for price in found:
+        assert price.multiplier < 0
+        assert price.resolved == pytest.approx(price.multiplier, rel=1e-3)
+
+
+def test_the_price_of_a_dense_budget_is_the_slope_of_its_frontier():
+    found = optimise(of_sizes(HOFFMANN_2022, [Limit(name="flops", high=1e22)]))
+    law = frontier(HOFFMANN_2022)
+    slope = law.exponent * (law(Design(flops=1e22)) - law.irreducible)
+    assert prices(found)[0].multiplier == pytest.approx(float(slope), rel=1e-6)
+
+
+def test_the_loss_rises_by_what_was_allowed_at_the_ends_of_the_flat_region(zhao):
+    experts = next(one for one in flat_region(zhao, 0.001) if one.name == "active_experts")
+    assert experts.low < experts.best < experts.high
+    for end in (experts.low, experts.high):
+        held = Limit(name="active_experts", low=end, high=end)
+        risen = optimise(of_sizes(ZHAO_2025, (*BUDGET, held))).values["loss"] - zhao.values["loss"]
+        assert risen == pytest.approx(0.001, rel=1e-4)
+
+
+def test_a_frontier_falls_with_the_budget(zhao):
+    losses = [one.values["loss"] for one in along(zhao, "flops", [1e22, 1e23, 1e24, 1e25]) if one]
+    assert len(losses) == 4
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("limits", "goal", "says"),
+    [
+        ((Limit(name="flop", high=1e24),), "loss", "did you mean flops"),
+        ((Limit(name="flops", high=-1.0),), "loss", "no limit of a positive number"),
+        ((Limit(name="tokens", low=2e12), Limit(name="tokens", high=1e12)), "loss", "at least 2e.12 and at most 1e.12"),
+        ((Limit(name="kv_bytes", high=1e9),), "loss", "Choose a shape"),
+        ((Limit(name="flops", high=1e20), Limit(name="loss", high=1.83)), "loss", "cannot all hold.*flops.*loss"),
+        ((Limit(name="params_total", high=1e12),), "loss", "still falls.*tokens"),
+        ((Limit(name="params_total", high=1e12),), "flops", "give the loss it must reach"),
+    ],
+)
+def test_mistakes_are_sentences(limits, goal, says):
+    with pytest.raises(ValueError, match=says):
+        optimise(of_sizes(ZHAO_2025, limits, goal=goal))
+
+
+def test_a_law_that_predicts_no_loss_is_refused():
+    with pytest.raises(ValueError, match="neither a loss nor a leverage"):
+        optimise(of_sizes(next(iter(PUBLISHED["allocation"].values())).law, BUDGET))
+
+
+def test_a_shape_keeps_its_limits_and_so_does_what_is_built(shaped):
+    built = build(shaped)
+    assert built is not None
+    built.architecture.check()
+    for limit in shaped.problem.limits:
+        assert shaped.values[limit.name] <= limit.high * (1 + 1e-6)
+        assert built.measures[limit.name] <= limit.high * (1 + 1e-9)
+    given_up = built.prediction.loss - shaped.values["loss"]
+    assert abs(given_up) < 0.005
+
+
+def test_what_the_law_is_silent_about_keeps_the_proportions_that_were_given(shaped):
+    assert isinstance(shaped.problem.space, Shapes)
+    like = shaped.problem.space.like
+    assert shaped.values["granularity"] == pytest.approx(2 * like.model_dim / like.expert_hidden)
+
+
+def test_a_published_model_spends_the_whole_budget(shaped):
+    spent = spend(of_shapes(of_sizes(ZHAO_2025, BUDGET[:1])), CATALOGUE["glm-4.5"].architecture)
+    assert spent is not None
+    assert spent.measures["flops"] == pytest.approx(1e24)
+
+
+def test_measures_are_straight_lines_in_tokens():
+    problem = of_shapes(of_sizes(ZHAO_2025, BUDGET, setting=Setting(served_tokens=1e13)))
+    from moejax.design.build import measured
+
+    at = [measured(problem, CATALOGUE["glm-4.5"].architecture, tokens) for tokens in (1e12, 2e12, 3e12)]
+    assert set(MEASURES) <= set(at[0])
+    for name in MEASURES:
+        assert at[0][name] + at[2][name] == pytest.approx(2 * at[1][name], rel=1e-12), name
+        assert math.isfinite(at[0][name])
