@@ -1,4 +1,4 @@
-"""Parameters: float32 arrays with a logical name per axis, initialised in the order in which the model makes them."""
+"""Parameters: float32 arrays with a logical name per axis, described when a model is built and drawn from a key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jaxtyping import Array, Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +29,12 @@ class Initialisation:
 
 
 class Maker:
-    """Makes the parameters of a model, each a dict of sizes by logical name, as ``{"embed": 256, "hidden": 512}``."""
+    """Makes the parameters of a model, each a dict of sizes by logical name, as ``{"embed": 256, "hidden": 512}``.
 
-    def __init__(self, rngs: nnx.Rngs, initialisation: Initialisation, num_layers: int):
-        self._rngs = rngs
+    A parameter is described here and drawn later, by ``draw``: its metadata says how it starts.
+    """
+
+    def __init__(self, initialisation: Initialisation, num_layers: int):
         self._initialisation = initialisation
         self._output_scale = 1 / math.sqrt(2 * num_layers) if initialisation.scale_outputs else 1.0
 
@@ -44,16 +48,53 @@ class Maker:
 
     def ones(self, shape: dict[str, int]) -> nnx.Param:
         """The weight of a norm."""
-        return nnx.Param(jnp.ones(tuple(shape.values()), jnp.float32), axes=tuple(shape), inputs=(), is_matrix=False)
+        return _param(shape, (), start=1.0)
 
     def zeros(self, shape: dict[str, int]) -> nnx.Param:
         """A bias."""
-        return nnx.Param(jnp.zeros(tuple(shape.values()), jnp.float32), axes=tuple(shape), inputs=(), is_matrix=False)
+        return _param(shape, (), start=0.0)
 
     def _normal(self, shape: dict[str, int], fan_in: int, scale: float) -> nnx.Param:
         deviation = (self._initialisation.std or 1 / math.sqrt(fan_in)) * scale
-        values = jax.random.truncated_normal(self._rngs.params(), -2.0, 2.0, tuple(shape.values()), jnp.float32)
-        return nnx.Param(values * deviation, axes=tuple(shape), inputs=_inputs(shape, fan_in), is_matrix=True)
+        return _param(shape, _inputs(shape, fan_in), start=0.0, deviation=deviation)
+
+
+def _param(shape: dict[str, int], inputs: tuple[str, ...], *, start: float, deviation: float = 0.0) -> nnx.Param:
+    values = jnp.full(tuple(shape.values()), start, jnp.float32)
+    return nnx.Param(
+        values, axes=tuple(shape), inputs=inputs, is_matrix=deviation > 0, start=start, deviation=deviation
+    )
+
+
+def draw(state: nnx.State, key: Key[Array, ""]) -> Any:
+    """Values of all parameters of an abstract state, as a nested dict: a pure function of their description and key.
+
+    One stream of normal values serves all matrices, as every draw of its own takes a second to compile; models too
+    large to hold the stream beside its parts draw matrix by matrix.
+    """
+    described = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    shapes = [variable.get_value().shape for variable in described]
+    deviations = [variable.get_metadata()["deviation"] for variable in described]
+    sizes = [math.prod(shape) if deviation else 0 for shape, deviation in zip(shapes, deviations, strict=True)]
+    if sum(sizes) <= _ONE_STREAM:
+        parts = jnp.split(_normal_values(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+    else:
+        keys = jax.random.split(key, len(sizes))
+        parts = [_normal_values(k, (size,)) if size else None for k, size in zip(keys, sizes, strict=True)]
+    values = [
+        part.reshape(shape) * deviation if deviation else jnp.full(shape, variable.get_metadata()["start"], jnp.float32)
+        for variable, part, shape, deviation in zip(described, parts, shapes, deviations, strict=True)
+    ]
+    structure = jax.tree.structure(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return nnx.to_pure_dict(jax.tree.unflatten(structure, values))
+
+
+def _normal_values(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
+    return jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
+
+
+_ONE_STREAM = 2**28
+"""Values that are drawn at once: a GiB."""
 
 
 def metadata(state: nnx.State, name: str) -> Any:

@@ -18,7 +18,7 @@ from moejax.model.cache import Cache
 from moejax.model.layers import ACTIVATION, Layer, Passage, PerLayer, run_layers
 from moejax.model.mixture import router_arguments
 from moejax.model.norm import rms_norm
-from moejax.model.parameter import Initialisation, Maker, metadata
+from moejax.model.parameter import Initialisation, Maker, draw, metadata
 from moejax.model.positions import POSITIONS
 from moejax.model.rope import check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
@@ -34,8 +34,8 @@ Params = dict[str, Any]
 class Transformer(nnx.Module):
     """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding."""
 
-    def __init__(self, architecture: Architecture, initialisation: Initialisation, *, rngs: nnx.Rngs):
-        a, make = architecture, Maker(rngs, initialisation, architecture.num_layers)
+    def __init__(self, architecture: Architecture, initialisation: Initialisation):
+        a, make = architecture, Maker(initialisation, architecture.num_layers)
         mixtures = sum(a.has_experts)
         self.embedding = make.matrix({"vocab": a.vocab_size, "embed": a.model_dim}, a.model_dim)
         if mixtures < a.num_layers:
@@ -60,8 +60,7 @@ class Output(NamedTuple):
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
     """Fresh parameters: a pure function of its arguments."""
-    model = Transformer(architecture, initialisation or Initialisation(), rngs=nnx.Rngs(key))
-    return nnx.to_pure_dict(nnx.split(model)[1])
+    return draw(_structure(architecture, initialisation or Initialisation())[1], key)
 
 
 def apply(
@@ -201,6 +200,6 @@ def _changed(a: Architecture) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _structure(architecture: Architecture) -> tuple[Any, Any]:
+def _structure(architecture: Architecture, initialisation: Initialisation | None = None) -> tuple[Any, Any]:
     check(architecture)
-    return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, Initialisation(), rngs=nnx.Rngs(0))))
+    return nnx.split(nnx.eval_shape(lambda: Transformer(architecture, initialisation or Initialisation())))

@@ -1,6 +1,15 @@
 """Small architectures that between them use everything a model can be made of."""
 
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from moejax.architecture import Architecture, RopeScaling
+from moejax.model import transformer
+from moejax.model.runtime import Runtime
 
 MIXTURE = Architecture(
     vocab_size=64,
@@ -82,3 +91,23 @@ KNOWN = {
 
 NOT_CAUSAL = {"expert_choice", "capacity"}
 """Those where a token's output depends on the rest of the batch."""
+
+QUICK = Runtime(scan_layers=True)
+"""Layers that repeat are compiled once."""
+
+forward = jax.jit(transformer.forward, static_argnums=(0, 1))
+
+
+@functools.cache
+def params_of(name, seed=0):
+    """Parameters of a known architecture, drawn without compiling anything, biases and norms too."""
+    draw = np.random.default_rng(seed)
+    shapes, axes = transformer.abstract_params(KNOWN[name]), transformer.param_inputs(KNOWN[name])
+
+    def array(shape, names, inputs):
+        fan_in = math.prod(size for size, name in zip(shape.shape, names, strict=True) if name in inputs)
+        values = draw.normal(size=shape.shape) * (0.7 / math.sqrt(fan_in) if inputs else 0.1)
+        return jnp.asarray(values, jnp.float32)
+
+    names = transformer.param_axes(KNOWN[name])
+    return jax.tree.map(array, shapes, names, axes)

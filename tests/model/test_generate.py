@@ -4,22 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from known_architectures import KNOWN, MIXTURE, NOT_CAUSAL
+from known_architectures import KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forward, params_of
 
 from moejax.model import transformer
 from moejax.model.cache import empty_cache
 from moejax.model.generate import Sampling, draw, generate
-from moejax.model.runtime import Runtime
 
 
 @pytest.mark.parametrize("name", sorted(set(KNOWN) - NOT_CAUSAL - {"dense", "olmoe", "sigmoid", "noisy"}))
 def test_decoding_token_by_token_gives_the_logits_of_the_full_pass(name):
-    a, runtime = KNOWN[name], Runtime(scan_layers=name == "interleaved")
-    params = transformer.init(a, jax.random.key(0))
+    a, params = KNOWN[name], params_of(name)
     tokens = jax.random.randint(jax.random.key(1), (2, 10), 0, 64)
-    expected = jax.jit(transformer.forward, static_argnums=(0, 1))(a, runtime, params, tokens)
-    step = jax.jit(lambda cache, part: transformer.apply(a, runtime, params, part, cache=cache))
-    cache, found = empty_cache(a, runtime, 2, 12), []
+    expected = forward(a, QUICK, params, tokens)
+    step = jax.jit(lambda cache, part: transformer.apply(a, QUICK, params, part, cache=cache))
+    cache, found = empty_cache(a, QUICK, 2, 12), []
     for part in (tokens[:, :8], tokens[:, 8:9], tokens[:, 9:10]):
         output = step(cache, part)
         cache = output.cache
@@ -29,27 +27,27 @@ def test_decoding_token_by_token_gives_the_logits_of_the_full_pass(name):
 
 
 def test_the_greedy_continuation_is_the_likeliest_token_after_each_prefix():
-    params = transformer.init(MIXTURE, jax.random.key(3))
+    params = params_of("mixture", 3)
     prompts = jax.random.randint(jax.random.key(1), (2, 5), 0, 64)
     key = jax.random.key(0)
-    found = generate(MIXTURE, Runtime(), params, prompts, key, tokens=6, sampling=Sampling(temperature=0.0))
+    found = generate(MIXTURE, QUICK, params, prompts, key, tokens=6, sampling=Sampling(temperature=0.0))
     whole = jnp.concatenate([prompts, found], axis=1)
-    likeliest = transformer.forward(MIXTURE, Runtime(), params, whole).argmax(2)
+    likeliest = transformer.forward(MIXTURE, QUICK, params, whole).argmax(2)
     np.testing.assert_array_equal(likeliest[:, 4:-1], found)
 
 
 @pytest.mark.parametrize("name", ["mixture", "alibi", "gpt_oss"])
 def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
     a = KNOWN[name]
-    params = transformer.init(a, jax.random.key(3))
+    params = params_of(name, 3)
     prompt = jax.random.randint(jax.random.key(1), (1, 4), 0, 64)
     greedy, key = Sampling(temperature=0.0), jax.random.key(0)
-    alone = generate(a, Runtime(), params, prompt, key, tokens=5, sampling=greedy)
+    alone = generate(a, QUICK, params, prompt, key, tokens=5, sampling=greedy)
     filled = jnp.concatenate([jnp.zeros((1, 3), jnp.int32), prompt], axis=1)
     longer = jax.random.randint(jax.random.key(2), (1, 7), 0, 64)
     both = generate(
         a,
-        Runtime(),
+        QUICK,
         params,
         jnp.concatenate([filled, longer]),
         key,
@@ -76,9 +74,9 @@ def test_draws_follow_the_probabilities_that_are_left():
 
 
 def test_a_router_that_sees_the_future_cannot_be_sampled():
-    params = transformer.init(KNOWN["expert_choice"], jax.random.key(0))
+    params = params_of("expert_choice")
     with pytest.raises(ValueError, match="train with a token-choice router"):
-        generate(KNOWN["expert_choice"], Runtime(), params, jnp.zeros((1, 2), jnp.int32), jax.random.key(0), tokens=1)
+        generate(KNOWN["expert_choice"], QUICK, params, jnp.zeros((1, 2), jnp.int32), jax.random.key(0), tokens=1)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=-1.0), Sampling(top_p=0.0), Sampling(top_k=-1)])

@@ -1,12 +1,14 @@
 """The transformer: counted twice, causal, and the same function whatever the runtime."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL
+from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forward, params_of
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.laws import accounting
@@ -113,14 +115,10 @@ def test_the_compiler_counts_the_flops_of_the_accounting(architecture):
     assert cost["flops"] / (2 * length) == pytest.approx(expected.forward, rel=0.02)
 
 
-forward = jax.jit(transformer.forward, static_argnums=(0, 1))
-
-
 def run(name, tokens, segments=None):
     """Logits of two rows of 16 tokens; every call of a name has one shape, and is compiled once."""
     segments = jnp.ones((2, 16), jnp.int32) if segments is None else segments
-    params = transformer.init(KNOWN[name], jax.random.key(0))
-    return forward(KNOWN[name], Runtime(), params, tokens, segments=segments)
+    return forward(KNOWN[name], QUICK, params_of(name), tokens, segments=segments)
 
 
 CAUSAL = sorted(set(KNOWN) - NOT_CAUSAL - {"mixture", "olmoe", "sigmoid", "noisy"})
@@ -149,8 +147,7 @@ def test_documents_of_a_row_do_not_see_each_other(name):
 def test_padding_reaches_no_expert_and_no_sum():
     tokens = jax.random.randint(jax.random.key(1), (2, 8), 0, 64)
     real = jnp.arange(8) < jnp.array([[8], [5]])
-    params = transformer.init(MIXTURE, jax.random.key(0))
-    output = transformer.apply(MIXTURE, Runtime(), params, tokens, real=real)
+    output = transformer.apply(MIXTURE, Runtime(), params_of("mixture"), tokens, real=real)
     assert output.routing is not None
     assert output.routing.tokens.tolist() == [13, 13]
     assert output.routing.served.tolist() == [26, 26]
@@ -166,7 +163,8 @@ RUNTIMES = [
 ]
 
 
-def loss_and_gradients(architecture, runtime):
+def loss_and_gradients(name, runtime):
+    architecture = KNOWN[name]
     tokens = jax.random.randint(jax.random.key(1), (4, 16), 0, 64)
     bias = transformer.init_balance_bias(architecture)
     noise = jax.random.key(2)
@@ -176,7 +174,7 @@ def loss_and_gradients(architecture, runtime):
         weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
         return token_costs(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
 
-    return jax.jit(jax.value_and_grad(loss))(transformer.init(architecture, jax.random.key(0)))
+    return jax.jit(jax.value_and_grad(loss))(params_of(name))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +183,7 @@ def reference():
 
     def of(name):
         if name not in found:
-            found[name] = loss_and_gradients(KNOWN[name], Runtime(dispatcher="dense", attention="plain"))
+            found[name] = loss_and_gradients(name, Runtime(dispatcher="dense", attention="plain"))
         return found[name]
 
     return of
@@ -198,12 +196,12 @@ def reference():
 )
 @pytest.mark.parametrize("name", ["mixture", "gpt_oss"])
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
-    same(loss_and_gradients(KNOWN[name], runtime), reference(name))
+    same(loss_and_gradients(name, runtime), reference(name))
 
 
 @pytest.mark.parametrize("name", ["interleaved", "latent", "alibi", "half_turned"])
 def test_a_scan_over_layers_computes_every_architecture(name, reference):
-    same(loss_and_gradients(KNOWN[name], Runtime(scan_layers=True)), reference(name))
+    same(loss_and_gradients(name, Runtime(scan_layers=True)), reference(name))
 
 
 def same(found, expected):
@@ -222,22 +220,22 @@ def test_the_known_architectures_use_every_router_activation_and_switch():
 def test_bfloat16_stays_close_to_float32():
     tokens, segments = jax.random.randint(jax.random.key(1), (2, 16), 0, 64), jnp.ones((2, 16), jnp.int32)
     for name in ("latent", "gpt_oss"):
-        params = transformer.init(KNOWN[name], jax.random.key(0))
-        rounded = forward(KNOWN[name], Runtime(compute_dtype="bfloat16"), params, tokens, segments=segments)
+        rounded = forward(
+            KNOWN[name], replace(QUICK, compute_dtype="bfloat16"), params_of(name), tokens, segments=segments
+        )
         exact = run(name, tokens)
         assert rounded.dtype == jnp.float32
         assert float(jnp.abs(exact - rounded).max()) < 0.2
 
 
 def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
-    params = transformer.init(
-        MIXTURE.replace(model_dim=256), jax.random.key(0), Initialisation(std=0.006, scale_outputs=False)
-    )
+    wide, make = MIXTURE.replace(model_dim=256), jax.jit(transformer.init, static_argnums=(0, 2))
+    params = make(wide, jax.random.key(0), Initialisation(std=0.006, scale_outputs=False))
     layers = params["mixture_layers"]
     # A normal cut at two deviations keeps .88 of them.
     for matrix in (params["embedding"], layers["attention"]["output"], layers["feed_forward"]["gate"]):
         assert float(matrix.std()) == pytest.approx(0.88 * 0.006, rel=0.02)
-    scaled = transformer.init(MIXTURE.replace(model_dim=256), jax.random.key(0), Initialisation(std=0.006))
+    scaled = make(wide, jax.random.key(0), Initialisation(std=0.006))
     ratio = scaled["mixture_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
     assert float(ratio) == pytest.approx(1 / np.sqrt(2 * 3), rel=1e-5)
 
