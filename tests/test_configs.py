@@ -1,18 +1,67 @@
-"""Every config can be built, and its models are counted alike by the accounting and by their own arrays."""
+"""Every config can be built, is counted alike by the accounting and by its own arrays, and agrees with its paper."""
 
+import importlib.util
+import itertools
+import statistics
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from moejax import run_table
 from moejax.cli.config_file import load
 from moejax.laws import accounting
+from moejax.laws.chips import CHIPS
+from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
+from moejax.study.estimate import estimate
 from moejax.study.study import Study
 from moejax.train.training import Training
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 TRAININGS = sorted(CONFIGS.glob("*.py"))
 STUDIES = sorted((CONFIGS / "studies").glob("*.py"))
+
+ARGUMENTS = {
+    "quickstart": ("",),
+    "zhao": ("all", "G", "N", "S", "N_a", "small-G", "validation", "table-1", "tiny"),
+    "tian": (
+        *("main", "table-8", "table-9", "table-10", "table-11", "table-12", "table-14"),
+        *("hyperparameters", "models", "tiny"),
+    ),
+    "abnar": ("grid", "search", "tiny"),
+    "iclr_2026": ("arrangement", "gates", "top-K", "shape", "activation-rate", "tiny"),
+    "chapter_002": ("proxies", "held-out", "pilot", "tiny"),
+}
+"""Arguments of every study's config; a study that is not here fails."""
+CASES = [(name, argument) for name, arguments in ARGUMENTS.items() for argument in arguments]
+WHOLES = {"main", "all"}
+"""Arguments whose models are those of the others."""
+
+
+def path_of(name, argument):
+    return f"{CONFIGS / 'studies' / name}.py" + (f":{argument}" if argument else "")
+
+
+@cache
+def study(name, argument):
+    return load(Study, path_of(name, argument), [])
+
+
+@cache
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, path_of(name, ""))
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def trainings(name, argument):
+    return {training.name: training for training in study(name, argument).trainings()}
 
 
 def counted_alike(architecture):
@@ -27,11 +76,26 @@ def test_a_training_config_is_a_training(path):
     assert counted_alike(training.architecture)
 
 
-@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_study_config_is_a_study(path):
-    study = load(Study, str(path), [])
-    study.check()
-    assert all(counted_alike(architecture) for architecture in study.models.values())
+def test_every_study_is_held_to_its_paper():
+    assert {path.stem for path in STUDIES} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize(("name", "argument"), CASES)
+def test_a_study_config_is_a_study_whose_cost_is_known_before(name, argument):
+    one = study(name, argument)
+    found = estimate(one, CHIPS["h800"], mfu=0.4, price=2.0)
+    assert [row.model for row in found.trainings] == list(one.models)
+    assert found.totals["runs"] == sum(len(row.budgets_tokens) for row in found.trainings) == len(found.runs)
+    assert 0 < found.totals["flops"] <= found.totals["flops_without_shared_trunks"]
+    assert all(row.chips_at_least for row in found.trainings)
+    shape = next(iter(one.models.values()))
+    assert counted_alike(shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "argument"), [case for case in CASES if case[1] not in WHOLES])
+def test_every_model_of_a_study_is_counted_alike_by_its_arrays(name, argument):
+    assert all(counted_alike(architecture) for architecture in dict.fromkeys(study(name, argument).models.values()))
 
 
 @pytest.mark.parametrize("path", [*TRAININGS, *STUDIES], ids=lambda path: path.stem)
@@ -42,11 +106,202 @@ def test_a_config_says_its_purpose_command_and_what_to_expect(path):
     assert "Cost:" in text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, arguments in ARGUMENTS.items() if "tiny" in arguments])
+def test_a_tiny_twin_runs_through_to_its_fit(name, tmp_path):
+    command = [sys.executable, "-m", "moejax", "study", f"--config={path_of(name, 'tiny')}", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(run_table.read(tmp_path / "runs.parquet")) == len(
+        estimate(study(name, "tiny"), CHIPS["h100"], mfu=0.4).runs
+    )
+    fitted = {path.stem for path in (tmp_path / "fits").glob("*.json")}
+    assert fitted == set(study(name, "tiny").analysis.laws)
+
+
 def test_the_quickstart_is_a_family_of_dense_models_and_mixtures():
-    study = load(Study, str(CONFIGS / "studies" / "quickstart.py"), [])
-    mixtures = [model for model in study.models.values() if model.is_moe]
+    quickstart = study("quickstart", "")
+    mixtures = [model for model in quickstart.models.values() if model.is_moe]
     assert len(mixtures) >= 6
-    assert len(study.models) - len(mixtures) >= 2
-    assert len(study.recipe.budgets_tokens) >= 3
+    assert len(quickstart.models) - len(mixtures) >= 2
+    assert len(quickstart.recipe.budgets_tokens) >= 3
     for name in ("num_experts", "top_k", "num_shared_experts", "model_dim"):
         assert len({getattr(model, name) for model in mixtures}) > 1, f"the mixtures differ in {name}"
+
+
+def test_every_row_of_zhaos_table_6_is_a_run_of_its_printed_sizes():
+    zhao, all_of_them = module("zhao"), trainings("zhao", "all")
+    rows = zhao.table_6()
+    assert len(rows) == 446
+    for row in rows:
+        training = all_of_them[zhao.name_of(row)]
+        for count, printed in (
+            (PARAMS["zhao"].total(training.architecture), row.total),
+            (PARAMS["zhao"].active(training.architecture), row.active),
+        ):
+            # Sizes are printed in whole millions, rounded up or to the nearest; widths of experts are rounded too.
+            assert abs(count - printed) < 1e6 or abs(count / printed - 1) < 2.5e-3, row
+        tokens = 20e9 if row.index == 419 else row.tokens
+        assert tokens in training.recipe.budgets_tokens
+        experts = training.architecture.top_k + training.architecture.num_shared_experts
+        assert experts == row.experts or (row.experts, experts) == (2.5, 3)
+    settings = {(*row.setting[:2], *row.setting[3:], 20e9 if row.index == 419 else row.tokens) for row in rows}
+    assert sum(len(training.recipe.budgets_tokens) for training in all_of_them.values()) == len(settings) == 419
+
+
+def test_zhaos_groups_are_the_parts_of_table_6():
+    rows = {name: len(indices) for name, indices in module("zhao").GROUPS.items()}
+    assert rows.pop("all") == sum(rows.values()) == 446
+    assert sum(rows[name] for name in ("G", "N", "S", "N_a")) == 268
+    assert (rows["small-G"], rows["validation"]) == (90, 88)
+
+
+def test_zhaos_experts_widen_and_become_fewer_as_appendix_h_lists():
+    shapes = [study("zhao", "N_a").models[f"N2404M-Na{active}M-G20-S20"] for active in (304, 476, 820, 1508, 2196)]
+    assert [shape.expert_hidden for shape in shapes] == [112, 224, 448, 896, 1344]
+    assert [shape.num_experts for shape in shapes] == [260, 128, 62, 29, 18]
+
+
+def test_zhaos_table_1_has_its_five_models():
+    sizes = {
+        name: (round(PARAMS["zhao"].total(shape) / 1e6), round(PARAMS["zhao"].active(shape) / 1e6))
+        for name, shape in study("zhao", "table-1").models.items()
+    }
+    printed = {
+        "N247M": (247, 48),
+        "N496M": (496, 99),
+        "N907M": (907, 181),
+        "N2_40B": (2400, 476),
+        "N3_96B": (3960, 793),
+    }
+    assert set(sizes) == set(printed)
+    for name, counts in sizes.items():
+        assert counts == pytest.approx(printed[name], abs=4)
+
+
+@pytest.mark.parametrize(
+    ("table", "runs"),
+    [("table-8", 48), ("table-9", 36), ("table-10", 36), ("table-11", 24), ("table-12", 30), ("table-14", 26)],
+)
+def test_tians_tables_have_their_rows_and_their_compute(table, runs):
+    tian, one = module("tian"), study("tian", table)
+    assert len(one.models) == runs
+    printed = {group[7] for group in tian.GROUPS}
+    for training in one.trainings():
+        per_token = FLOPS["tian"].per_token(training.architecture, 4096)
+        spent = per_token * training.recipe.budgets_tokens[0]
+        assert any(spent == pytest.approx(flops, rel=1e-6) for flops in printed)
+    total = next(stated.value for stated in one.stated if stated.quantity == "flops")
+    assert total == pytest.approx(
+        sum(FLOPS["tian"].per_token(t.architecture, 4096) * t.recipe.budgets_tokens[0] for t in one.trainings())
+    )
+
+
+def test_tians_tables_vary_one_thing():
+    shapes = {table: study("tian", table).models for table in ARGUMENTS["tian"][1:7]}
+    assert all(
+        shape.top_k == 2 and 2 * shape.model_dim == 2 * shape.expert_hidden for shape in shapes["table-8"].values()
+    )
+    for shape in shapes["table-9"].values():
+        assert 2 * shape.model_dim / shape.expert_hidden == pytest.approx(shape.num_experts / 32, rel=0.01)
+    assert {shape.top_k + shape.num_shared_experts for shape in shapes["table-10"].values()} == {12}
+    assert {shape.num_layers for shape in shapes["table-11"].values()} == {60}
+    several = itertools.groupby(shapes["table-12"].items(), key=lambda item: item[0].split("-")[1])
+    for _, group in several:
+        costs = [FLOPS["tian"].per_token(shape, 4096) for _, shape in group]
+        assert statistics.pstdev(costs) / statistics.mean(costs) < 1e-3
+
+
+def test_tians_corrections_are_notes():
+    notes = study("tian", "main").notes
+    assert len(notes) == 8 + 1 + 18 + 15 + 1
+
+
+def test_tians_two_models_have_their_sizes_and_their_parallelism():
+    found = trainings("tian", "models")
+    mini, dense = found["MoE-mini"], found["Dense-6_1B"]
+    assert PARAMS["tian"].total(mini.architecture) == pytest.approx(17.5e9, rel=1e-3)
+    assert PARAMS["tian"].total(dense.architecture) == pytest.approx(6.11e9, rel=1e-3)
+    assert (mini.recipe.mesh.expert, mini.recipe.mesh.tensor, dense.recipe.mesh.tensor) == (8, 2, 2)
+    assert max(mini.recipe.budgets_tokens) == max(dense.recipe.budgets_tokens) == 10**12
+
+
+def test_tians_hyperparameters_are_a_grid_of_powers_of_two():
+    found = study("tian", "hyperparameters").trainings()
+    assert {training.recipe.batch_tokens for training in found} == {2**power for power in (18, 19, 20, 21)}
+    rates = {training.recipe.optimizer.learning_rate for training in found}
+    assert (min(rates), max(rates)) == (2**-11, 2**-9)
+    assert {training.architecture.top_k for training in found} == {4}
+
+
+def test_abnars_cells_have_their_sparsity_and_their_budget():
+    for name, training in trainings("abnar", "grid").items():
+        budget, sparsity, _ = name.split("-")
+        shape = training.architecture
+        found = 1 - shape.top_k / shape.num_experts if shape.is_moe else 0.0
+        assert found == pytest.approx(int(sparsity.removeprefix("S")) / 100)
+        spent = FLOPS["abnar"].per_token(shape, 2048) * training.recipe.budgets_tokens[0]
+        assert spent == pytest.approx(float(budget.removeprefix("C")), rel=1e-6)
+        assert shape.qk_norm
+        assert shape.capacity_factor is None
+        assert shape.vocab_size == 50_432
+    cells = {tuple(name.split("-")[:2]) for name in study("abnar", "grid").models}
+    assert len(cells) == 7 * 5
+
+
+def test_abnars_search_is_all_of_table_1():
+    found = study("abnar", "search").trainings()
+    assert {training.recipe.optimizer.learning_rate for training in found} == {0.001, 0.002, 0.003}
+    assert {training.recipe.loss.balance for training in found} == {0.02, 0.05}
+    assert {training.recipe.loss.router_z for training in found} == {0.001}
+    assert {training.recipe.batch_tokens for training in found} == {1024 * 2048}
+    assert len(found) == 6 * 2 * 3 * 2 * 3 + 3 * 3
+
+
+@pytest.mark.parametrize("part", ["arrangement", "gates", "top-K", "activation-rate"])
+def test_the_comparisons_of_iclr_2026_are_of_equal_size_and_compute(part):
+    found = trainings("iclr_2026", part)
+    groups = {}
+    for name, training in found.items():
+        groups.setdefault(name.split("-")[0] if part == "top-K" else "", []).append(training.architecture)
+    for shapes in groups.values():
+        totals = [PARAMS["resources"].total(shape) for shape in shapes]
+        assert max(totals) / min(totals) < 1.02
+    compute = [
+        FLOPS["resources"].per_token(training.architecture, 16_384) * max(training.recipe.budgets_tokens)
+        for training in found.values()
+    ]
+    assert max(compute) / min(compute) == pytest.approx(1, rel=1e-6)
+
+
+def test_the_activation_rates_of_iclr_2026_are_as_named():
+    for name, shape in {**study("iclr_2026", "activation-rate").models, **study("iclr_2026", "top-K").models}.items():
+        if name != "dense":
+            rate = PARAMS["resources"].active(shape) / PARAMS["resources"].total(shape)
+            assert 100 * rate == pytest.approx(int(name.removeprefix("ra").split("-")[0]), abs=3.5)
+
+
+def test_the_arrangements_of_iclr_2026_have_their_layers():
+    shapes = study("iclr_2026", "arrangement").models
+    layers = {name: sum(shape.has_experts) for name, shape in shapes.items()}
+    assert layers == {"full": 16, "interleave": 8, "1dense": 15, "1dense-SE": 15}
+    shared = shapes["1dense-SE"]
+    assert shared.shared_hidden == shared.top_k * shared.expert_hidden
+
+
+def test_the_proxies_of_chapter_002_span_two_orders_of_magnitude():
+    counts = [accounting.params(shape) for shape in study("chapter_002", "proxies").models.values()]
+    active = [count.active for count in counts]
+    expansion = [count.total / count.active for count in counts]
+    assert len(counts) == 20
+    assert max(active) / min(active) >= 100
+    assert max(expansion) / min(expansion) >= 100
+
+
+def test_chapter_002_holds_out_a_larger_run_and_pilots_the_real_one():
+    held_out = study("chapter_002", "held-out")
+    (name,) = held_out.analysis.hold_out_models
+    assert accounting.params(held_out.models[name]).active == pytest.approx(16e9, rel=0.02)
+    (pilot,) = study("chapter_002", "pilot").models.values()
+    counts = accounting.params(pilot)
+    assert (counts.total, counts.active) == pytest.approx((671e9, 37e9), rel=0.02)

@@ -30,7 +30,7 @@ from moejax.laws.catalogue import CATALOGUE
 
 WIDTHS = (384, 768, 1024, 1536, 2560)
 """Active parameters from 34M to 4.3B with the vocabulary."""
-EXPERTS = (0, 16, 96, 544)
+EXPERTS = (0, 16, 96, 576)
 """Of which four serve a token; 0 is dense."""
 TOKENS_PER_PARAM = (5, 10, 20)
 

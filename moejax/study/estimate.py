@@ -106,8 +106,8 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
     recipe, architecture = training.recipe, training.architecture
     counts, flops = params(architecture), work(training)
     held = training_memory(architecture, recipe.data.sequence_length, recompute=True)
-    state = held.parameters + held.gradients + held.optimizer_state
-    sequence = held.activations + held.logits
+    state = float(held.parameters + held.gradients + held.optimizer_state)
+    sequence = float(held.activations + held.logits)
     left = USABLE_MEMORY * chip.memory_bytes - sequence
     hours = flops / (chip.flops_per_second * mfu) / SECONDS_PER_HOUR
     return EstimatedTraining(

@@ -1,0 +1,78 @@
+"""``moejax study --dry-run``: what a study costs, before anything is spent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moejax.__main__ import main
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.chips import CHIPS, find
+
+STUDIES = Path(__file__).parent.parent.parent / "configs" / "studies"
+
+
+def run(name, *words):
+    return main(["study", f"--config={STUDIES / name}", "--dry-run", *words])
+
+
+def test_the_446_configurations_are_listed_with_what_they_cost_and_nothing_is_written(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("zhao.py", "--chip", "v5p", "--mfu", "0.5", "--price", "3", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    totals = found["totals"]
+    assert totals["runs"] == len(found["runs"]) == 419
+    assert found["stated"][0]["value"] == 446
+    peak = CHIPS["v5p"].flops_per_second
+    assert totals["chip_hours"] == pytest.approx(totals["flops"] / (peak * 0.5) / 3600)
+    assert totals["cost"] == pytest.approx(3 * totals["chip_hours"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_people_read_a_table_its_notes_and_its_totals(capsys):
+    assert run("zhao.py:G", "--chip", "h800") == 0
+    printed = capsys.readouterr().out
+    assert "NVIDIA H800 SXM" in printed
+    assert "N907M-Na181M-G10-S20" in printed
+    assert "half a shared one" in printed
+    assert "chip hours" in printed
+    assert "cost" not in printed
+
+
+def test_a_pod_is_sized_by_memory(capsys):
+    assert run("chapter_002.py:pilot", "--json") == 0
+    (training,) = json.loads(capsys.readouterr().out)["trainings"]
+    shape = CATALOGUE["deepseek-v3.1"].architecture
+    # Float32 parameters, gradients and two moments.
+    assert training["state_bytes"] == 16 * training["params_total"]
+    assert training["chips_at_least"] * 0.9 * 80e9 > training["state_bytes"]
+    per_token = flops_per_token(shape, 4096).training
+    assert training["flops"] > per_token * max(training["budgets_tokens"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--chip", "h8000"], "did you mean h800"),
+        (["--mfu", "40"], "The MFU is 40; give the share"),
+        (["--price", "-1"], "The price is -1"),
+        (["--config.recipe.batch_tokens=1000"], "a positive multiple of data.sequence_length"),
+    ],
+)
+def test_a_mistake_is_a_sentence(capsys, words, sentence):
+    assert run("zhao.py:table-1", *words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_a_study_without_a_corpus_says_how_to_name_one(capsys, tmp_path):
+    assert main(["study", f"--config={STUDIES / 'zhao.py:table-1'}", "--out", str(tmp_path / "out")]) == 2
+    assert "--config.recipe.data.source=PATH" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_chip_has_a_source_and_is_found_in_any_case():
+    assert all(chip.source and chip.flops_per_second > 1e14 and chip.memory_bytes > 1e10 for chip in CHIPS.values())
+    assert find("V5P") is CHIPS["v5p"]
