@@ -72,11 +72,15 @@ def draw_routing(size: Size, generator: np.random.Generator) -> Routing:
 
 
 def with_gradients(function):
-    """A program of a function's value and its gradients, given that of the value as the last argument."""
+    """A program of a function's value and its gradients.
+
+    The last arguments are the experts of the assignments, which have no gradient, and the gradient of the value.
+    """
 
     def both(*arguments):
-        y, back = jax.vjp(function, *arguments[:-1])
-        return y, back(arguments[-1])
+        *inputs, expert, dy = arguments
+        y, back = jax.vjp(lambda *inputs: function(*inputs, expert), *inputs)
+        return y, back(dy)
 
     return jax.jit(both)
 
@@ -93,19 +97,27 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
     arguments = normal(size.tokens, size.model), routing.gate, Experts(*weights)
 
     def of(name):
-        served = limit_capacity(routing, 2.0) if name == "capacity" else routing
-        return lambda x, gate, experts: DISPATCHERS[name](x, dataclasses.replace(served, gate=gate), experts)
+        def dispatched(x, gate, experts, expert):
+            # As an argument, so that the compiler cannot sort it beforehand.
+            given = dataclasses.replace(routing, expert=expert, gate=gate)
+            served = limit_capacity(given, 2.0) if name == "capacity" else given
+            return DISPATCHERS[name](x, served, experts)
 
-    def one_expert(x, gate, experts):
+        return dispatched
+
+    def one_expert(x, gate, experts, expert):
         return project_down(*project_up(x, experts), gate, experts)
+
+    def product(x, matrix, expert):
+        return jnp.matmul(x, matrix)
 
     first = Experts(*(matrix[0] for matrix in weights))
     made = {
-        "product": (jnp.matmul, (normal(rows, size.model), normal(size.model, 3 * size.hidden)), 3 * size.hidden),
+        "product": (product, (normal(rows, size.model), normal(size.model, 3 * size.hidden)), 3 * size.hidden),
         "expert": (one_expert, (normal(rows, size.model), routing.gate, first), size.model),
     } | {name: (of(name), arguments, size.model) for name in dispatchers}
     return {
-        name: (function, arguments, normal(arguments[0].shape[0], width))
+        name: (function, (*arguments, routing.expert), normal(arguments[0].shape[0], width))
         for name, (function, arguments, width) in made.items()
     }
 
