@@ -80,7 +80,7 @@ def draw(state: nnx.State, key: Key[Array, ""]) -> Any:
         parts = jnp.split(_normal_values(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
     else:
         keys = jax.random.split(key, len(sizes))
-        parts = [_normal_values(k, (size,)) if size else None for k, size in zip(keys, sizes, strict=True)]
+        parts = [_normal_values(k, (size,)) for k, size in zip(keys, sizes, strict=True)]
     values = [
         part.reshape(shape) * deviation if deviation else jnp.full(shape, variable.get_metadata()["start"], jnp.float32)
         for variable, part, shape, deviation in zip(described, parts, shapes, deviations, strict=True)

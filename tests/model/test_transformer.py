@@ -268,7 +268,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"qk_norm": False, "qk_norm_all_heads": True}, "without qk_norm"),
         ({"num_shared_experts": 0, "shared_expert_gate": True}, "nothing to gate"),
         ({"sliding_window": -1}, "sliding_window is -1"),
-        ({"router": "softmax"}, "did you mean softmax_topk"),
+        ({"router": "softmax"}, "did you mean topk_softmax"),
         ({"router": "switch"}, "set top_k to 1"),
         ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
         ({"threshold": 0.5}, "does not know threshold"),
