@@ -24,7 +24,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from moejax.architecture import Architecture
-from moejax.config import dump
+from moejax.config import build, dump
 from moejax.laws.accounting import params
 from moejax.laws.catalogue import CATALOGUE
 
@@ -71,7 +71,7 @@ def model(width: int, experts: int, layers: int = 0, vocabulary: int = 50_432, h
 
 def budgets(shape: dict[str, Any]) -> list[int]:
     """Tokens of the branches."""
-    active = params(Architecture(**shape)).active
+    active = params(build(Architecture, shape)).active
     return [int(share * active) for share in TOKENS_PER_PARAM]
 
 
