@@ -71,7 +71,7 @@ PARAMS_ACTIVE = Coordinate(
     name="params_active",
     meaning="parameters that serve one token",
     low=1e3,
-    high=1e17,
+    high=1e15,
     starts=(1e7, 1e12),
 )
 EXPANSION = Coordinate(
@@ -114,8 +114,8 @@ GRANULARITY = Coordinate(
     high=1e5,
     starts=(1.0, 20.0),
 )
-TOKENS = Coordinate(name="tokens", meaning="training tokens", low=1e4, high=1e22, starts=(1e9, 1e14))
-FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e35, starts=(1e19, 1e24))
+TOKENS = Coordinate(name="tokens", meaning="training tokens", low=1e4, high=1e18, starts=(1e9, 1e14))
+FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, starts=(1e19, 1e24))
 
 
 @dataclass(frozen=True)
