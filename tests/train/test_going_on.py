@@ -54,7 +54,7 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
 def test_another_mesh_goes_on_unasked(eight, trained, tmp_path):
     shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
     (tmp_path / "out" / "branch-4096.json").unlink()
-    other = with_recipe(eight, mesh=MeshShape(data=2, expert=2, tensor=2))
+    other = with_recipe(eight, budgets_tokens=(4096,), mesh=MeshShape(data=2, expert=2, tensor=2))
     (row,) = train(other, tmp_path / "out")
     assert row["loss"] == pytest.approx(trained(eight, (4096,))[0][0]["loss"], abs=1e-4)
 
