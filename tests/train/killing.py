@@ -74,7 +74,7 @@ def kill_and_compare(folder, *, kills, processes, seed):
             met[moment] += 1
             print(f"{sum(met.values())}: {moment}, {_lines(out)} lines", flush=True)
         else:
-            assert process.returncode == 0, process.stderr.read()
+            assert process.returncode == 0, process.communicate()[1]
             assert_same_training(out, folder / "whole")
             number, ended = number + 1, ended + 1
     out = folder / f"killed-{number}"
