@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
         if overrides and not getattr(options, "config", None):
             raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
-        options.overrides, options.words = overrides, rest
+        options.overrides, options.command_line = overrides, rest
         return command.run(options)
     except ValueError as error:
         if not _is_sentence(error):

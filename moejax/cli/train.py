@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and print a line per budget."""
     several = _check_processes(arguments)
     if several and not arguments.coordinator and not arguments.distributed:
-        return run_here(arguments.words, arguments.processes)
+        return run_here(arguments.command_line, arguments.processes)
     _stay_on(arguments.core)
     _die_with(arguments.parent)
     _silence_writers()

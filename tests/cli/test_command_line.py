@@ -125,7 +125,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
     ("words", "sentence"),
     [
         (["trian"], "trian is no command; did you mean train?"),
-        (["zzz"], "known are study, train"),
+        (["zzz"], "known are data, study, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),

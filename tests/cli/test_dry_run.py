@@ -30,7 +30,8 @@ def test_the_446_configurations_are_listed_with_what_they_cost_and_nothing_is_wr
     assert not list(tmp_path.iterdir())
 
 
-def test_people_read_a_table_its_notes_and_its_totals(capsys):
+def test_people_read_a_table_its_notes_and_its_totals(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert run("zhao.py:G", "--chip", "h800") == 0
     printed = capsys.readouterr().out
     assert "NVIDIA H800 SXM" in printed

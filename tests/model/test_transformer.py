@@ -273,7 +273,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
         ({"threshold": 0.5}, "does not know threshold"),
         ({"router": "expert_choice", "balance_bias": True}, "leave balance_bias out"),
-        ({"activation": "gelu"}, "known are swiglu"),
+        ({"activation": "gelu"}, "did you mean swiglu"),
         ({"positions": "learned"}, "known are rope"),
         ({"rope_scaling": RopeScaling(kind="dynamic", factor=2.0)}, "rope_scaling.kind"),
         ({"rope_scaling": RopeScaling(kind="yarn", factor=2.0)}, "yarn needs it"),

@@ -71,10 +71,12 @@ def kill_and_compare(folder, *, kills, processes, seed):
         MOMENTS[moment](out, process, dice)
         if process.poll() is None:
             _kill(process, dice, processes)
+            process.stderr.close()
             met[moment] += 1
             print(f"{sum(met.values())}: {moment}, {_lines(out)} lines", flush=True)
         else:
-            assert process.returncode == 0, process.communicate()[1]
+            said = process.communicate()[1]
+            assert process.returncode == 0, said
             assert_same_training(out, folder / "whole")
             number, ended = number + 1, ended + 1
     out = folder / f"killed-{number}"
