@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from moejax.wording import some
+
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
@@ -89,14 +91,21 @@ def claim(folder: Path, name: str, value: Any) -> None:
         ) from error
     path = folder / name
     if path.exists():
-        different = differences(json.loads(path.read_text()), json.loads(json.dumps(value)))
-        if different:
-            shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
-            raise ValueError(f"{folder} belongs to another run: {shown}. Choose another --out, or the same settings.")
+        refuse_another(folder, json.loads(path.read_text()), value)
     elif any(child for child in folder.iterdir() if not child.name.startswith(".")):
         raise ValueError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
     else:
         write_json(path, value)
+
+
+def refuse_another(folder: object, owner: Any, value: Any) -> None:
+    """Raise ``ValueError`` if ``folder``, which is the output of ``owner``, would become that of another value."""
+    different = differences(owner, json.loads(json.dumps(value)))
+    if different:
+        raise ValueError(
+            f"{folder} belongs to another run: {some(different, between='; ')}. Choose another --out, or the same "
+            "settings."
+        )
 
 
 def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.folder import whole
+from moejax.wording import some
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
@@ -93,6 +94,8 @@ COLUMNS: dict[str, Column] = {
     "tokens_per_second": _size("tokens/s", "training throughput"),
     "train_seconds": _share("s", "wall time of training"),
     "mfu": _share("share", "model FLOPs utilisation; empty where the peak is not known"),
+    "goodput": _share("share", "wall time spent in steps taken for the first time, over all times it was started"),
+    "memory_peak_bytes": _size("bytes", "most memory in use on the fullest device; on a CPU, of the process"),
     "versions": _json("versions of the software that trained the run"),
     "config": _json("the run's configuration"),
 }
@@ -199,9 +202,8 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     """Raise, naming the first rows, if any value breaks a rule."""
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
-        shown = ", ".join(f"{series.iloc[i]!r} in row {i + 1}" for i in rows[:3])
-        more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        raise ValueError(f"{where}: column {name} has {shown}{more}; {rule}.")
+        shown = some([f"{series.iloc[i]!r} in row {i + 1}" for i in rows], most=3)
+        raise ValueError(f"{where}: column {name} has {shown}; {rule}.")
 
 
 def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:

@@ -18,19 +18,20 @@ from moejax.data.rows import Rows
 
 
 class ProcessRows:
-    """The rows of each global batch that one process reads, out of an endless order of rows."""
+    """The rows of each global batch that one process reads, out of an endless order of rows, from ``first`` on."""
 
-    def __init__(self, rows: Any, batch: int, mine: Sequence[int]):
+    def __init__(self, rows: Any, batch: int, mine: Sequence[int], first: int = 0):
         self._rows = rows
         self._batch = batch
         self._mine = mine
+        self._first = first
 
     def __len__(self) -> int:
-        return len(self._rows) // self._batch * len(self._mine)
+        return (len(self._rows) - self._first) // self._batch * len(self._mine)
 
     def __getitem__(self, index: Any) -> Any:
         step, row = divmod(int(index), len(self._mine))
-        return self._rows[step * self._batch + int(self._mine[row])]
+        return self._rows[self._first + step * self._batch + int(self._mine[row])]
 
 
 def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int) -> Any:
@@ -48,11 +49,13 @@ def batches(
     *,
     batch: int,
     seed: int,
+    first_row: int = 0,
     start: int = 0,
     mine: Sequence[int] | None = None,
 ) -> grain.DatasetIterator:
     """Endless batches from step ``start`` on: dicts of Int32 (rows, length + 1), of all rows of the global batch or of
-    ``mine``, the numbers in it of those that this process reads.
+    ``mine``, the numbers in it of those that this process reads. Step 0 begins at row ``first_row`` of the order: where
+    the batch grows, those before it were read in smaller ones.
 
     The iterator's state is the number of the next step, so it is the same in every process, and one saved by any
     number of processes serves any other.
@@ -68,7 +71,7 @@ def batches(
                 f"batch; lower batch_tokens or sequence_length{', or its weight' if len(sets) > 1 else ''}."
             )
     mine = range(batch) if mine is None else mine
-    rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, mine))
+    rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, mine, first_row))
     found = iter(rows.batch(len(mine), drop_remainder=True).to_iter_dataset(_READING))
     if start:
         found.set_state({**found.get_state(), "next_index": start})

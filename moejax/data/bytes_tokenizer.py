@@ -17,6 +17,7 @@ class BytesTokenizer:
     name: str = "bytes"
     vocab_size: int = 257
     end_of_document: int = 256
+    opening: tuple[int, ...] = ()
     sha256: str = hashlib.sha256(b"bytes, then 256").hexdigest()
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:

@@ -20,7 +20,7 @@ from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, Rows, counted
 from moejax.data.tokenizer import open_tokenizer
-from moejax.data.validation import Validation, chosen, shares
+from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.folder import write_json
 
 SUMMARY = "corpus.json"
@@ -89,11 +89,13 @@ class Corpus:
         )
 
     def batches(
-        self, *, batch: int, seed: int, start: int = 0, mine: Sequence[int] | None = None
+        self, *, batch: int, seed: int, first_row: int = 0, start: int = 0, mine: Sequence[int] | None = None
     ) -> grain.DatasetIterator:
         """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more."""
         order = seed if self.config.order_seed is None else self.config.order_seed
-        return batches(self._training_rows, self.weights, batch=batch, seed=order, start=start, mine=mine)
+        return batches(
+            self._training_rows, self.weights, batch=batch, seed=order, first_row=first_row, start=start, mine=mine
+        )
 
     def validation(self) -> Validation:
         """The fixed rows to measure on, from each set by its weight.
@@ -101,6 +103,10 @@ class Corpus:
         Raises:
           ValueError: the held-out text of a set is shorter than one row.
         """
+        return self._validation
+
+    @functools.cached_property
+    def _validation(self) -> Validation:
         length = self.config.sequence_length
         cut = _packing(self.config)
         counts = shares(self.weights, self.config.validation_tokens // length)
@@ -109,15 +115,18 @@ class Corpus:
             for prepared, count in zip(self.sets, counts, strict=True)
         ]
         masks = [counted(part) for part in parts]
-        of_text = [
-            prepared.bytes_of(part["tokens"][:, 1:][mask])
-            for prepared, part, mask in zip(self.sets, parts, masks, strict=True)
+        sizes = [
+            ValidationPart(
+                name=source.name,
+                targets=int(mask.sum()),
+                bytes=prepared.bytes_of(part["tokens"][:, 1:][mask]),
+            )
+            for source, prepared, part, mask in zip(self.parts, self.sets, parts, masks, strict=True)
         ]
         return Validation(
             rows={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
             source=np.repeat(np.arange(len(parts)), [len(mask) for mask in masks]),
-            targets=int(sum(mask.sum() for mask in masks)),
-            bytes=None if None in of_text else sum(b for b in of_text if b is not None),
+            parts=tuple(sizes),
         )
 
     @functools.cached_property

@@ -31,10 +31,11 @@ class JsonTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        self._end = _end(self._tokenizer, path, end)
-        self.end_of_document: int = self._tokenizer.get_vocab(with_added_tokens=True)[self._end]
+        self.end = _end(self._tokenizer, path, end)
+        self.opening: tuple[int, ...] = _opening(self._tokenizer)
+        self.end_of_document: int = self._tokenizer.get_vocab(with_added_tokens=True)[self.end]
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        self.sha256 = hashlib.sha256(f"{self._text}\0{self._end}".encode()).hexdigest()
+        self.sha256 = hashlib.sha256(f"{self._text}\0{self.end}".encode()).hexdigest()
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Int32; None for what is no UTF-8."""
@@ -46,6 +47,10 @@ class JsonTokenizer:
     def decode(self, tokens: np.ndarray) -> str:
         """Without special tokens."""
         return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+
+    def number(self, token: str) -> int | None:
+        """Of a token by its spelling; None if there is no such."""
+        return self._tokenizer.token_to_id(token)
 
     def bytes_per_token(self) -> np.ndarray:
         """Of byte-level and byte-fallback tokenizers exact; of others as each token decodes by itself."""
@@ -74,7 +79,7 @@ class JsonTokenizer:
         """A copy of the file."""
         with whole(folder / "tokenizer.json") as partial:
             partial.write_text(self._text, encoding="utf-8")
-        return f"tokenizer.json#{self._end}"
+        return f"tokenizer.json#{self.end}"
 
 
 def _end(tokenizer: Any, path: Path, given: str) -> str:
@@ -86,6 +91,12 @@ def _end(tokenizer: Any, path: Path, given: str) -> str:
         if tokenizer.token_to_id(token) is not None:
             return token
     raise ValueError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
+
+
+def _opening(tokenizer: Any) -> tuple[int, ...]:
+    framed, bare = (tokenizer.encode("a", add_special_tokens=wanted).ids for wanted in (True, False))
+    start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
+    return tuple(framed[:start])
 
 
 def _kinds(decoder: Any) -> set[str]:

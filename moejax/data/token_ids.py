@@ -12,6 +12,8 @@ import numpy as np
 class TokenIds:
     """``ids:VOCAB:END``: how many tokens there are, and which one ends a document."""
 
+    opening = ()
+
     def __init__(self, name: str):
         words = name.split(":")
         if len(words) != 3 or not all(word.isdigit() for word in words[1:]):

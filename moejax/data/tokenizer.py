@@ -37,6 +37,11 @@ class Tokenizer(Protocol):
         """The token after the last one of a document."""
         ...
 
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """Tokens that its file wants before a text, as the ``<s>`` of Mixtral's. ``encode`` leaves them out."""
+        ...
+
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
         """Tokens of each text, without the one that ends a document; None for a text that cannot be tokenised."""
         ...

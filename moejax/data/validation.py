@@ -10,6 +10,17 @@ import numpy as np
 from moejax.data.rows import Row, Rows
 
 
+@dataclass(frozen=True)
+class ValidationPart:
+    """What the validation rows of one set come to."""
+
+    name: str
+    targets: int
+    """Targets that count."""
+    bytes: float | None
+    """Of text, that those targets stand for; None if the text is not known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Validation:
     """Held-out rows, the same for every batch size, mesh and step."""
@@ -18,10 +29,19 @@ class Validation:
     """Arrays (rows, length + 1)."""
     source: np.ndarray
     """Int (rows): number of the set that each row comes from."""
-    targets: int
-    """Targets that count."""
-    bytes: float | None
-    """Of text, that those targets stand for; None if the text is not known."""
+    parts: tuple[ValidationPart, ...]
+    """The sets."""
+
+    @property
+    def targets(self) -> int:
+        """Targets that count."""
+        return sum(part.targets for part in self.parts)
+
+    @property
+    def bytes(self) -> float | None:
+        """Of text, that those targets stand for; None if that of a set is not known."""
+        known = [part.bytes for part in self.parts if part.bytes is not None]
+        return sum(known) if len(known) == len(self.parts) else None
 
 
 def chosen(rows: Rows, count: int) -> Row:

@@ -13,8 +13,9 @@ import numpy as np
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.family import Family
 from moejax.huggingface.tie import Pair
-from moejax.weights.folder import FLOATS, some
+from moejax.weights.folder import FLOATS
 from moejax.weights.safetensors import Kind, TensorFile
+from moejax.wording import some
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

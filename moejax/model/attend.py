@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from jaxtyping import Array, Float
+
 from moejax.architecture import Architecture
 from moejax.model.attention_cudnn import cudnn
 from moejax.model.attention_plain import plain
+from moejax.model.attention_splash import splash
 from moejax.model.attention_tiled import tiled
+from moejax.model.sight import Sight
+from moejax.target import platform
 
-ATTENTION = {"tiled": tiled, "plain": plain, "cudnn": cudnn}
+
+def auto(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G V"],
+    sight: Sight,
+    *,
+    slopes: Any = None,
+    **options: Any,
+) -> Float[Array, "B T H V"]:
+    """``splash`` on a TPU if it can, ``tiled`` elsewhere: by the platform the program is traced for."""
+    attend = splash if platform() == "tpu" and slopes is None else tiled
+    return attend(query, key, value, sight, slopes=slopes, **options)
+
+
+ATTENTION = {"auto": auto, "tiled": tiled, "plain": plain, "splash": splash, "cudnn": cudnn}
 """``attend(query, key, value, sight, scale, slopes, sinks)``, by ``Runtime.attention``."""
 
 
 def check_attention(architecture: Architecture, backend: str) -> None:
     """Raise ``ValueError`` if a backend cannot compute an architecture's attention."""
     a = architecture
-    beyond = {"attention_sinks": a.attention_sinks, "positions = 'alibi'": a.positions == "alibi"}
-    beyond["latent attention"] = bool(a.kv_latent_dim)
-    if backend == "cudnn" and any(beyond.values()):
+    alibi = {"positions = 'alibi'": a.positions == "alibi"}
+    beyond = {
+        "splash": alibi,
+        "cudnn": {"attention_sinks": a.attention_sinks, **alibi, "latent attention": bool(a.kv_latent_dim)},
+    }.get(backend, {})
+    if any(beyond.values()):
         names = ", ".join(name for name, has in beyond.items() if has)
-        raise ValueError(f"runtime.attention 'cudnn' knows no {names}; choose another of {', '.join(ATTENTION)}.")
+        raise ValueError(f"runtime.attention {backend!r} knows no {names}; choose another of {', '.join(ATTENTION)}.")

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from moejax.model.attention_plain import plain
 from moejax.model.sight import Sight
+from moejax.target import platform
 
 F32 = jnp.float32
 HIDDEN = float(np.finfo(np.float32).min)
@@ -67,7 +68,7 @@ def tiled(
     if not isinstance(sight.start, int) or sight.start or query.shape[1] != key.shape[1]:
         return plain(query, key, value, sight, scale=scale, slopes=slopes, sinks=sinks)
     length, groups = query.shape[1], key.shape[2]
-    tile = min(TILES.get(jax.default_backend(), OTHER_TILE), length)
+    tile = min(TILES.get(platform(), OTHER_TILE), length)
     rule = Rule(tile, sight.window, scale, None if slopes is None else tuple(np.asarray(slopes).tolist()))
     # What is added behind is later than every real query, so that none sees it.
     queries, keys, values = (_padded(jnp.swapaxes(x, 1, 2), tile, axis=2) for x in (query, key, value))

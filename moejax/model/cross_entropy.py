@@ -15,12 +15,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from moejax.model.sharding import TOKEN_AXES, on_many_devices
+from moejax.target import platform
 
-LOGITS_AT_ONCE = 2**23
-"""Most logits of a chunk on one device: 32 MiB of them."""
+LOGITS_AT_ONCE = {"cpu": 2**23}
+"""Most logits of a chunk on one device, by platform: 32 MiB of them."""
+OTHER_LOGITS_AT_ONCE = 2**27
+"""Elsewhere 512 MiB: each chunk reads and writes the gradient of the whole unembedding, which costs an accelerator more
+time than the products unless a chunk has several hundred tokens."""
 
 F32 = jnp.float32
 
@@ -29,14 +33,30 @@ def costs(
     hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
     """Nats each target costs."""
+    return _in_chunks(_cost, P(TOKEN_AXES), hidden, unembedding, targets)
 
-    def local(matrix: Array, hidden: Array, targets: Array) -> Array:
+
+def costs_and_hits(
+    hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
+) -> tuple[Float[Array, "B T"], Bool[Array, "B T"]]:
+    """Nats each target costs, and whether it is the likeliest token."""
+
+    def both(logits: Array, targets: Array) -> tuple[Array, Array]:
+        return _cost(logits, targets), jnp.argmax(logits, axis=1) == targets
+
+    return _in_chunks(both, (P(TOKEN_AXES), P(TOKEN_AXES)), hidden, unembedding, targets)
+
+
+def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding: Array, targets: Array) -> Any:
+    """``read(logits, targets)``, arrays of one number per target."""
+
+    def local(matrix: Array, hidden: Array, targets: Array) -> Any:
         parts, tokens = _chunks(matrix.shape[1], hidden, targets)
         matrix = matrix.astype(hidden.dtype)
-        found = lax.map(jax.checkpoint(lambda part: _cost(_logits(part[0], matrix), part[1])), parts)
-        return found.reshape(-1)[:tokens].reshape(targets.shape)
+        found = lax.map(jax.checkpoint(lambda part: read(_logits(part[0], matrix), part[1])), parts)
+        return jax.tree.map(lambda x: x.reshape(-1)[:tokens].reshape(targets.shape), found)
 
-    return _on_each_device(local, P(TOKEN_AXES))(unembedding, hidden, targets)
+    return _on_each_device(local, specs)(unembedding, hidden, targets)
 
 
 def total_cost(
@@ -98,7 +118,8 @@ def _cost(logits: Float[Array, "C V"], targets: Int[Array, " C"]) -> Float[Array
 def _chunks(vocab: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
     """Arrays of tokens [B, T, ...] as [chunks, C, ...], zeros behind the last token, and the number of tokens."""
     tokens = arrays[0].shape[0] * arrays[0].shape[1]
-    chunks = -(-tokens // max(1, LOGITS_AT_ONCE // vocab))
+    most = LOGITS_AT_ONCE.get(platform(), OTHER_LOGITS_AT_ONCE)
+    chunks = -(-tokens // max(1, most // vocab))
     size = -(-tokens // chunks)
 
     def cut(x: Array) -> Array:

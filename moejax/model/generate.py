@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import jax
@@ -71,6 +72,39 @@ def generate(
     Raises:
       ValueError: the router is not causal, so that no token can be known before the later ones.
     """
+    parts = generate_in_parts(
+        architecture,
+        runtime,
+        params,
+        prompts,
+        key,
+        tokens=tokens,
+        at_once=tokens,
+        sampling=sampling,
+        real=real,
+        balance_bias=balance_bias,
+    )
+    return jnp.concatenate(list(parts), axis=1)
+
+
+def generate_in_parts(
+    architecture: Architecture,
+    runtime: Runtime,
+    params: transformer.Params,
+    prompts: Int[Array, "batch length"],
+    key: Key[Array, ""],
+    *,
+    tokens: int,
+    at_once: int,
+    sampling: Sampling | None = None,
+    real: Array | None = None,
+    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+) -> Iterator[Int[Array, "batch part"]]:
+    """What ``generate`` returns, in parts: the first token, then ``at_once`` at a time, so that one may stop early.
+
+    Raises:
+      ValueError: as ``generate``.
+    """
     sampling = sampling or Sampling()
     sampling.check()
     if architecture.router in NOT_CAUSAL:
@@ -79,36 +113,46 @@ def generate(
             f"be sampled token by token; train with a token-choice router."
         )
     real = jnp.ones(prompts.shape, bool) if real is None else real
-    architecture = architecture.replace(capacity_factor=None)
-    return _generate(architecture, runtime, tokens, sampling, params, prompts, real, key, balance_bias)
+    fixed = (architecture.replace(capacity_factor=None), runtime, sampling)
+    first_key, *keys = jax.random.split(key, tokens)
+    parts = [keys[i : i + at_once] for i in range(0, len(keys), at_once)]
+    cache = empty_cache(fixed[0], runtime, len(prompts), prompts.shape[1] + tokens, segments=True)
+    cache, token = _first(fixed, params, cache, prompts, real, first_key, balance_bias)
+    yield token[:, None]
+    for part in parts:
+        cache, found = _more(fixed, params, cache, token, jnp.stack(part), balance_bias)
+        token = found[:, -1]
+        yield found
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _generate(architecture, runtime, tokens, sampling, params, prompts, real, key, balance_bias):
-    def step(cache, these, real):
-        output = transformer.apply(
-            architecture,
-            runtime,
-            params,
-            these,
-            segments=real.astype(jnp.int32),
-            real=real,
-            balance_bias=balance_bias,
-            cache=cache,
-        )
-        return output.cache, transformer.unembed(architecture, params, output.hidden[:, -1])
+@functools.partial(jax.jit, static_argnums=0)
+def _first(fixed, params, cache, prompts, real, key, balance_bias):
+    cache, logits = _step(fixed, params, cache, prompts, real, balance_bias)
+    return cache, draw(logits, key, fixed[2])
 
+
+@functools.partial(jax.jit, static_argnums=0)
+def _more(fixed, params, cache, token, keys, balance_bias):
     def another(carry, key):
         cache, token = carry
-        cache, logits = step(cache, token[:, None], jnp.ones((len(token), 1), bool))
-        token = draw(logits, key, sampling)
+        cache, logits = _step(fixed, params, cache, token[:, None], jnp.ones((len(token), 1), bool), balance_bias)
+        token = draw(logits, key, fixed[2])
         return (cache, token), token
 
-    first_key, *keys = jax.random.split(key, tokens)
-    cache = empty_cache(architecture, runtime, len(prompts), prompts.shape[1] + tokens, segments=True)
-    cache, logits = step(cache, prompts, real)
-    first = draw(logits, first_key, sampling)
-    if not keys:
-        return first[:, None]
-    _, rest = jax.lax.scan(another, (cache, first), jnp.stack(keys))
-    return jnp.concatenate([first[:, None], rest.T], axis=1)
+    (cache, _), found = jax.lax.scan(another, (cache, token), keys)
+    return cache, found.T
+
+
+def _step(fixed, params, cache, these, real, balance_bias):
+    architecture, runtime, _ = fixed
+    output = transformer.apply(
+        architecture,
+        runtime,
+        params,
+        these,
+        segments=real.astype(jnp.int32),
+        real=real,
+        balance_bias=balance_bias,
+        cache=cache,
+    )
+    return output.cache, transformer.unembed(architecture, params, output.hidden[:, -1])

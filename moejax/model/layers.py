@@ -125,7 +125,9 @@ def run_layers(
     structure = {experts: nnx.split(stack)[0] for experts, stack in stacks.items()}
     rows = {experts: (nnx.split(stack)[1], per_layer[experts]) for experts, stack in stacks.items()}
 
-    def one(x: Array, row: Any, passage: Passage, kind: tuple[bool, bool]) -> tuple[Array, Result]:
+    # What all layers share is closed over: an argument of jax.checkpoint would be traced, and attention must know that
+    # its queries start at 0 to take them tile by tile.
+    def one(x: Array, row: Any, kind: tuple[bool, bool]) -> tuple[Array, Result]:
         params, extra = row
         layer = nnx.merge(structure[kind[0]], params)
         return layer(x, extra, passage, window=a.sliding_window if kind[1] else 0)
@@ -133,13 +135,13 @@ def run_layers(
     policy = REMAT_POLICIES[runtime.remat]
     if policy is not None:
         # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
-        one = jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers, static_argnums=3)
+        one = jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers, static_argnums=2)
 
     def unit_of(kinds: Sequence[tuple[bool, bool]], x: Array, rows: dict[bool, Any]) -> tuple[Array, dict[bool, Any]]:
         waiting = {experts: iter(_unstacked(rows[experts])) for experts in rows}
         left: dict[bool, list[Result]] = {experts: [] for experts in rows}
         for kind in kinds:
-            x, result = one(x, next(waiting[kind[0]]), passage, kind)
+            x, result = one(x, next(waiting[kind[0]]), kind)
             left[kind[0]].append(result)
         return x, {experts: _stacked(results) for experts, results in left.items() if results}
 

@@ -16,7 +16,7 @@ from moejax.architecture import Architecture
 from moejax.model.feed_forward import FeedForward
 from moejax.model.parameter import Maker
 from moejax.model.runtime import Runtime
-from moejax.model.sharding import on_many_devices
+from moejax.model.sharding import constrain, on_many_devices
 from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, router_options
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.expert_parallel import expert_parallel
@@ -81,9 +81,12 @@ class Mixture(nnx.Module):
         wide = x.astype(jnp.float32)
         if key is not None and architecture.router in INPUT_NOISE:
             wide = INPUT_NOISE[architecture.router](wide, key)
-        logits = jnp.dot(wide, self.router[...], precision=jax.lax.Precision.HIGHEST)
+        # Whole on every device: it is small, and its product is all that tokens of a device need.
+        router = constrain(self.router[...], (None, None))
+        logits = jnp.dot(wide, router, precision=jax.lax.Precision.HIGHEST)
         if architecture.router_bias:
             logits = logits + self.router_bias[...]
+        logits = constrain(logits, ("batch", None))
         router, options = ROUTERS[architecture.router], router_arguments(architecture)
         return router(logits, top_k=architecture.top_k, bias=balance_bias, key=key, **options)
 

@@ -30,14 +30,15 @@ class Runtime:
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
     exchange: str = "gather"
-    """How tokens reach experts on other devices: a key of ``moejax.routing.expert_parallel.EXCHANGES``."""
+    """How tokens reach experts on other devices: a key of ``moejax.routing.expert_parallel.EXCHANGES``. The ragged one
+    is for TPUs."""
     buffer_factor: float = 2.0
-    """Room for the rows of ``all_to_all``, as a multiple of what a balanced routing needs."""
+    """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs."""
     scan_layers: bool = False
     """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
-    attention: str = "tiled"
+    attention: str = "auto"
     """A key of ``moejax.model.attend.ATTENTION``; on NVIDIA GPUs in bfloat16, "cudnn" is the fast one."""
 
     def check(self) -> None:

@@ -1,7 +1,8 @@
 """Where arrays live: logical axis names on parameters and activations, and the one table that maps them to the mesh.
 
 The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``; ``fsdp`` also splits parameters along
-the residual width, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and vocabulary.
+the residual width or that of a latent, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and
+vocabulary.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ TOKEN_AXES = ("data", "fsdp", "expert")
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": TOKEN_AXES,
     "embed": ("fsdp",),
+    "latent": ("fsdp",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "hidden": ("tensor",),
@@ -32,12 +34,19 @@ RULES: Mapping[str, tuple[str, ...]] = {
 def partition_spec(
     axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
 ) -> PartitionSpec:
-    """The mesh axes of each dimension. A dimension that its mesh axes do not divide stays whole."""
-    used: list[tuple[str, ...] | None] = []
+    """The mesh axes of each dimension; none splits two. A dimension that its mesh axes do not divide stays whole, and
+    so do vectors, of which a mesh would save little: they would have to be gathered wherever they are used."""
+    if sum(axis != "layers" for axis in axes) < 2:
+        return PartitionSpec(*(None for _ in axes))
+    taken: set[str] = set()
+    found: list[tuple[str, ...] | None] = []
     for axis, size in zip(axes, shape, strict=True):
-        mesh_axes = tuple(a for a in RULES.get(axis or "", ()) if mesh.shape[a] > 1)
-        used.append(mesh_axes if mesh_axes and size % math.prod(mesh.shape[a] for a in mesh_axes) == 0 else None)
-    return PartitionSpec(*used)
+        mesh_axes = tuple(a for a in RULES.get(axis or "", ()) if mesh.shape[a] > 1 and a not in taken)
+        if size % math.prod(mesh.shape[a] for a in mesh_axes):
+            mesh_axes = ()
+        taken |= set(mesh_axes)
+        found.append(mesh_axes or None)
+    return PartitionSpec(*found)
 
 
 def on_many_devices() -> bool:

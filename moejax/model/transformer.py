@@ -15,6 +15,7 @@ from moejax.architecture import Architecture
 from moejax.config import unknown
 from moejax.model.attend import check_attention
 from moejax.model.cache import Cache
+from moejax.model.embedding import look_up
 from moejax.model.layers import ACTIVATION, Layer, Passage, PerLayer, run_layers
 from moejax.model.mixture import router_arguments
 from moejax.model.norm import rms_norm
@@ -83,7 +84,7 @@ def apply(
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
-    x = constrain(model.embedding[...].astype(COMPUTE_DTYPES[runtime.compute_dtype])[tokens], ACTIVATION)
+    x = constrain(look_up(model.embedding[...].astype(COMPUTE_DTYPES[runtime.compute_dtype]), tokens), ACTIVATION)
     if cache is not None:
         cache = cache.with_segments(segments, tokens.shape)
     sight = Sight(query_segments=segments, key_segments=segments) if cache is None else cache.sight(segments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import warnings
@@ -9,12 +10,15 @@ from functools import partial
 
 import jax
 from jax import Array, lax
+from jax.custom_batching import sequential_vmap
 from jaxtyping import Float
 
 from moejax.routing import grouped_blocks, grouped_ragged
 from moejax.routing.experts import Experts
-from moejax.routing.layout import arrange, by_expert, collect, spread
+from moejax.routing.layout import Layout, arrange, by_expert, collect, cut, spread
 from moejax.routing.routing import Routing
+from moejax.routing.turns import in_turns
+from moejax.target import platform
 
 
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
@@ -24,14 +28,25 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
     tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
     """
     sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
-    layout = by_expert(routing, padding=sizes[-1])
+    if routing.room is None or routing.room >= routing.expert.shape[0]:
+        return _served(sizes, x, routing, by_expert(routing, padding=sizes[-1]), experts)
+    layout, room = by_expert(routing), routing.room
+
+    def turn(x: Array, gate: Array, experts: Experts, number: Array | int) -> Array:
+        part = cut(layout, number * room, room, padding=sizes[-1])
+        return _served(sizes, x, dataclasses.replace(routing, gate=gate), part, experts)
+
+    return in_turns(turn, layout.offsets[-1], room, routing.expert.shape[0], x, routing.gate, experts)
+
+
+def _served(sizes, x, routing: Routing, layout: Layout, experts: Experts) -> Float[Array, "tokens model"]:
     rows, weight = spread(x, routing, layout), arrange(routing.gate, layout)
     return collect(_experts(sizes, rows, weight, layout.offsets, experts), routing, layout)
 
 
 def _gpu_ragged_dot():
     """The ragged product to use on a GPU, or None."""
-    if jax.default_backend() != "gpu":
+    if platform() != "gpu":
         return None
     if importlib.util.find_spec("tokamax") is None:
         warnings.warn(
@@ -48,6 +63,8 @@ def _gpu_ragged_dot():
 def _on_platform(blocks, ragged, *arguments):
     """``ragged(ragged_dot, ...)`` where there is a ragged product, ``blocks(...)`` elsewhere."""
     gpu = _gpu_ragged_dot()
+    # Side by side, loops of different lengths would copy all they carry at each turn: one after another is faster.
+    blocks = sequential_vmap(blocks)
     return lax.platform_dependent(
         *arguments,
         tpu=partial(ragged, lax.ragged_dot),

@@ -18,14 +18,15 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
 from moejax.routing.experts import Experts
-from moejax.routing.layout import arrange, by_slot, collect, spread
+from moejax.routing.layout import arrange, by_expert, by_slot, collect, spread
+from moejax.routing.ragged_exchange import ragged_exchange
 from moejax.routing.routing import Routing
+from moejax.routing.token_shards import EXPERT, GROUP_AXES, TENSOR, token_axes
 
 Dispatch = Callable[[Array, Routing, Experts], Array]
 
-GROUP_AXES, EXPERT, TENSOR = ("data", "fsdp"), "expert", "tensor"
-"""Mesh axes that split tokens into groups; the axis that splits tokens of a group, and experts; the one that splits
-the experts' hidden units. A mesh may lack any of them."""
+FSDP = "fsdp"
+"""The axis that also splits the experts' matrices along the residual width, where it divides that."""
 
 
 def expert_parallel(
@@ -37,35 +38,47 @@ def expert_parallel(
 ) -> Dispatch:
     """A dispatcher for a mesh (None: the one of ``jax.set_mesh``), which runs ``dispatch`` on each device.
 
-    ``exchange`` is a key of ``EXCHANGES``; ``buffer_factor`` is the room for rows to each device in ``all_to_all``, as
-    a multiple of what a balanced routing sends there.
+    ``exchange`` is a key of ``EXCHANGES``; ``buffer_factor`` is the room for rows on each device, and in ``all_to_all``
+    to each, as a multiple of what a balanced routing sends there.
     """
 
     def on_mesh(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
         sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
-        tokens = P(tuple(axis for axis in (*GROUP_AXES, EXPERT) if axis in sizes))
+        tokens = P(token_axes(sizes))
         _check(sizes, x, experts)
         # Where the entries of a token lie anywhere, every device reads all entries.
         entries = P() if routing.per_token is None else tokens
+        split = FSDP in sizes and experts.gate.shape[1] % sizes[FSDP] == 0
 
         def on_device(x, token, expert, gate, experts):
             here = dataclasses.replace(routing, token=token, expert=expert, gate=gate, probabilities=None, logits=None)
-            return EXCHANGES[exchange](dispatch, x, here, _once(experts, sizes), sizes, buffer_factor)
+            experts = _once(_whole(experts) if split else experts, sizes)
+            return EXCHANGES[exchange](dispatch, x, here, experts, sizes, buffer_factor)[None]
 
-        return jax.shard_map(
+        # With hidden units split, every device has a part of each sum. They are added out here, where the gradient of
+        # an addition is a copy; in there it would be another addition over the mesh.
+        parts = jax.shard_map(
             on_device,
             mesh=mesh,
-            in_specs=(tokens, entries, entries, entries, _specs(experts, sizes)),
-            out_specs=tokens,
+            in_specs=(tokens, entries, entries, entries, _specs(experts, sizes, FSDP if split else None)),
+            out_specs=P(TENSOR if TENSOR in sizes else None, *tokens),
             check_vma=False,
         )(x, routing.token, routing.expert, routing.gate, experts)
+        return lax.reduce_sum(parts, (0,))
 
     return on_mesh
 
 
 def gather(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes, buffer_factor: float) -> Array:
-    """Every device along the expert axis reads all tokens of its group; the sums come back scattered."""
+    """Every device along the expert axis reads all tokens of its group; the sums come back scattered.
+
+    It serves as many rows at once as there is room for, and where more are its own, the others in further turns.
+    """
     local = _local_routing(routing, routing.token, routing.expert, routing.gate, x.shape[0], experts.num_experts, sizes)
+    # Other devices serve most of these entries.
+    entries = local.expert.shape[0]
+    room = math.ceil(buffer_factor * entries / sizes.get(EXPERT, 1))
+    local = dataclasses.replace(local, room=min(room, entries))
     return _summed(dispatch(_gathered(x, sizes), local, experts), sizes)
 
 
@@ -81,14 +94,7 @@ def all_to_all(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes,
     entries = routing.expert.shape[0]
     room = min(math.ceil(buffer_factor * entries / devices), entries)
     device = jnp.where(routing.serves, routing.expert // experts.num_experts, devices)
-    to_device = dataclasses.replace(
-        routing,
-        # Numbered as they are here.
-        token=jnp.arange(entries, dtype=jnp.int32) // routing.per_token,
-        expert=device,
-        num_tokens=x.shape[0],
-        num_experts=devices,
-    )
+    to_device = dataclasses.replace(_numbered_here(routing, x), expert=device, num_experts=devices)
     layout = by_slot(to_device, room)
     fits = jnp.diff(layout.offsets).max() <= room
 
@@ -99,19 +105,8 @@ def all_to_all(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes,
     def travel(x: Array, gate: Array, experts: Experts) -> Array:
         expert = (routing.expert % experts.num_experts).at[layout.source]
         expert = exchange(expert.get(mode="fill", fill_value=experts.num_experts))
-        received = Routing(
-            token=jnp.arange(devices * room, dtype=jnp.int32),
-            expert=expert,
-            gate=exchange(arrange(gate, layout)),
-            probabilities=None,
-            logits=None,
-            num_tokens=devices * room,
-            num_experts=experts.num_experts,
-            balanced_load=entries // experts.num_experts,
-            per_token=1,
-        )
+        received = _of_rows(expert, exchange(arrange(gate, layout)), entries, experts)
         y = dispatch(exchange(spread(x, to_device, layout)), received, experts)
-        y = lax.psum(y, TENSOR) if TENSOR in sizes else y
         return collect(exchange(y), to_device, layout)
 
     def stay(x: Array, gate: Array, experts: Experts) -> Array:
@@ -122,16 +117,77 @@ def all_to_all(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes,
     return lax.cond(everywhere, travel, stay, x, routing.gate, experts)
 
 
-EXCHANGES = {"gather": gather, "all_to_all": all_to_all}
+def ragged_all_to_all(dispatch: Dispatch, x, routing: Routing, experts: Experts, sizes, buffer_factor: float) -> Array:
+    """Each assignment's row travels to the device of its expert and back, with no room between rows: see
+    ``ragged_exchange`` for where that is fast.
+
+    Only what arrives on a device has its bound, so two devices may share a load that ``all_to_all`` has no room for.
+    Where it is exceeded, the whole group gathers instead, as there.
+    """
+    devices = sizes.get(EXPERT, 1)
+    if devices == 1 or routing.per_token is None:
+        return gather(dispatch, x, routing, experts, sizes, buffer_factor)
+    entries = routing.expert.shape[0]
+    room = min(math.ceil(buffer_factor * entries), devices * entries)
+    here = _numbered_here(routing, x)
+    layout = by_expert(here)
+    # Loads of all experts from all devices: [from, to, expert there].
+    loads = lax.all_gather(jnp.diff(layout.offsets), EXPERT).reshape(devices, devices, experts.num_experts)
+    rows_between = loads.sum(axis=2)
+
+    def travel(x: Array, gate: Array, experts: Experts) -> Array:
+        ends = jnp.cumsum(loads[:, lax.axis_index(EXPERT)].reshape(-1))
+        slot = jnp.arange(room, dtype=jnp.int32)
+        expert = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32) % experts.num_experts
+        expert = jnp.where(slot < ends[-1], expert, experts.num_experts)
+        rows, weight = (
+            ragged_exchange(values, rows_between, room, EXPERT)
+            for values in (spread(x, here, layout), arrange(gate, layout))
+        )
+        y = dispatch(rows, _of_rows(expert, weight, entries, experts), experts)
+        return collect(ragged_exchange(y, rows_between.T, entries, EXPERT), here, layout)
+
+    def stay(x: Array, gate: Array, experts: Experts) -> Array:
+        return gather(dispatch, x, dataclasses.replace(routing, gate=gate), experts, sizes, buffer_factor)
+
+    # All devices of a group know all its loads, and so take the same way.
+    return lax.cond(rows_between.sum(axis=0).max() <= room, travel, stay, x, routing.gate, experts)
+
+
+EXCHANGES = {"gather": gather, "all_to_all": all_to_all, "ragged_all_to_all": ragged_all_to_all}
 """How tokens and experts meet over the expert axis. Neither drops anything, so neither changes a result."""
+
+
+def _numbered_here(routing: Routing, x: Array) -> Routing:
+    """The entries of this device's own tokens, numbered as they are here."""
+    entries = routing.expert.shape[0]
+    token = jnp.arange(entries, dtype=jnp.int32) // (entries // x.shape[0])
+    return dataclasses.replace(routing, token=token, num_tokens=x.shape[0])
+
+
+def _of_rows(expert: Array, gate: Array, entries: int, experts: Experts) -> Routing:
+    """The routing of rows that have come from others, each for one expert; ``entries`` come where all are balanced."""
+    return Routing(
+        token=jnp.arange(expert.shape[0], dtype=jnp.int32),
+        expert=expert,
+        gate=gate,
+        probabilities=None,
+        logits=None,
+        num_tokens=expert.shape[0],
+        num_experts=experts.num_experts,
+        balanced_load=entries // experts.num_experts,
+        per_token=1,
+    )
 
 
 def _local_routing(routing: Routing, token, expert, gate, tokens_here: int, experts_here: int, sizes) -> Routing:
     """The entries of this device's experts and group of tokens, numbered as they are here; phantoms for the rest."""
-    if routing.per_token is not None:
-        token, expert, gate = (_gathered(array, sizes) for array in (token, expert, gate))
     num_tokens = tokens_here * sizes.get(EXPERT, 1)
-    token = token - _index(GROUP_AXES, sizes) * num_tokens
+    if routing.per_token is None:
+        token = token - _index(GROUP_AXES, sizes) * num_tokens
+    else:
+        expert, gate = (_gathered(array, sizes) for array in (expert, gate))
+        token = jnp.arange(expert.shape[0], dtype=jnp.int32) // routing.per_token
     expert = expert - _index((EXPERT,), sizes) * experts_here
     here = (token >= 0) & (token < num_tokens) & (expert >= 0) & (expert < experts_here)
     return Routing(
@@ -159,8 +215,19 @@ def _gathered(array, sizes):
 
 
 def _summed(y, sizes):
-    y = lax.psum(y, TENSOR) if TENSOR in sizes else y
-    return lax.psum_scatter(y, EXPERT, tiled=True) if EXPERT in sizes else y
+    # In parts stacked in front: of a whole first dimension, XLA's TPU compiler would add up everything everywhere.
+    return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
+
+
+def _whole(experts: Experts) -> Experts:
+    """Matrices gathered over the axis that splits them along the residual width; gradients come back scattered."""
+
+    def gathered(matrix: Array, axis: int) -> Array:
+        return lax.all_gather(matrix, FSDP, axis=axis, tiled=True)
+
+    return dataclasses.replace(
+        experts, gate=gathered(experts.gate, 1), up=gathered(experts.up, 1), down=gathered(experts.down, 2)
+    )
 
 
 def _once(experts: Experts, sizes) -> Experts:
@@ -171,9 +238,9 @@ def _once(experts: Experts, sizes) -> Experts:
     return dataclasses.replace(experts, down_bias=jnp.where(first, experts.down_bias, 0))
 
 
-def _specs(experts: Experts, sizes) -> Experts:
+def _specs(experts: Experts, sizes, fsdp: str | None) -> Experts:
     expert, tensor = (axis if axis in sizes else None for axis in (EXPERT, TENSOR))
-    into, out_of, hidden = P(expert, None, tensor), P(expert, tensor, None), P(expert, tensor)
+    into, out_of, hidden = P(expert, fsdp, tensor), P(expert, tensor, fsdp), P(expert, tensor)
     return dataclasses.replace(
         experts,
         gate=into,

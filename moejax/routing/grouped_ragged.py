@@ -25,7 +25,11 @@ def _meeting(ragged_dot: RaggedDot, offsets: Array, rows: int) -> Meeting:
     # Rows behind the last expert's are nobody's: their results are not read.
     expert = jnp.searchsorted(offsets[1:-1], jnp.arange(rows, dtype=offsets.dtype), side="right")
     return Meeting(
-        product=lambda x, matrix: ragged_dot(x, matrix, group_sizes, preferred_element_type=jnp.float32),
+        # Sums are made in float32 and come out in the type of the rows, and so do their gradients: products of float32
+        # with bfloat16 would move and hold twice the bytes.
+        product=lambda x, matrix: ragged_dot(x, matrix, group_sizes, preferred_element_type=x.dtype).astype(
+            jnp.float32
+        ),
         of_rows=lambda vector: vector[expert],
     )
 

@@ -52,6 +52,17 @@ def by_slot(routing: Routing, capacity: int) -> Layout:
     return _with_rows(source, rows, order, routing, offsets)
 
 
+def cut(layout: Layout, start: Array | int, rows: int, padding: int = 0) -> Layout:
+    """``rows`` rows of a layout by expert, from ``start`` on, and ``padding`` empty ones; the rest have no row here."""
+    entries = layout.row.shape[0]
+    source = jnp.pad(layout.source, (0, rows), constant_values=entries)
+    source = jnp.pad(jax.lax.dynamic_slice_in_dim(source, start, rows), (0, padding), constant_values=entries)
+    here = (layout.row >= start) & (layout.row < start + rows)
+    return Layout(
+        source, jnp.where(here, layout.row - start, rows + padding), jnp.clip(layout.offsets - start, 0, rows)
+    )
+
+
 def _with_rows(source, rows, order, routing: Routing, offsets) -> Layout:
     row = jnp.zeros_like(rows).at[order].set(rows, unique_indices=True, mode="promise_in_bounds")
     return Layout(source, jnp.where(routing.serves, row, source.shape[0]), offsets)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from moejax.routing.token_shards import where_tokens_lie
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Routing:
     """Entries each token has, if all have as many and they lie token after token; None if they lie otherwise."""
     capacity: int | None = field(default=None, metadata={"static": True})
     """A number of assignments that no expert exceeds; None if nothing better than the number of tokens is known."""
+    room: int | None = field(default=None, metadata={"static": True})
+    """Entries that are worth serving at once, where most are phantoms; those beyond it are served in turns."""
 
     @property
     def serves(self) -> Bool[Array, " assignments"]:
@@ -66,7 +70,19 @@ def choose(
     scores: Float[Array, "tokens experts"], top_k: int, bias: Float[Array, " experts"] | None = None
 ) -> Int[Array, "tokens top_k"]:
     """The ``top_k`` experts of highest score, best first; ``bias`` moves the choice and never the gate."""
-    return jax.lax.top_k(jax.lax.stop_gradient(scores if bias is None else scores + bias), top_k)[1]
+    return best(scores if bias is None else scores + bias, top_k)[1]
+
+
+def best(
+    scores: Float[Array, "tokens ... n"], k: int
+) -> tuple[Float[Array, "tokens ... k"], Int[Array, "tokens ... k"]]:
+    """The ``k`` largest of the last axis, and where they are, best first; no gradient flows."""
+
+    def here(scores: Array) -> tuple[Array, Array]:
+        values, places = jax.lax.top_k(scores, k)
+        return values, places
+
+    return where_tokens_lie(here, jax.lax.stop_gradient(scores))
 
 
 def pick(scores: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"]) -> Float[Array, "tokens top_k"]:

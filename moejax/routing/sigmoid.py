@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
-from moejax.routing.routing import Routing, choose, normalised, pick, token_choice
+from moejax.routing.routing import Routing, best, choose, normalised, pick, token_choice
 
 
 def sigmoid_topk(
@@ -45,8 +45,7 @@ def group_limited(
     scores = jax.nn.sigmoid(logits)
     biased = scores if bias is None else scores + bias
     grouped = biased.reshape(tokens, num_groups, -1)
-    best = jax.lax.top_k(grouped, min(2, grouped.shape[2]))[0].sum(2)
-    groups = choose(best, top_k_groups)
+    groups = choose(best(grouped, min(2, grouped.shape[2]))[0].sum(2), top_k_groups)
     allowed = (groups[:, :, None] == jnp.arange(num_groups)).any(1)
     expert = choose(jnp.where(allowed[:, :, None], grouped, -jnp.inf).reshape(tokens, experts), top_k)
     return _gated(logits, scores, expert, normalise, gate_scale)

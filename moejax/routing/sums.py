@@ -11,6 +11,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from moejax.routing.routing import Routing
+from moejax.routing.token_shards import where_tokens_lie
 
 
 @jax.tree_util.register_dataclass
@@ -58,8 +59,7 @@ def routing_sums(
     chosen = chosen.keep(kept)
     served = chosen if served is None else served.keep(kept)
     length = chosen.num_tokens // sequences
-    counts = jnp.zeros((sequences, chosen.num_experts), jnp.int32)
-    counts = counts.at[chosen.token // length, chosen.expert].add(1, mode="drop")
+    counts = _counts(chosen, sequences)
     probability = jnp.where(real[:, None], chosen.probabilities, 0.0).reshape(sequences, length, -1).sum(1)
     logits = jnp.where(real[:, None], chosen.logits, 0.0)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
@@ -73,6 +73,18 @@ def routing_sums(
         sequences=jnp.asarray(sequences, jnp.int32),
         sequence_balance=balance(counts, probability).sum(),
     )
+
+
+def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]:
+    """Assignments of each sequence to each expert."""
+
+    def of(sequence: Array, expert: Array, sequences: int) -> Array:
+        return jnp.zeros((sequences, routing.num_experts), jnp.int32).at[sequence, expert].add(1, mode="drop")
+
+    if routing.per_token is None:
+        return of(routing.token // (routing.num_tokens // sequences), routing.expert, sequences)
+    here = routing.expert.reshape(sequences, -1)
+    return where_tokens_lie(lambda expert: of(jnp.arange(len(expert))[:, None], expert, len(expert)), here)
 
 
 def balance(

@@ -21,6 +21,7 @@ from moejax.folder import whole_folder, write_json
 from moejax.model import transformer
 from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
 from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
+from moejax.wording import some
 
 ARCHITECTURE = "architecture.json"
 WEIGHTS = "weights.safetensors"
@@ -134,9 +135,3 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
             )
         if kind.dtype not in FLOATS.values():
             raise ValueError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")
-
-
-def some(names: list[str], most: int = 5) -> str:
-    """The first names of a list, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

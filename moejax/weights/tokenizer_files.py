@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -28,3 +29,15 @@ def carry_tokenizer(source: Path, target: Path) -> list[str]:
     for name in found:
         shutil.copyfile(source / name, target / name)
     return found
+
+
+def special_token(folder: Path, name: str) -> str | None:
+    """What ``tokenizer_config.json`` says under a name such as ``bos_token``; None if it says nothing."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text()).get(name)
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); copy it again, or remove it.") from error
+    return found.get("content") if isinstance(found, dict) else found

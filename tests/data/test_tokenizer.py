@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from written import TEXTS
 
 from moejax.data.tokenizer import open_tokenizer
@@ -39,6 +39,18 @@ def test_a_tokenizers_own_truncation_and_padding_are_not_obeyed(bpe, tmp_path):
         open_tokenizer(str(tmp_path)).encode(texts), open_tokenizer(str(bpe)).encode(texts), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_what_a_file_wants_before_a_text_is_known_and_not_obeyed(bpe, tmp_path):
+    opening = Tokenizer.from_file(str(bpe))
+    begin = opening.token_to_id("<|endoftext|>")
+    opening.post_processor = processors.TemplateProcessing(
+        single="<|endoftext|> $A <|endoftext|>", special_tokens=[("<|endoftext|>", begin)]
+    )
+    opening.save(str(tmp_path / "tokenizer.json"))
+    with_template, without = open_tokenizer(str(tmp_path)), open_tokenizer(str(bpe))
+    assert (with_template.opening, without.opening) == ((begin,), ())
+    np.testing.assert_array_equal(with_template.encode([b"a text"])[0], without.encode([b"a text"])[0])
 
 
 def test_what_is_no_utf8_is_none_and_its_neighbours_are_read(bpe):

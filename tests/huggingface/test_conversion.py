@@ -21,6 +21,7 @@ from moejax.weights.safetensors import Kind, TensorFile
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_bit_comes_back(family, dtype, tmp_path):
+    """MaxText #3231, #3868."""
     theirs = write(tmp_path / "theirs", family, dtype=dtype)
     done = from_huggingface(theirs, tmp_path / "ours")
     assert done.family == family

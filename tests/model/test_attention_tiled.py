@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from known_architectures import KNOWN
 
-from moejax.model import attention_tiled
+from moejax.model import attention_tiled, transformer
 from moejax.model.attention_plain import plain
 from moejax.model.attention_tiled import tiled
 from moejax.model.positions import alibi_slopes
+from moejax.model.runtime import Runtime
 from moejax.model.sight import Sight
 
 
@@ -104,3 +106,18 @@ def test_batch_and_heads_may_lie_on_many_devices():
     found = program(*(jax.device_put(x, spread) for x in (query, key, value)))
     assert found.sharding.spec == spread.spec
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_layers_that_are_computed_again_attend_tile_by_tile_too(remat, scan_layers):
+    architecture = KNOWN["dense"]
+    runtime = Runtime(remat=remat, scan_layers=scan_layers, attention="tiled")
+    tokens = jax.ShapeDtypeStruct((1, 40), jnp.int32)
+
+    def total(params, tokens):
+        return transformer.apply(architecture, runtime, params, tokens).hidden.sum()
+
+    program = str(jax.make_jaxpr(jax.grad(total))(transformer.abstract_params(architecture), tokens))
+    assert "8,8]" in program
+    assert "40,40]" not in program

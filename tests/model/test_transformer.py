@@ -196,12 +196,28 @@ def reference():
 )
 @pytest.mark.parametrize("name", ["mixture", "gpt_oss"])
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
+    """MaxText #4829."""
     same(loss_and_gradients(name, runtime), reference(name))
 
 
 @pytest.mark.parametrize("name", ["interleaved", "latent", "alibi", "half_turned"])
 def test_a_scan_over_layers_computes_every_architecture(name, reference):
+    """torchtitan #3686."""
     same(loss_and_gradients(name, Runtime(scan_layers=True)), reference(name))
+
+
+@pytest.mark.parametrize("remat", REMAT_POLICIES)
+def test_recomputed_layers_count_their_tokens_once(remat):
+    """torchtitan #1593."""
+    tokens = jax.random.randint(jax.random.key(1), (2, 9), 0, 64)
+
+    def loss(params):
+        output = transformer.apply(MIXTURE, Runtime(remat=remat, scan_layers=True), params, tokens)
+        return output.hidden.sum(), output.routing
+
+    routing = jax.jit(jax.grad(loss, has_aux=True))(params_of("mixture"))[1]
+    assert routing.tokens.tolist() == [18, 18]
+    assert routing.counts.sum(axis=1).tolist() == [36, 36]
 
 
 def same(found, expected):

@@ -104,6 +104,7 @@ def test_ragged_products_agree_with_the_reference(monkeypatch):
 
 @pytest.mark.parametrize(("platform", "products"), [("cpu", 0), ("cuda", 0), ("tpu", 3)])
 def test_ragged_products_are_only_used_where_they_are_not_dense(platform, products):
+    """jax #34168; SkyRL #862; marin #5394, #7012."""
     routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
     program = jax.jit(dispatch_grouped.grouped).trace(draw_tokens(96, 16), routing, draw_experts(8, 16, 24))
     text = program.lower(lowering_platforms=(platform,)).as_text()

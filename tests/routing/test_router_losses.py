@@ -23,6 +23,7 @@ def sums_of(logits, top_k=2, router="softmax_topk", **options):
 
 @pytest.mark.parametrize("top_k", [1, 2, 4, 8])
 def test_balance_loss_is_one_when_experts_share_equally(top_k):
+    """OLMoE #40, #45."""
     sums = sums_of(draw_logits(TOKENS, EXPERTS), top_k, "balanced", sequences=6)
     assert np.isclose(balance_loss(sums), 1.0)
     assert np.isclose(sequence_balance_loss(sums), 1.0)
@@ -33,6 +34,7 @@ def test_balance_loss_is_the_number_of_experts_when_one_takes_all():
 
 
 def test_balance_loss_lowers_the_probability_of_crowded_experts():
+    """NeMo Automodel #1408."""
     logits = draw_logits(TOKENS, EXPERTS, skew=0.5)
     gradient = jax.grad(lambda x: balance_loss(sums_of(x)))(logits).sum(0)
     assert gradient[0] > 0 > gradient[-1]
@@ -62,6 +64,7 @@ def values(sums):
 @settings(deadline=None, max_examples=8)
 @given(cut=st.sampled_from([1, 2, 5]), router=st.sampled_from(["softmax_topk", "sigmoid_topk"]))
 def test_microbatches_add_up_to_the_batch(cut, router):
+    """swiss-ai Megatron-LM #136."""
     logits, at = draw_logits(TOKENS, EXPERTS, skew=0.2), 8 * cut
     whole = sums_of(logits, router=router, sequences=6)
     parts = sums_of(logits[:at], router=router, sequences=cut) + sums_of(logits[at:], router=router, sequences=6 - cut)

@@ -184,6 +184,7 @@ def test_expert_choice_gives_every_expert_the_same_load():
 
 
 def test_balanced_gives_every_expert_the_same_load():
+    """torchtitan #1670."""
     assert (route("balanced", draw_logits(TOKENS, EXPERTS, skew=3.0)).counts() == TOKENS * 2 // EXPERTS).all()
 
 
@@ -197,6 +198,7 @@ def test_top_p_takes_the_fewest_experts_that_reach_the_threshold(threshold):
 
 
 def test_bias_updates_are_centred_and_lift_the_neglected():
+    """torchtitan #1506."""
     bias = update_bias(jnp.zeros(4), jnp.array([10, 2, 3, 1]), rate=0.1)
     assert np.isclose(bias.sum(), 0.0, atol=1e-7)
     assert bias[0] < 0 < bias[1] == bias[2] == bias[3]

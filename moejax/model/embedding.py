@@ -1,0 +1,34 @@
+"""The vectors of tokens: a table with a row per token, split over the mesh by rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from moejax.model.sharding import TOKEN_AXES, on_many_devices
+
+
+def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    """Rows of the table; what is no token of the vocabulary has no numbers.
+
+    On a mesh every device looks its own tokens up in its own rows. Left alone, XLA moves tables and activations about
+    in ways that change with the mesh.
+    """
+    if not on_many_devices():
+        return table[tokens]
+    sizes = jax.sharding.get_abstract_mesh().shape
+    vocab, parts = table.shape[0], sizes["tensor"]
+    split = "tensor" if vocab % parts == 0 else None
+
+    def local(table: Array, tokens: Array) -> Array:
+        row = tokens - (jax.lax.axis_index("tensor") * table.shape[0] if split else 0)
+        here = (row >= 0) & (row < table.shape[0])
+        # Where another device has the row, nothing is added to it; where none has, no number is.
+        other = jnp.where((tokens >= 0) & (tokens < vocab), 0.0, jnp.nan).astype(table.dtype)
+        return jnp.where(here[..., None], table.at[row].get(mode="clip"), other[..., None])[None]
+
+    axes = P(TOKEN_AXES)
+    rows = jax.shard_map(local, in_specs=(P(split), axes), out_specs=P(split, TOKEN_AXES), check_vma=False)
+    return jax.lax.reduce_sum(rows(table, tokens), (0,))

@@ -1,0 +1,57 @@
+"""Rows that travel between the devices of a mesh axis, as many to each as it takes, without room between them.
+
+A TPU has this as one collective, ``jax.lax.ragged_all_to_all``. Elsewhere all rows are gathered, and each device takes
+those that are for it: the same result and gradients, at the price of a gather.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+
+def ragged_exchange(
+    rows: Float[Array, "rows ..."], sizes: Int[Array, "devices devices"], room: int, axis: str
+) -> Float[Array, "room ..."]:
+    """The rows sent here, in the order of the devices they come from, and zeros behind them.
+
+    ``sizes[i, j]`` says how many device i sends to device j, on all devices alike; those that leave lie in the order of
+    the devices they go to, without gaps. No more than ``room`` may arrive. With ``sizes`` transposed, the rows that
+    come back lie as those that left.
+    """
+    here = lax.axis_index(axis)
+    starts, places = jnp.cumsum(sizes, axis=1) - sizes, jnp.cumsum(sizes, axis=0) - sizes
+    return lax.platform_dependent(
+        rows,
+        jnp.zeros((room, *rows.shape[1:]), rows.dtype),
+        starts[here],
+        sizes[here],
+        places[here],
+        sizes[:, here],
+        tpu=partial(lax.ragged_all_to_all, axis_name=axis),
+        default=partial(gathered, axis_name=axis),
+    )
+
+
+def gathered(
+    operand: Float[Array, "rows ..."],
+    output: Float[Array, "room ..."],
+    input_offsets: Int[Array, " devices"],
+    send_sizes: Int[Array, " devices"],
+    output_offsets: Int[Array, " devices"],
+    recv_sizes: Int[Array, " devices"],
+    *,
+    axis_name: str,
+) -> Float[Array, "room ..."]:
+    """``jax.lax.ragged_all_to_all``, with the same arguments, from a gather of all rows."""
+    # Each device's offsets are the senders' words; here are those of all senders for this device.
+    starts, places = (lax.all_to_all(o, axis_name, 0, 0, tiled=True) for o in (input_offsets, output_offsets))
+    slot = jnp.arange(output.shape[0])[:, None]
+    arrives = (slot >= places) & (slot < places + recv_sizes)
+    sender = arrives.argmax(axis=1)
+    row = jnp.clip(slot[:, 0] - places[sender] + starts[sender], 0, operand.shape[0] - 1)
+    found = lax.all_gather(operand, axis_name)[sender, row]
+    return jnp.where(jnp.expand_dims(arrives.any(axis=1), range(1, output.ndim)), found, output)

@@ -1,0 +1,25 @@
+"""A name for a model: what it computes, and nothing of where or how it is stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+
+from moejax.config import dump
+from moejax.weights.folder import Weights
+from moejax.weights.parameters import BALANCE_BIAS, flat
+
+
+def fingerprint(weights: Weights) -> str:
+    """Hash of the parameters in float32 and of what the architecture says beyond its defaults."""
+    default = {field.name: field.default for field in dataclasses.fields(weights.architecture)}
+    said = {name: value for name, value in dump(weights.architecture).items() if value != default[name]}
+    found = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    bias = {} if weights.balance_bias is None else {BALANCE_BIAS: weights.balance_bias}
+    for name, array in sorted((dict(flat(weights.params)) | bias).items()):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(np.asarray(array, np.float32)).data)
+    return found.hexdigest()[:16]

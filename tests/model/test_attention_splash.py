@@ -1,0 +1,58 @@
+"""The TPU's attention kernel, interpreted, is attention with all scores at once; programs for a TPU choose it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from moejax.model.attend import ATTENTION
+from moejax.model.attention_plain import plain
+from moejax.model.attention_splash import splash
+from moejax.model.sharding import MESH_AXES
+from moejax.model.sight import Sight
+from moejax.target import platform
+
+
+def drawn(length, heads, groups, width, value_width):
+    keys = jax.random.split(jax.random.key(0), 4)
+    sizes = [(heads, width), (groups, width), (groups, value_width), (heads, value_width)]
+    return [jax.random.normal(key, (2, length, *size)) for key, size in zip(keys, sizes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("length", "heads", "groups", "value_width", "window", "documents", "sunk"),
+    [(128, 2, 2, 16, 0, False, False), (200, 4, 2, 8, 70, True, True)],
+    ids=["plain", "grouped, windowed, packed, with sinks, of an odd length"],
+)
+def test_the_kernel_agrees_with_all_scores_at_once(length, heads, groups, value_width, window, documents, sunk):
+    *inputs, direction = drawn(length, heads, groups, 16, value_width)
+    segments = jnp.repeat(jnp.asarray([[1, 2], [1, 2]], jnp.int32), length // 2, axis=1) if documents else None
+    sight = Sight(query_segments=segments, key_segments=segments, window=window)
+    sinks = jnp.linspace(-1.0, 1.0, heads) if sunk else None
+
+    def both(attend):
+        out, back = jax.vjp(lambda *qkv: attend(*qkv, sight, scale=0.3, sinks=sinks), *inputs)
+        return out, back(direction)
+
+    for ours, reference in zip(jax.tree.leaves(both(splash)), jax.tree.leaves(both(plain)), strict=True):
+        np.testing.assert_allclose(ours, reference, atol=2e-4)
+
+
+def test_the_platform_is_that_of_the_mesh_a_program_is_traced_for():
+    assert platform() == "cpu"
+    tpu = AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=tpu)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert platform() == "tpu"
+        traced = str(
+            jax.make_jaxpr(lambda *qkv: ATTENTION["auto"](*qkv, Sight(), scale=1.0))(*drawn(128, 2, 2, 16, 16)[:3])
+        )
+    assert "pallas_call" in traced
+
+
+def test_without_a_tpu_the_choice_is_tiles():
+    inputs = drawn(40, 2, 1, 8, 8)[:3]
+    np.testing.assert_array_equal(
+        ATTENTION["auto"](*inputs, Sight(), scale=1.0), ATTENTION["tiled"](*inputs, Sight(), scale=1.0)
+    )

@@ -1,0 +1,36 @@
+"""A fingerprint tells models apart, and nothing else."""
+
+import jax
+
+from moejax.architecture import Architecture
+from moejax.huggingface.read import from_huggingface
+from moejax.huggingface.write import to_huggingface
+from moejax.model import transformer
+from moejax.weights.fingerprint import fingerprint
+from moejax.weights.folder import Weights, load_weights, save_weights
+
+SMALL = Architecture(
+    vocab_size=11,
+    model_dim=8,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=6,
+    tied_embeddings=False,
+    norm_epsilon=1e-5,
+)
+
+
+def test_it_survives_a_folder_of_weights_and_hugging_face_and_changes_with_one_number(tmp_path):
+    params = transformer.init(SMALL, jax.random.key(0))
+    first = fingerprint(Weights(SMALL, params, None))
+    save_weights(tmp_path / "ours", SMALL, params)
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    from_huggingface(tmp_path / "theirs", tmp_path / "back")
+    assert first == fingerprint(load_weights(tmp_path / "ours")) == fingerprint(load_weights(tmp_path / "back"))
+    changed = params | {"embedding": params["embedding"].at[3, 4].add(1e-6)}
+    assert fingerprint(Weights(SMALL, changed, None)) != first
+    assert fingerprint(Weights(SMALL.replace(rope_theta=1e5), params, None)) != first
