@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
-from moejax.train.manifest import damage, is_finished, write_manifest
+from moejax.train.manifest import VALIDATION_LOSS, damage, is_finished, validation_losses, write_manifest
 from moejax.train.processes import Together
-from moejax.train.step import Program, TrainState
+from moejax.train.program import Program
+from moejax.train.step import TrainState
 
 policies = ocp.checkpoint_managers.preservation_policy
 
@@ -25,7 +28,8 @@ DAMAGED = "damaged"
 class Checkpoints:
     """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
 
-    The ``newest`` ones are kept, every step in ``keep``, and every multiple of ``every``.
+    The ``newest`` ones are kept, every step in ``keep``, every multiple of ``every``, and of those that were saved with
+    a ``validation_loss`` the ``best``.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Checkpoints:
         newest: int = 2,
         keep: Sequence[int] = (),
         every: int = 0,
+        best: int = 0,
         say: Callable[[str], None] = lambda text: None,
     ):
         self._folder, self._together, self._say = folder.resolve(), together or Together(), say
@@ -44,6 +49,8 @@ class Checkpoints:
         self._together.told(None)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
+        self._losses = validation_losses(self._folder) if best else {}
+        kept += [_Best(best, self._losses)] if best else []
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(kept), cleanup_tmp_directories=True
         )
@@ -75,6 +82,8 @@ class Checkpoints:
         if step in self._manager.all_steps():
             return
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(dict(about)))
+        if VALIDATION_LOSS in about:
+            self._losses[step] = about[VALIDATION_LOSS]
         with self._failing():
             self._manager.save(step, args=items, force=True)
         self._writing = self._thread.submit(self._finish, step)
@@ -155,6 +164,20 @@ class Checkpoints:
                 f"A checkpoint cannot be written to {self._folder} ({why}). What was saved before it is whole: make "
                 f"room, or mend the disk, and the same command goes on from there."
             ) from error
+
+
+@dataclass(frozen=True)
+class _Best:
+    """A policy of Orbax': those with the lowest losses, the first of equal ones."""
+
+    number: int
+    losses: Mapping[int, float]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        steps = [info.step for info in checkpoints]
+        known = [step for step in steps if math.isfinite(self.losses.get(step, math.nan))]
+        known.sort(key=self.losses.__getitem__)
+        return [step in known[: self.number] for step in steps]
 
 
 def _steps(folder: Path) -> list[int]:

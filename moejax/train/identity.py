@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.config import build, dump
 from moejax.folder import changes, claim, write_json
+from moejax.wording import some
 
 if TYPE_CHECKING:
     from moejax.train.training import Training
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
 TRAINING, HISTORY = "training.json", "history.json"
 
 HOW = (
+    "population",
     "recipe.mesh",
     "recipe.runtime",
     "recipe.hyperparameters",
     "recipe.log_every_steps",
+    "recipe.evaluate_tokens",
     "recipe.checkpoint_tokens",
     "recipe.keep_checkpoints",
     "recipe.keep_every_tokens",
+    "recipe.keep_best",
+    "recipe.sinks",
     "recipe.data.source",
     "recipe.data.tokenizer",
     "recipe.data.corrupt_share",
@@ -43,6 +48,7 @@ FIXED = (
     "architecture",
     "seed",
     "recipe.batch_tokens",
+    "recipe.batch_ramp",
     "recipe.data",
     "recipe.initialisation",
     "recipe.initial_weights",
@@ -130,9 +136,8 @@ def _among(path: str, groups: tuple[str, ...]) -> bool:
     return any(path == group or path.startswith(f"{group}.") for group in groups)
 
 
-def _shown(changed: Mapping[str, tuple[Any, Any]], most: int = 8) -> str:
-    lines = [f"{place} was {old!r}, is {new!r}" for place, (old, new) in changed.items()]
-    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
+def _shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    return some([f"{place} was {old!r}, is {new!r}" for place, (old, new) in changed.items()], most=8, between="; ")
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from moejax.train.metrics import TRUNK, branch_name
-from moejax.train.schedule import WarmupStableDecay
-from moejax.train.training import Training
+from moejax.train.schedule import Ramp, Schedule, WarmupStableDecay
+from moejax.train.training import Recipe, Training
 
 
 @dataclass(frozen=True)
@@ -17,29 +19,46 @@ class Leg:
     name: str
     start: int
     end: int
-    schedule: WarmupStableDecay
+    schedule: Schedule
     steps_before: int
     """Steps of the legs before this one."""
 
 
 def legs(training: Training) -> tuple[Leg, list[Leg]]:
     """The trunk, and a branch per budget."""
-    optimizer = training.recipe.optimizer
+    recipe, optimizer = training.recipe, training.recipe.optimizer
+    last = recipe.batch_tokens
 
-    def schedule(decay_start: float, decay_steps: float) -> WarmupStableDecay:
-        return WarmupStableDecay(
+    def schedule(decay_start: float, decay_steps: float) -> Schedule:
+        learning_rate = WarmupStableDecay(
             peak=optimizer.learning_rate,
-            warmup_steps=float(training.recipe.warmup_steps),
+            warmup_steps=recipe.tokens(recipe.warmup_steps) / last,
             decay_start=decay_start,
             decay_steps=decay_steps,
             final_share=optimizer.final_share,
+            ramp=_ramp(recipe),
             shape=optimizer.decay_shape,
         )
+        return Schedule(learning_rate=learning_rate, weight_decay=float(optimizer.weight_decay))
 
-    trunk = Leg(TRUNK, 0, training.recipe.trunk_steps, schedule(math.inf, 1.0), 0)
+    trunk = Leg(TRUNK, 0, recipe.trunk_steps, schedule(math.inf, 1.0), 0)
     branches, before = [], trunk.end
-    for budget in training.recipe.budgets_tokens:
-        start, end = training.recipe.decay_start(budget), training.recipe.steps(budget)
-        branches.append(Leg(branch_name(budget), start, end, schedule(float(start), float(end - start)), before))
+    for budget in recipe.budgets_tokens:
+        start, end = recipe.decay_start(budget), recipe.steps(budget)
+        falls = schedule(recipe.tokens(start) / last, (recipe.tokens(end) - recipe.tokens(start)) / last)
+        branches.append(Leg(branch_name(budget), start, end, falls, before))
         before += end - start
     return trunk, branches
+
+
+def _ramp(recipe: Recipe) -> Ramp | None:
+    if not recipe.batch_ramp:
+        return None
+    stretches, last = list(recipe.batches.stretches()), recipe.batch_tokens
+    share = np.array([stretch.batch_tokens / last for stretch in stretches], np.float32)
+    return Ramp(
+        first_step=np.array([stretch.first_step for stretch in stretches], np.float32),
+        before=np.array([stretch.tokens_before / last for stretch in stretches], np.float32),
+        share=share,
+        rate=share**recipe.optimizer.batch_exponent,
+    )

@@ -6,23 +6,32 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
+from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, open_corpus
-from moejax.folder import only_writer, write_json
-from moejax.train.checkpoint import Checkpoints
+from moejax.folder import differences, only_writer, write_json
+from moejax.train.attempts import attempt, refusal
 from moejax.train.identity import decisive_changes, own
 from moejax.train.legs import Leg, legs
 from moejax.train.mesh import check_fits, make_mesh
-from moejax.train.metrics import TRUNK, MetricsLog, branch_name
+from moejax.train.metrics import MetricsLog
+from moejax.train.population import MEMBERS, members, shared
+from moejax.train.population_runner import DIVERGED, given_up, run_population
 from moejax.train.processes import WAIT_SECONDS, Together
+from moejax.train.profile import Profile
+from moejax.train.program import make_program
 from moejax.train.row import make_row
+from moejax.train.row_file import CutShort, read_row, row_file
 from moejax.train.runner import Progress, Runner
-from moejax.train.step import make_program
+from moejax.train.sessions import Sessions
+from moejax.train.sinks import open_sinks
+from moejax.train.speed import Speed
 from moejax.train.stopping import Stop
 from moejax.train.training import Training
 
@@ -38,6 +47,8 @@ def train(
     accept_changes: bool = False,
     wait_seconds: float = WAIT_SECONDS,
     stop: Stop | None = None,
+    began: float | None = None,
+    profile: tuple[int, int] | None = None,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress = lambda steps, values: None,
 ) -> list[dict[str, Any]]:
@@ -47,65 +58,143 @@ def train(
     branch goes on from its newest whole checkpoint, and the numbers are those of an uninterrupted run, on whatever
     mesh and number of processes. With ``accept_changes`` it goes on with other settings. ``data_folder`` shares one
     tokenised corpus between trainings. ``say`` hears what a person should know.
-    Processes wait for each other ``wait_seconds``.
+    Processes wait for each other ``wait_seconds``. The members of a population are trained together, each in
+    ``folder/members/NAME``, and their rows returned one member after another. ``began``, Unix time, is when the process
+    was started, from which on its time is accounted for. ``profile`` records the steps from one number to another, over
+    trunk and branches.
 
     Raises:
       ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
-    together = Together(wait_seconds)
-    together.check_same("settings", {"out": str(folder), **training.as_json()})
+    options: dict[str, Any] = {
+        "accept_changes": accept_changes,
+        "wait_seconds": wait_seconds,
+        "stop": stop,
+        "began": began,
+        "profile": profile,
+        "say": say,
+        "progress": progress,
+    }
+    if not training.population:
+        return train_beside([training], [folder], data_folder or folder / "data", **options)[0]
+    together, every = Together(wait_seconds), members(training)
     together.do(training.check)
+    together.do(lambda: _check_alike(every, together))
+    with _owned(folder, training, accept_changes, say):
+        folders = [folder / MEMBERS / member.name for member in every]
+        found = train_beside(every, folders, data_folder or folder / "data", **options)
+    return [row for rows in found for row in rows]
+
+
+def train_beside(
+    trainings: Sequence[Training],
+    folders: Sequence[Path],
+    data_folder: Path,
+    *,
+    accept_changes: bool = False,
+    wait_seconds: float = WAIT_SECONDS,
+    stop: Stop | None = None,
+    began: float | None = None,
+    profile: tuple[int, int] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda steps, values: None,
+) -> list[list[dict[str, Any]]]:
+    """Train one or several trainings, these as the members of one population, each in its own folder as ``train`` does.
+
+    Returns the rows of each.
+
+    Raises:
+      ValueError: as ``train``; or members diverged, and the others are done.
+      Stopped: ``stop`` asked for it, and everything is saved.
+    """
+    together, every = Together(wait_seconds), list(zip(trainings, folders, strict=True))
+    for training, folder in every:
+        together.check_same("settings", {"out": str(folder), **training.as_json()})
+    with contextlib.ExitStack() as refused:
+        for _, folder in every if together.first else ():
+            refused.enter_context(refusal(folder))
+        for training, _ in every:
+            together.do(training.check)
+        together.do(lambda: _check_alike(trainings, together))
+        mesh = together.do(lambda: _mesh(trainings[0]))
     with contextlib.ExitStack() as held:
 
         def take() -> None:
-            own(folder, training, accept=accept_changes, say=say)
-            held.enter_context(only_writer(folder))
+            for training, folder in every:
+                held.enter_context(_owned(folder, training, accept_changes, say))
+                held.enter_context(attempt(folder))
 
         together.do(take if together.first else _nothing)
-        corpus = _open(training, folder, data_folder, together)
-        mesh = together.do(lambda: make_mesh(training.recipe.mesh))
-        together.do(
-            lambda: check_fits(
-                training.architecture, training.recipe.batch_sequences, training.recipe.microbatches, mesh
-            )
-        )
-        rows = together.told([_read_row(folder, budget) for budget in training.recipe.budgets_tokens])
-        if None not in rows:
-            progress(training.recipe.total_steps, {})
-            return rows  # type: ignore[return-value]
-        with jax.set_mesh(mesh), _saying_so(folder):
-            log = MetricsLog(folder / "metrics.jsonl", writes=together.first)
-            program = make_program(training, mesh)
-            runner = Runner(training, corpus, program, log, together, stop or Stop(together.count), progress, say)
-            return _train(runner, folder, rows)
+        sessions = {folder: _session(training, folder, together, began) for training, folder in every}
+        for training, folder in every:
+            if not all((folder / row_file(budget)).exists() for budget in training.recipe.budgets_tokens):
+                held.enter_context(sessions[folder])
+        corpus = _open(trainings, folders, data_folder, together)
+        found = {folder: together.told(_known_rows(training, folder, say)) for training, folder in every}
+        waiting = [(training, folder) for training, folder in every if None in found[folder]]
+        if len(trainings) == 1 and together.first:
+            # By itself, what was given up in a population is tried again.
+            (folders[0] / DIVERGED).unlink(missing_ok=True)
+        if all(given_up(folder) for _, folder in waiting):
+            progress(trainings[0].recipe.total_steps, {})
+        else:
+            with jax.set_mesh(mesh), _saying_so(folders[0]):
+                profiled = Profile(profile, folders[0], say if together.first else _silence)
+                held.callback(profiled.close)
+                program = make_program(trainings[0], mesh)
+
+                def runner(training: Training, folder: Path) -> Runner:
+                    sinks = held.enter_context(open_sinks(training, folder)) if together.first else []
+                    return Runner(
+                        training,
+                        folder,
+                        corpus,
+                        program,
+                        MetricsLog(folder / "metrics.jsonl", writes=together.first, sinks=sinks),
+                        sessions[folder],
+                        Speed(training),
+                        profiled,
+                        together,
+                        stop or Stop(together.count),
+                        progress,
+                        say,
+                    )
+
+                runners = [runner(training, folder) for training, folder in waiting]
+                _train(runners[0] if len(runners) == 1 else run_population(runners), found)
+    lost = [why for why in map(given_up, folders) if why is not None]
+    if lost:
+        raise ValueError(f"{len(lost)} of {len(trainings)} members diverged; the others are done. {' '.join(lost)}")
+    return [found[folder] for folder in folders]  # type: ignore[misc]
 
 
-def _train(runner: Runner, folder: Path, rows: list[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    training, together = runner.training, runner.together
-    trunk, branches = legs(training)
-    recipe, found = training.recipe, []
-    open_saves = functools.partial(
-        Checkpoints, together=together, newest=recipe.keep_checkpoints, every=recipe.keep_every_steps, say=runner.say
-    )
+def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> None:
+    """Take all steps that are still to be taken, and put the rows that are not there yet in their places."""
+    trunk, branches = runner.legs()
     starts = {branch.start for branch in branches}
-    with open_saves(folder / "checkpoints" / TRUNK, keep=sorted(starts)) as trunk_saves:
-        waiting = [branch.start for branch, row in zip(branches, rows, strict=True) if row is None]
-        if (trunk_saves.newest() or 0) < max(waiting):
+
+    def without_row(number: int) -> bool:
+        return any(found[one.folder][number] is None for one in runner.running())
+
+    with runner.saves(trunk, keep=sorted(starts)) as trunk_saves:
+        waiting = [branch.start for number, branch in enumerate(branches) if without_row(number)]
+        if waiting and (trunk_saves.newest() or 0) < max(waiting):
             runner.leg(trunk, trunk_saves, runner.first, starts)
-        for budget, branch, row in zip(recipe.budgets_tokens, branches, rows, strict=True):
-            if row is None:
+        for number, branch in enumerate(branches):
+            if without_row(number):
                 from_trunk = functools.partial(runner.trunk_at, branch.start, trunk, trunk_saves)
-                with open_saves(folder / "checkpoints" / branch.name) as saves:
+                with runner.saves(branch) as saves:
                     state = runner.leg(branch, saves, from_trunk, set())
-                row = together.told(_finish(runner, folder, budget, branch, state))
+                for one, its_state in runner.apart(state):
+                    if found[one.folder][number] is None:
+                        found[one.folder][number] = runner.together.told(_finish(one, number, branch, its_state))
             runner.progress(branch.steps_before + branch.end - branch.start, {})
-            found.append(row)
-    return found
 
 
-def _finish(runner: Runner, folder: Path, budget: int, branch: Leg, state: Any) -> dict[str, Any] | None:
+def _finish(runner: Runner, number: int, branch: Leg, state: Any) -> dict[str, Any] | None:
     """Measure a branch and write its row; only the first process returns it."""
+    budget, folder = runner.training.recipe.budgets_tokens[number], runner.folder
     measured = runner.measure(state, branch)
 
     def write() -> dict[str, Any]:
@@ -114,23 +203,51 @@ def _finish(runner: Runner, folder: Path, budget: int, branch: Leg, state: Any) 
         if changed:
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
             row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
-        write_json(_row_path(folder, budget), row)
+        write_json(folder / row_file(budget), row)
         return row
 
     return runner.together.do(write if runner.together.first else _nothing)
 
 
-def _open(training: Training, folder: Path, data_folder: Path | None, together: Together) -> Corpus:
+@contextlib.contextmanager
+def _owned(folder: Path, training: Training, accept_changes: bool, say: Callable[[str], None]) -> Iterator[None]:
+    own(folder, training, accept=accept_changes, say=say)
+    with only_writer(folder):
+        yield
+
+
+def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, together: Together) -> Corpus:
     """The corpus, which the first process prepares if it is not yet, and the others open afterwards."""
-    config, place = training.recipe.data, data_folder or folder / "data"
+    config = trainings[0].recipe.data
 
     def prepare() -> Corpus:
         corpus = open_corpus(config, place)
-        _check_corpus(training, corpus.summary(), folder)
+        for training, folder in zip(trainings, folders, strict=True):
+            _check_corpus(training, corpus.summary(), folder)
         return corpus
 
     corpus = together.do(prepare if together.first else _nothing, wait_seconds=PREPARING_SECONDS)
-    return together.do(lambda: corpus or open_corpus(config, place))
+    corpus = together.do(lambda: corpus or open_corpus(config, place))
+    together.do(lambda: _check_rows(trainings[0], corpus))
+    return corpus
+
+
+def _check_alike(trainings: Sequence[Training], together: Together) -> None:
+    if len(trainings) == 1:
+        return
+    for other in trainings[1:]:
+        different = differences(dump(shared(trainings[0])), dump(shared(other)))
+        if different:
+            raise ValueError(
+                f"{trainings[0].name} and {other.name} cannot be members of one population: "
+                f"{'; '.join(different[:3])}. Members differ in seed, learning rate and weight decay alone: train "
+                f"these one by one."
+            )
+    if together.count > 1 or jax.device_count() > 1:
+        raise ValueError(
+            f"A population is trained by one process on one device, and here are {together.count} processes with "
+            f"{jax.device_count()} devices; train its members one by one, each on the mesh."
+        )
 
 
 @contextlib.contextmanager
@@ -145,7 +262,35 @@ def _saying_so(folder: Path) -> Any:
         ) from error
 
 
+def _session(training: Training, folder: Path, together: Together, began: float | None) -> Sessions:
+    trunk, branches = legs(training)
+    about = {
+        "processes": together.count,
+        "devices": jax.device_count(),
+        "device_kind": jax.devices()[0].device_kind,
+        "legs": {leg.name: leg.end - leg.start for leg in (trunk, *branches)},
+    }
+    return Sessions(folder, writes=together.first, began=began, about=about)
+
+
 def _nothing() -> None: ...
+
+
+def _mesh(training: Training) -> Mesh:
+    recipe, mesh = training.recipe, make_mesh(training.recipe.mesh)
+    for stretch in recipe.batches.stretches():
+        sequences = stretch.batch_tokens // recipe.data.sequence_length
+        check_fits(training.architecture, sequences, recipe.microbatches, mesh)
+    return mesh
+
+
+def _check_rows(training: Training, corpus: Corpus) -> None:
+    """Batches and validation rows say themselves what they lack: now, not at the first step or behind the last."""
+    corpus.batches(batch=training.recipe.batch_sequences, seed=training.seed)
+    corpus.validation()
+
+
+def _silence(text: str) -> None: ...
 
 
 def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
@@ -171,10 +316,13 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
         )
 
 
-def _row_path(folder: Path, budget_tokens: int) -> Path:
-    return folder / f"{branch_name(budget_tokens)}.json"
+def _known_row(folder: Path, budget_tokens: int, say: Callable[[str], None]) -> dict[str, Any] | None:
+    try:
+        return read_row(folder, budget_tokens)
+    except CutShort as problem:
+        say(str(problem))
+        return None
 
 
-def _read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
-    path = _row_path(folder, budget_tokens)
-    return json.loads(path.read_text()) if path.exists() else None
+def _known_rows(training: Training, folder: Path, say: Callable[[str], None]) -> list[dict[str, Any] | None]:
+    return [_known_row(folder, budget, say) for budget in training.recipe.budgets_tokens]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,10 @@ from pathlib import Path
 from moejax.folder import write_json
 
 MANIFEST = "manifest.json"
+
+VALIDATION_LOSS = "validation_loss"
+"""What is saved beside a state that was measured."""
+
 _THREADS = 4
 
 
@@ -21,6 +26,23 @@ def write_manifest(folder: Path) -> None:
 def is_finished(folder: Path) -> bool:
     """Whether a checkpoint was written to its end."""
     return (folder / MANIFEST).is_file()
+
+
+def finished_steps(folder: Path) -> list[int]:
+    """The steps of the finished checkpoints of a leg, in order."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit() and is_finished(path))
+
+
+def validation_losses(folder: Path) -> dict[int, float]:
+    """Those of a leg's finished checkpoints that were measured, by step."""
+    found = {}
+    for step in finished_steps(folder):
+        # Orbax keeps plain data in this file; a checkpoint may be removed while others are read.
+        with contextlib.suppress(OSError):
+            about = json.loads((folder / str(step) / "about" / "metadata").read_text())
+            if VALIDATION_LOSS in about:
+                found[step] = float(about[VALIDATION_LOSS])
+    return found
 
 
 def damage(folder: Path) -> str | None:

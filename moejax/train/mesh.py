@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from moejax.architecture import Architecture
 from moejax.model.sharding import MESH_AXES, TOKEN_AXES, partition_spec
@@ -42,9 +44,16 @@ class MeshShape:
         return tuple(devices // fixed if size == -1 else size for size in given)
 
 
-def make_mesh(shape: MeshShape) -> Mesh:
-    """The mesh over all devices of all processes; the compiler places what is not said (Auto axes)."""
-    return jax.make_mesh(shape.sizes(jax.device_count()), MESH_AXES, (AxisType.Auto,) * len(MESH_AXES))
+def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh over all devices of all processes, or those given; the compiler places what is not said (Auto axes).
+
+    On a torus, axes get whole dimensions where the sizes allow it, so that their devices are neighbours.
+    """
+    devices = jax.devices() if devices is None else devices
+    placed = mesh_utils.create_device_mesh(
+        shape.sizes(len(devices)), devices, allow_split_physical_axes=devices[0].platform == "tpu"
+    )
+    return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
@@ -76,8 +85,8 @@ def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSh
     return jax.make_array_from_callback((rows, *local.shape[1:]), sharding, part)
 
 
-def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh) -> None:
-    """Raise ``ValueError`` if a batch, or the experts, cannot be split over the mesh."""
+def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh | AbstractMesh) -> None:
+    """Raise ``ValueError`` if a batch, the experts, or their hidden units cannot be split over the mesh."""
     shards = math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
     if batch_sequences % shards:
         raise ValueError(
@@ -94,4 +103,9 @@ def check_fits(architecture: Architecture, batch_sequences: int, microbatches: i
         raise ValueError(
             f"num_experts is {architecture.num_experts}, which mesh.expert = {mesh.shape['expert']} does not divide; "
             f"every device along that axis holds as many experts: choose a divisor."
+        )
+    if architecture.is_moe and architecture.expert_hidden % mesh.shape["tensor"]:
+        raise ValueError(
+            f"expert_hidden is {architecture.expert_hidden}, which mesh.tensor = {mesh.shape['tensor']} does not "
+            f"divide; every device along that axis holds as many hidden units of an expert: choose a divisor."
         )

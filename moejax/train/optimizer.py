@@ -1,4 +1,4 @@
-"""Optimisers with gradient clipping, through Optax, as directions of unit learning rate."""
+"""Optimisers with gradient clipping and decoupled weight decay, through Optax, as directions of unit learning rate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 import optax.contrib
+from jaxtyping import Array
 
 from moejax.train.schedule import DECAYS
 
@@ -38,6 +39,9 @@ class OptimizerConfig:
     """A key of ``moejax.train.schedule.DECAYS``."""
     final_share: float = 0.1
     """Learning rate at the end, as a share of the peak."""
+    batch_exponent: float = 0.0
+    """In a batch ramp, the rate of a smaller batch is multiplied by its share of the last one to this power: 0 leaves
+    it, .5 is the square-root rule."""
     beta1: float = 0.9
     beta2: float = 0.95
     epsilon: float = 1e-8
@@ -56,7 +60,7 @@ class OptimizerConfig:
                 raise ValueError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
         if not 0 < self.decay_share <= 1:
             raise ValueError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
-        for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm"):
+        for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm", "batch_exponent"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it cannot be negative.")
         if self.final_share > 1:
@@ -68,44 +72,44 @@ class OptimizerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
 
 
-def make_optimizer(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """The chain of an optimiser. Updates point uphill at unit size: a step subtracts them times the learning rate."""
+def make_optimizer(
+    config: OptimizerConfig, parts: ParameterParts, weight_decay: float | Array | None = None
+) -> optax.GradientTransformation:
+    """The chain of an optimiser. Updates point uphill at unit size: a step subtracts them times the learning rate.
+
+    ``weight_decay``, which may be traced, stands for the config's.
+    """
     clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
-    return optax.chain(clip, OPTIMIZERS[config.name](config, parts))
+    decay = optax.add_decayed_weights(config.weight_decay if weight_decay is None else weight_decay, parts.is_matrix)
+    return optax.chain(clip, optax.chain(OPTIMIZERS[config.name](config, parts), decay))
 
 
 def adamw(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Adam with decoupled weight decay on matrices (Loshchilov and Hutter, 2019)."""
-    return optax.chain(
-        optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon),
-        optax.add_decayed_weights(config.weight_decay, mask=parts.is_matrix),
-    )
+    """Adam (Kingma and Ba, 2015), which with decoupled decay is AdamW (Loshchilov and Hutter, 2019)."""
+    return optax.scale_by_adam(b1=config.beta1, b2=config.beta2, eps=config.epsilon)
 
 
 def muon(config: OptimizerConfig, parts: ParameterParts) -> optax.GradientTransformation:
-    """Orthogonalised momentum for the matrices between hidden vectors (Jordan, 2024), decay as AdamW's.
+    """Orthogonalised momentum for the matrices between hidden vectors (Jordan, 2024).
 
     Each layer, expert and projection is a matrix of its own. Updates have the root mean square of Adam's, .2, so that
     one learning rate serves both (Liu et al., 2025, Moonlight). Vocabulary, routers and norms follow Adam, with
     Nesterov's momentum like the rest.
     """
     dimensions = jax.tree.map(_matrix_axes, parts.axes, parts.inputs, is_leaf=lambda leaf: isinstance(leaf, tuple))
-    return optax.chain(
-        optax.contrib.muon(
-            learning_rate=-1.0,
-            beta=config.muon_beta,
-            eps=config.epsilon,
-            adam_b1=config.beta1,
-            adam_b2=config.beta2,
-            muon_weight_dimension_numbers=dimensions,
-            consistent_rms=0.2,
-        ),
-        optax.add_decayed_weights(config.weight_decay, mask=parts.is_matrix),
+    return optax.contrib.muon(
+        learning_rate=-1.0,
+        beta=config.muon_beta,
+        eps=config.epsilon,
+        adam_b1=config.beta1,
+        adam_b2=config.beta2,
+        muon_weight_dimension_numbers=dimensions,
+        consistent_rms=0.2,
     )
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""``optimizer(config, parts)``, by ``OptimizerConfig.name``."""
+"""``optimizer(config, parts)`` without its weight decay, by ``OptimizerConfig.name``."""
 
 
 def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:

@@ -20,6 +20,9 @@ import jax
 
 # JAX has the processes' key-value store, but no public name for it; Orbax uses it in the same way.
 from jax._src import distributed
+
+# Nor has it one for the address that it takes from Slurm's variables.
+from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
 from moejax.folder import changes
@@ -142,8 +145,9 @@ def joined(
     Raises:
       ValueError: the coordinator's port is taken, the others do not come, or the environment tells too little.
     """
-    if coordinator is not None and process == 0:
-        _check_port(coordinator)
+    listens_at = coordinator if process == 0 else _slurms_coordinator() if coordinator is None else None
+    if listens_at is not None:
+        _check_port(listens_at)
     met = f"Not all {processes or ''} processes met at {coordinator or 'the coordinator'} within {wait_seconds:.0f} s"
     try:
         with _giving_up(
@@ -185,6 +189,13 @@ def _giving_up(seconds: float, text: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _slurms_coordinator() -> str | None:
+    """Where this process will listen, if it is the first of a step of Slurm's: its port follows from the job."""
+    if SlurmCluster.is_env_present() and SlurmCluster.get_process_id() == 0:
+        return SlurmCluster.get_coordinator_address(None, None)
+    return None
+
+
 def _check_port(coordinator: str) -> None:
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
@@ -196,6 +207,6 @@ def _check_port(coordinator: str) -> None:
             probe.bind(("", int(port)))
         except OSError as error:
             raise ValueError(
-                f"Port {port} of --coordinator {coordinator} cannot be used on this machine ({error.strerror}); give "
-                f"another port to all processes."
+                f"Port {port} of the coordinator {coordinator} cannot be used on this machine ({error.strerror}); give "
+                f"all processes another with --coordinator HOST:PORT."
             ) from error

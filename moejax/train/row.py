@@ -18,25 +18,27 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
+from moejax.train.evaluation import Evaluated
 from moejax.train.metrics import TRUNK
+from moejax.train.speed import Speed
 from moejax.train.training import Training
+
+OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
+"""Columns in which another training of the same numbers would differ."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What was measured of one branch."""
 
-    validation_nats: float
-    """Summed over the validation targets."""
-    validation_targets: int
-    """Targets of the validation set."""
-    validation_bytes: float | None
-    """Bytes of text that those targets stand for; None if the text is not known."""
-    routing: RoutingSums | None
-    """Over the validation set, per mixture layer."""
+    evaluated: Evaluated
     log: list[dict[str, Any]]
     """Lines of the metrics file."""
     branch: str
+    goodput: float | None
+    """Of the training so far, see ``moejax.train.sessions``."""
+    memory_peak_bytes: int
+    """Of the fullest device, see ``moejax.train.memory``."""
 
 
 def make_row(training: Training, budget_tokens: int, text: Summary, measured: Measured) -> dict[str, Any]:
@@ -45,20 +47,20 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
     Raises:
       ValueError: the loss is not a number, so there is no result to write down.
     """
-    if not math.isfinite(measured.validation_nats):
+    losses = measured.evaluated.losses()
+    if not math.isfinite(losses["loss"] or 0.0):
         raise ValueError(
-            f"{training.name}: the validation loss at {budget_tokens:,} tokens is {measured.validation_nats}; lower "
+            f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}; lower "
             f"optimizer.learning_rate, in a new --out."
         )
     architecture, optimizer = training.architecture, training.recipe.optimizer
     steps, start = training.recipe.steps(budget_tokens), training.recipe.decay_start(budget_tokens)
-    tokens = steps * training.recipe.batch_tokens
+    tokens = training.recipe.tokens(steps)
     counts = transformer.count(architecture)
     design = design_of(architecture, tokens)
     trunk = [line for line in measured.log if line["run"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["run"] == measured.branch]
     seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
-    text_bytes = measured.validation_bytes
     return {
         "model": training.name,
         "group": training.name,
@@ -82,15 +84,16 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "learning_rate": optimizer.learning_rate,
         "weight_decay": optimizer.weight_decay,
         "schedule": "warmup_stable_decay",
-        "warmup_tokens": training.recipe.warmup_steps * training.recipe.batch_tokens,
-        "decay_tokens": (steps - start) * training.recipe.batch_tokens,
-        "loss": measured.validation_nats / measured.validation_targets,
-        "bits_per_byte": measured.validation_nats / text_bytes / math.log(2) if text_bytes else None,
+        "warmup_tokens": training.recipe.tokens(training.recipe.warmup_steps),
+        "decay_tokens": tokens - training.recipe.tokens(start),
+        **losses,
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
-        **_routing(measured.routing),
+        **_routing(measured.evaluated.routing),
         "tokens_per_second": tokens / seconds,
         "train_seconds": seconds,
-        "mfu": None,
+        "mfu": Speed(training).of(tokens, seconds).get("mfu"),
+        "goodput": measured.goodput,
+        "memory_peak_bytes": measured.memory_peak_bytes,
         "device": jax.devices()[0].device_kind,
         "num_devices": jax.device_count(),
         "unigram_entropy": text.unigram_entropy,

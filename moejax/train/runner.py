@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +16,21 @@ import numpy as np
 from jaxtyping import Array, UInt32
 
 from moejax.data.corpus import Corpus
+from moejax.train.allocator import release_memory
 from moejax.train.checkpoint import Checkpoints
-from moejax.train.legs import Leg
+from moejax.train.evaluation import Evaluated, evaluate
+from moejax.train.legs import Leg, legs
+from moejax.train.memory import memory
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.metrics import MetricsLog
 from moejax.train.processes import Together
+from moejax.train.profile import Profile
+from moejax.train.program import Program
 from moejax.train.row import Measured, versions
+from moejax.train.sessions import Sessions, goodput
+from moejax.train.speed import Speed
 from moejax.train.start import first_state
-from moejax.train.step import Batch, Program, TrainState
+from moejax.train.step import LAYERS, Batch, TrainState
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
 
@@ -28,20 +38,77 @@ Progress = Callable[[int, dict[str, Any]], None]
 """Called at every log with the steps taken so far, over trunk and branches, and the metrics logged."""
 
 
+class Elapsed(NamedTuple):
+    """Time of training up to a line of the log."""
+
+    since: int
+    """Step of the line before, or where this process began."""
+    seconds_since: float
+    seconds: float
+    """Of the leg."""
+
+
+@runtime_checkable
+class Saves(Protocol):
+    """The checkpoints of a leg."""
+
+    def newest(self, at_most: int | None = None) -> int | None: ...
+    def save(self, step: int, state: TrainState, about: Any) -> None: ...
+    def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]: ...
+    def wait(self) -> None: ...
+    def __enter__(self) -> Saves: ...
+    def __exit__(self, *raised: object) -> None: ...
+
+
 @dataclass(frozen=True)
 class Runner:
     """What the legs of one training share."""
 
     training: Training
+    folder: Path
     corpus: Corpus
     program: Program
     log: MetricsLog
+    sessions: Sessions
+    speed: Speed
+    profile: Profile
     together: Together
     stop: Stop
     progress: Progress
     say: Callable[[str], None]
 
-    def leg(self, leg: Leg, saves: Checkpoints, first: Callable[[], TrainState], stops: set[int]) -> TrainState:
+    @property
+    def order(self) -> int:
+        """Seed of the order of the data."""
+        seed = self.training.recipe.data.order_seed
+        return self.training.seed if seed is None else seed
+
+    def legs(self) -> tuple[Leg, list[Leg]]:
+        """The trunk, and a branch per budget."""
+        return legs(self.training)
+
+    def saves(self, leg: Leg, keep: Sequence[int] = ()) -> Saves:
+        """The checkpoints of a leg, of which those at the steps in ``keep`` are kept whatever the recipe says."""
+        recipe = self.training.recipe
+        return Checkpoints(
+            self.folder / "checkpoints" / leg.name,
+            self.together,
+            newest=recipe.keep_checkpoints,
+            keep=keep,
+            every=recipe.keep_every_steps,
+            best=recipe.keep_best,
+            say=self.say,
+        )
+
+    def running(self) -> list[Runner]:
+        """The trainings that are run."""
+        return [self]
+
+    def apart(self, state: TrainState) -> list[tuple[Runner, TrainState]]:
+        """The same, each with its state."""
+        return [(self, state)]
+
+    def leg(self, leg: Leg, saves: Saves, first: Callable[[], TrainState], stops: set[int]) -> TrainState:
         """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end.
 
         It is saved at ``stops``, at its end, and as often as the recipe says.
@@ -50,100 +117,204 @@ class Runner:
           Stopped: it was asked to stop, and is saved.
           ValueError: too many steps in a row were none, or a checkpoint cannot be written.
         """
+        self.sessions.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
         state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
         first_step = leg.start if newest is None else newest
-        self.log.rewind(leg.name, first_step)
+        self.rewind(leg, first_step)
         if first_step >= leg.end:
             return state
         # Compiled ahead, so that the seconds that are logged are seconds of training.
-        step = self.program.compiled_step()
-        batches = self._batches(first_step)
+        step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, leg.end)}
+        release_memory()
+        batches = self.batches(first_step)
         self.together.told(None)
         seconds, started = about["seconds"], time.perf_counter()
-        every = recipe.checkpoint_steps
+        logged, metrics, measured = first_step, None, None
         with self.stop.stepping():
             for position in range(first_step + 1, leg.end + 1):
-                batch = next(batches)
-                state, metrics = step(state, batch, leg.schedule)
-                saves_here = position == leg.end or position in stops or bool(every and position % every == 0)
-                if position % recipe.log_every_steps == 0 or saves_here:
-                    values = {name: float(value) for name, value in metrics.items()}
-                    now = time.perf_counter()
-                    seconds, started = seconds + now - started, now
-                    self._write(leg, position, seconds, batch, values)
-                    if values["skipped_in_a_row"] >= recipe.guard.patience:
-                        saves.save(position, state, _about(position, seconds))
+                self.sessions.step(leg.name, position)
+                batch = self._next(batches, metrics)
+                number = leg.steps_before + position - leg.start
+                with self.profile.step(number):
+                    state, metrics = step[self.sequences(position - 1)](state, batch, leg.schedule)
+                self.profile.after(number, metrics)
+                saves_here = position == leg.end or position in stops or _is_due(position, recipe.checkpoint_steps)
+                evaluates_here = _is_due(position, recipe.evaluate_steps)
+                if position % recipe.log_every_steps == 0 or saves_here or evaluates_here:
+                    jax.block_until_ready(metrics)
+                    took = time.perf_counter() - started
+                    seconds += took
+                    elapsed, logged = Elapsed(logged, took, seconds), position
+                    measured = self.evaluate(state) if evaluates_here else None
+                    # Seconds are those of training; what evaluation takes, the sessions tell.
+                    started = time.perf_counter()
+                    lost = self.write(leg, position, elapsed, metrics, measured, batch)
+                    if lost:
+                        self._save(saves, position, state, seconds)
                         saves.wait()
-                        self.together.refuse(self._given_up(values, leg, position))
+                        self.give_up(lost)
                 if saves_here:
-                    saves.save(position, state, _about(position, seconds))
+                    self._save(saves, position, state, seconds, measured)
                 if self.stop.after_step() and position < leg.end:
-                    saves.save(position, state, _about(position, seconds + time.perf_counter() - started))
+                    self._save(saves, position, state, seconds + time.perf_counter() - started)
                     saves.wait()
                     raise Stopped(self.stop.number)
+        # What is being written is waited for before anything else is done.
+        self.sessions.enter("checkpointing")
         return state
 
-    def trunk_at(self, step: int, trunk: Leg, saves: Checkpoints) -> TrainState:
+    def trunk_at(self, step: int, trunk: Leg, saves: Saves) -> TrainState:
         """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""
         newest = saves.newest(at_most=step)
         state = self.first() if newest is None else saves.restore(newest, self.program)[0]
         begin = newest or 0
         if begin < step:
             self.say(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
-            batches = self._batches(begin)
-            for _ in range(begin, step):
-                state, _ = self.program.compiled_step()(state, next(batches), trunk.schedule)
+            batches = self.batches(begin)
+            self.sessions.enter("redone")
+            for position in range(begin, step):
+                take = self.program.compiled_step(self.sequences(position))
+                state, _ = take(state, next(batches), trunk.schedule)
         return state
 
     def first(self) -> TrainState:
         """The state before the first step."""
-        return first_state(self.training, self.program, self.say if self.together.first else lambda text: None)
+        say = self.say if self.together.first else lambda text: None
+        return self.together.do(lambda: first_state(self.training, self.program, say))
 
     def measure(self, state: TrainState, branch: Leg) -> Measured:
         """Loss and routing on the fixed validation rows, and what the log tells of the training."""
-        validation, size = self.corpus.validation(), self.training.recipe.batch_sequences
-        count, nats, sums = len(validation.rows["tokens"]), 0.0, []
-        sharding = batch_sharding(self.program.mesh)
-        mine = local_rows(sharding, size)
-        for start in range(0, count, size):
-            # The last batch is filled up with its first row, which then counts for nothing.
-            numbers = np.arange(start, start + size)
-            real = numbers < count
-            numbers = np.where(real, numbers, start)[mine]
-            batch = {name: place_rows(array[numbers], mine, size, sharding) for name, array in validation.rows.items()}
-            placed = place_rows(real[mine], mine, size, sharding)
-            costs, routing = self.program.evaluate(state.params, state.balance_bias, batch, placed)
-            nats += float(np.asarray(costs, np.float64)[real].sum())
-            sums.append(routing)
-        routing = None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
-        return Measured(nats, validation.targets, validation.bytes, routing, self.log.lines(), branch.name)
+        evaluated = self._evaluate(state)
+        return Measured(
+            evaluated, self.log.lines(), branch.name, goodput(self.sessions.all()), memory()["memory_peak_bytes"]
+        )
 
-    def _batches(self, start: int) -> Iterator[Batch]:
+    def evaluate(self, state: TrainState) -> Any:
+        """Losses on the validation rows, as they are logged."""
+        return _named(self._evaluate(state).losses())
+
+    def _evaluate(self, state: TrainState) -> Evaluated:
+        self.sessions.enter("evaluation")
+        size = self.training.recipe.batch_sequences
+        return evaluate(self.program, state.params, state.balance_bias, self.corpus.validation(), size)
+
+    def sequences(self, step: int) -> int:
+        """In the batch of a step."""
+        recipe = self.training.recipe
+        return recipe.batches.at(step).batch_tokens // recipe.data.sequence_length
+
+    def sizes(self, start: int, end: int) -> set[int]:
+        """Sequences of the batches of the steps from ``start`` to before ``end``."""
+        stretches = [s for s in self.training.recipe.batches.stretches() if s.first_step < end and s.end > start]
+        return {stretch.batch_tokens // self.training.recipe.data.sequence_length for stretch in stretches}
+
+    def batches(self, start: int) -> Iterator[Batch]:
         """Global batches from step ``start`` on, of which this process reads what its devices hold."""
-        size, sharding = self.training.recipe.batch_sequences, batch_sharding(self.program.mesh)
-        mine = local_rows(sharding, size)
-        for rows in self.corpus.batches(batch=size, seed=self.training.seed, start=start, mine=mine.tolist()):
+        sharding = batch_sharding(self.program.mesh)
+        for size, mine, rows in self.read(start):
             yield {name: place_rows(array, mine, size, sharding) for name, array in rows.items()}
 
-    def _write(self, leg: Leg, position: int, seconds: float, batch: Batch, values: dict[str, float]) -> None:
-        done = leg.steps_before + position - leg.start
-        tokens = position * self.training.recipe.batch_tokens
-        read = {"batch_digest": int(batch_digest(batch))}
-        self.log.write(leg.name, position, {"tokens": tokens, "steps_done": done, "seconds": seconds, **values, **read})
-        self.log.flush()
-        self.progress(done, values)
+    def read(self, start: int) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
+        """Of each batch, how many sequences it has, which of them this process reads, and these."""
+        length, sharding = self.training.recipe.data.sequence_length, batch_sharding(self.program.mesh)
+        for stretch in self.training.recipe.batches.stretches():
+            begin, size = max(start, stretch.first_step), stretch.batch_tokens // length
+            if begin < stretch.end:
+                mine = local_rows(sharding, size)
+                reader = self.corpus.batches(
+                    batch=size,
+                    seed=self.training.seed,
+                    first_row=stretch.tokens_before // length,
+                    start=begin - stretch.first_step,
+                    mine=mine.tolist(),
+                )
+                for _ in itertools.count() if math.isinf(stretch.end) else range(begin, int(stretch.end)):
+                    yield size, mine, next(reader)
 
-    def _given_up(self, values: dict[str, float], leg: Leg, step: int) -> str:
+    def _next(self, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
+        """The next batch. Time in which the devices were not done with the ``last`` step is not counted as waiting."""
+        began = time.perf_counter()
+        batch = next(batches)
+        if last is None or last["loss"].is_ready():
+            self.sessions.waited(time.perf_counter() - began)
+        return batch
+
+    def plain(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Metrics of a step as numbers; those of layers together, as lists, with the layers' numbers from the input."""
+        values: dict[str, Any] = {}
+        layers = {"layer": [number for number, has in enumerate(self.training.architecture.has_experts) if has]}
+        for name, value in jax.device_get(metrics).items():
+            if name.startswith(LAYERS):
+                layers[name.removeprefix(LAYERS)] = np.asarray(value).tolist()
+            else:
+                values[name] = float(value)
+        return values if len(layers) == 1 else {**values, "layers": layers}
+
+    def _save(self, saves: Saves, position: int, state: TrainState, seconds: float, measured: Any = None) -> None:
+        self.sessions.enter("checkpointing")
+        saves.save(position, state, self.about(position, seconds, measured))
+
+    def about(self, position: int, seconds: float, measured: Any = None) -> Any:
+        """What is saved beside the state: where the data goes on, the time it took, with which software, what of it was
+        measured."""
+        return {"next_batch": position, "seconds": seconds, "versions": versions(), **(measured or {})}
+
+    def rewind(self, leg: Leg, step: int) -> None:
+        """Forget what was logged of a leg after a step."""
+        self.sessions.reach(leg.name, self.log.rewind(leg.name, step))
+
+    def write(
+        self, leg: Leg, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
+    ) -> list[Lost]:
+        """Log a step. Returns the trainings of which too many steps were not taken, each with a sentence."""
+        values = self.plain(metrics)
+        line = self.log_step(leg, position, elapsed, {**values, **(measured or {})}, int(batch_digest(batch)))
+        self.progress(line["steps_done"], line)
+        return self.lost(leg, position, values)
+
+    def log_step(
+        self, leg: Leg, position: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
+    ) -> dict[str, Any]:
+        """Add a line to the log, and return it."""
+        recipe = self.training.recipe
+        tokens = recipe.tokens(position)
+        line = {
+            "tokens": tokens,
+            "steps_done": leg.steps_before + position - leg.start,
+            "seconds": elapsed.seconds,
+            **self.speed.of(tokens - recipe.tokens(elapsed.since), elapsed.seconds_since),
+            **memory(),
+            **values,
+            "batch_digest": digest,
+        }
+        self.log.write(leg.name, position, line)
+        self.log.flush()
+        self.sessions.reach(leg.name, position)
+        self.sessions.write(at_once=False)
+        return line
+
+    def lost(self, leg: Leg, position: int, values: Mapping[str, Any]) -> list[Lost]:
+        """This training and a sentence, if too many steps in a row were not taken."""
+        is_lost = values["skipped_in_a_row"] >= self.training.recipe.guard.patience
+        return [(self, self._given_up(values, leg, position))] if is_lost else []
+
+    def give_up(self, lost: Sequence[Lost]) -> None:
+        """End what is lost."""
+        self.together.refuse(lost[0][1])
+
+    def _given_up(self, values: Mapping[str, Any], leg: Leg, step: int) -> str:
         first = step - int(values["skipped_in_a_row"])
-        order = self.training.recipe.data.order_seed
-        seed = self.training.seed if order is None else order
         return (
             f"{self.training.name} diverged: no step of its {leg.name} could be taken from step {first} to {step}, "
             f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
-            f"batches {first} to {step - 1} of the data order of seed {seed}. The state before them is saved; lower "
-            f"optimizer.learning_rate or lengthen the warm-up, in a new --out."
+            f"batches {first} to {step - 1} of the data order of seed {self.order}. The state before them is "
+            f"saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
         )
+
+
+Lost = tuple[Runner, str]
+"""A training that is given up, and a sentence that says why."""
 
 
 @jax.jit
@@ -158,6 +329,11 @@ def batch_digest(batch: Batch) -> UInt32[Array, ""]:
     return total
 
 
-def _about(step: int, seconds: float) -> dict[str, Any]:
-    """What is saved beside the state: where the data goes on, the time it took, and with which software."""
-    return {"next_batch": step, "seconds": seconds, "versions": versions()}
+def _is_due(position: int, every: int) -> bool:
+    """Whether something done ``every`` so many steps, 0 for never, is done after this one."""
+    return bool(every) and position % every == 0
+
+
+def _named(losses: Mapping[str, float | None]) -> dict[str, float]:
+    """As they are logged, beside those of the batch."""
+    return {f"validation_{name}": value for name, value in losses.items() if value is not None}

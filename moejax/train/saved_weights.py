@@ -16,8 +16,12 @@ import numpy as np
 import tensorstore
 
 from moejax.config import build
-from moejax.folder import whole_folder
+from moejax.data.json_tokenizer import JsonTokenizer
+from moejax.data.prepared import MANIFEST, PreparedSet
+from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.folder import whole_folder, write_json
 from moejax.train.metrics import TRUNK, branch_name
+from moejax.train.population import MEMBERS
 from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import BALANCE_BIAS, parameters
@@ -61,6 +65,8 @@ def find_saved_state(path: Path) -> SavedState:
         raise ValueError(f"{path} is no folder of a training: there is no training.json in it or above it.")
     file = folder / "training.json"
     training = build(Training, json.loads(file.read_text()), str(file))
+    if training.population:
+        raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     legs = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for leg in legs:
@@ -143,14 +149,33 @@ def _owner(path: Path) -> Path | None:
 
 def _carry(saved: SavedState, target: Path) -> list[str]:
     """The tokenizer beside the prepared tokens, or the one that the recipe names."""
-    data = saved.training.recipe.data
-    named = [Path(data.tokenizer.partition("#")[0])] if data.tokenizer else []
-    for place in (saved.folder / "data", Path(data.source), *named):
-        files = carry_tokenizer(place, target)
-        if files:
-            return files
-    for file in named:
-        if file.is_file():
-            shutil.copyfile(file, target / "tokenizer.json")
-            return ["tokenizer.json"]
-    return []
+    named = saved.training.recipe.data.tokenizer
+    file = Path(named.partition("#")[0]) if named else Path()
+    files = next(filter(None, (carry_tokenizer(place, target) for place in (*_sets(saved), file))), [])
+    if not files and file.is_file():
+        shutil.copyfile(file, target / "tokenizer.json")
+        files = ["tokenizer.json"]
+    if files == ["tokenizer.json"]:
+        tokenizer = saved_tokenizer(saved)
+        if isinstance(tokenizer, JsonTokenizer):
+            described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokenizer.end}
+            write_json(target / "tokenizer_config.json", described)
+            files.append("tokenizer_config.json")
+    return files
+
+
+def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
+    """The one that the training's tokens were made with, or that its recipe names; None if neither is to be found."""
+    for place in _sets(saved):
+        if (place / MANIFEST).is_file():
+            return PreparedSet(place).tokenizer
+    named = saved.training.recipe.data.tokenizer
+    return None if named is None else open_tokenizer(named)
+
+
+def _sets(saved: SavedState) -> list[Path]:
+    """Where the tokens may lie, prepared by the training or before."""
+    data, folder = saved.training.recipe.data, saved.folder / "data"
+    if data.mixture:
+        return [place for part in data.mixture for place in (folder / part.name, Path(part.source).expanduser())]
+    return [folder, Path(data.source).expanduser()]

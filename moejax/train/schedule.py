@@ -1,4 +1,4 @@
-"""The learning rate over training: warm-up, stable, decay (WSD), in optimiser steps.
+"""What the optimiser is told at each step: the learning rate, by warm-up, stable, decay (WSD), and the weight decay.
 
 A cosine schedule is one whose decay begins where the warm-up ends (``decay_share = 1``, ``decay_shape = "cosine"``); a
 constant one decays to its own peak (``final_share = 1``).
@@ -40,6 +40,35 @@ DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqr
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
+class Ramp:
+    """How far a training is when its batch grows in stretches: in steps of its last batch, so that a schedule is the
+    same function of tokens with a ramp and without. Each leaf is Float32 (stretches)."""
+
+    first_step: Any
+    before: Any
+    """Tokens before a stretch, in batches of the last one."""
+    share: Any
+    """Batch of a stretch, as a share of the last one."""
+    rate: Any
+    """By which its learning rate is multiplied."""
+
+    def __call__(self, step: Float[Array, ""]) -> Float[Array, ""]:
+        """What ``step`` steps have read, in batches of the last one."""
+        first_step, before, share = (self._of(leaf, step) for leaf in (self.first_step, self.before, self.share))
+        return before + (step - first_step) * share
+
+    def rate_at(self, step: Float[Array, ""]) -> Float[Array, ""]:
+        """By which the learning rate of a step is multiplied."""
+        return self._of(self.rate, step)
+
+    def _of(self, leaf: Any, step: Float[Array, ""]) -> Float[Array, ""]:
+        """Of the stretch in which a step is."""
+        stretch = jnp.searchsorted(self.first_step, step, side="right") - 1
+        return jnp.asarray(leaf)[stretch]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay:
     """Linear warm-up to ``peak``, stable, then down to ``final_share · peak``.
 
@@ -51,12 +80,32 @@ class WarmupStableDecay:
     decay_start: Any
     decay_steps: Any
     final_share: Any
+    ramp: Ramp | None = None
+    """With it, steps are those of the last batch; None if all batches are as large."""
     shape: str = field(default="linear", metadata={"static": True})
     """A key of ``DECAYS``."""
 
     def __call__(self, step: Any) -> Float[Array, ""]:
         """Learning rate of the update that turns step ``step`` into ``step + 1``."""
         step = jnp.asarray(step, jnp.float32)
-        warm = jnp.minimum((step + 1) / jnp.maximum(self.warmup_steps, 1), 1.0)
-        done = jnp.clip((step + 1 - self.decay_start) / jnp.maximum(self.decay_steps, 1), 0.0, 1.0)
-        return self.peak * warm * DECAYS[self.shape](done, jnp.asarray(self.final_share, jnp.float32))
+        peak, after = self.peak, step + 1
+        if self.ramp is not None:
+            peak, after = peak * self.ramp.rate_at(step), self.ramp(after)
+        warm = jnp.minimum(after / jnp.maximum(self.warmup_steps, _LEAST), 1.0)
+        done = jnp.clip((after - self.decay_start) / jnp.maximum(self.decay_steps, _LEAST), 0.0, 1.0)
+        return peak * warm * DECAYS[self.shape](done, jnp.asarray(self.final_share, jnp.float32))
+
+
+_LEAST = 1e-6
+"""Steps, instead of none, where something ends at once."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a step is given beside state and batch. All numbers are leaves: trainings that differ in them alone, as the
+    members of a population do, share one compiled step."""
+
+    learning_rate: WarmupStableDecay
+    weight_decay: Any
+    """Constant; the optimiser multiplies it by the learning rate."""

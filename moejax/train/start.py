@@ -17,12 +17,14 @@ from jax.experimental import multihost_utils
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.folder import changes
+from moejax.train.program import Program
 from moejax.train.saved_weights import find_saved_state, is_training, read_saved
-from moejax.train.step import Program, TrainState
+from moejax.train.step import TrainState
 from moejax.train.training import Training
 from moejax.train.upcycle import OF_THE_MIXTURE, Read, preserves, upcycled
 from moejax.weights.folder import is_weights, open_weights, read_architecture
 from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+from moejax.wording import some
 
 
 def first_state(training: Training, program: Program, say: Callable[[str], None]) -> TrainState:
@@ -98,6 +100,5 @@ def _placed(array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def _shown(changed: dict[str, tuple[Any, Any]], most: int = 6) -> str:
-    lines = [f"{name} {old!r} (here {new!r})" for name, (old, new) in changed.items()]
-    return ", ".join(lines[:most]) + (f" and {len(lines) - most} more" if len(lines) > most else "")
+def _shown(changed: dict[str, tuple[Any, Any]]) -> str:
+    return some([f"{name} {old!r} (here {new!r})" for name, (old, new) in changed.items()], most=6)

@@ -1,19 +1,17 @@
-"""The training step: a pure function of an explicit state, jitted with shardings."""
+"""The training step: a pure function of an explicit state, a batch and a schedule."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.model.loss import Whole, auxiliary, token_costs, total_cost
 from moejax.model.sharding import constrain
@@ -21,14 +19,16 @@ from moejax.routing.sigmoid import update_bias
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
 from moejax.train.guard import Guard, new_guard
-from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.optimizer import ParameterParts, make_optimizer
-from moejax.train.schedule import WarmupStableDecay
+from moejax.train.schedule import Schedule
 from moejax.train.training import Training
 
 Batch = dict[str, Array]
 """``tokens`` Int32[sequences, length + 1], and with documents packed into rows ``segments`` of the same shape: the
 number of each token's document within its row, from 1; 0 is padding."""
+
+LAYERS = "layers/"
+"""Before the name of a metric that each mixture layer has a value of."""
 
 
 @jax.tree_util.register_dataclass
@@ -51,46 +51,31 @@ class TrainState:
     """UInt32: with the step, what the noise of routers is drawn from."""
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
-    """The compiled functions of one training."""
+class Functions(NamedTuple):
+    """The pure functions of a training."""
 
-    mesh: Mesh
-    init: Callable[[int], TrainState]
-    """A fresh state from a seed."""
-    step: Any
-    """Jitted ``(state, batch, schedule) -> (state, metrics)``; the state given is used up."""
-    batch: dict[str, jax.ShapeDtypeStruct]
-    """Shapes of a global batch."""
-    schedule: WarmupStableDecay
-    """Shapes of a schedule."""
+    init: Callable[[Any], TrainState]
+    """A fresh state from a seed, 0 to 2^32 - 1."""
+    step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
+    """The state after a batch, and what was measured on the way."""
     evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
     """Nats of each sequence of a batch, under parameters and balance bias, and what the routers did with the sequences
     marked as real; positions that are not to be predicted cost nothing."""
-    shardings: TrainState
-    """Where each array of the state lies."""
-    abstract: TrainState
-    """Shapes and types of the state."""
-
-    @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
-    def compiled_step(self) -> Any:
-        """``step``, compiled without being run."""
-        return self.step.lower(self.abstract, self.batch, self.schedule).compile()
 
 
-@functools.lru_cache(maxsize=8)
-def make_program(training: Training, mesh: Mesh) -> Program:
-    """The functions of a training on a mesh. Compilation happens at their first call, once in a process."""
+def make_functions(training: Training) -> Functions:
+    """The functions of all trainings that differ from this one in seed, learning rate and weight decay alone: those
+    are arguments."""
     architecture, recipe = training.architecture, training.recipe
     runtime, average = recipe.runtime, recipe.average_decay
-    optimizer = make_optimizer(recipe.optimizer, parameter_parts(training))
+    optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
 
-    def init(seed: int) -> TrainState:
+    def init(seed: Any) -> TrainState:
         params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
         return TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
-            optimizer=optimizer.init(params),
+            optimizer=optimizer().init(params),
             balance_bias=transformer.init_balance_bias(architecture),
             average=jax.tree.map(jnp.copy, params) if average else None,
             guard=new_guard(),
@@ -132,15 +117,17 @@ def make_program(training: Training, mesh: Mesh) -> Program:
             # The whole batch's loads weigh every microbatch, so they are counted before any gradient is taken.
             counts = _summed(lambda part, key: forward(state.params, state.balance_bias, part, key=key).routing, parts)
             counts = counts.counts
-        whole = Whole(_tokens(batch), jnp.asarray(recipe.batch_sequences), counts)
+        whole = Whole(_tokens(batch), jnp.asarray(batch["tokens"].shape[0]), counts)
         return _summed(lambda part, key: gradient(part, key, whole), parts)
 
-    def step(state: TrainState, batch: Batch, schedule: WarmupStableDecay) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, batch: Batch, schedule: Schedule) -> tuple[TrainState, dict[str, Array]]:
         gradients, metrics, routing = gradients_of(state, batch)
-        learning_rate, norm = schedule(state.step), optax.tree.norm(gradients)
+        learning_rate, norm = schedule.learning_rate(state.step), optax.tree.norm(gradients)
         # Optax promotes types by itself, also where the caller has forbidden it.
         with jax.numpy_dtype_promotion("standard"):
-            directions, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+            directions, optimizer_state = optimizer(schedule.weight_decay).update(
+                gradients, state.optimizer, state.params
+            )
         params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, directions)
         accepted = state.guard.accepts(recipe.guard, metrics.pop("weighted_loss"), norm)
         guard = state.guard.after(accepted, norm)
@@ -165,23 +152,7 @@ def make_program(training: Training, mesh: Mesh) -> Program:
         costs = token_costs(architecture, params, output.hidden, batch["tokens"][:, 1:])
         return jnp.where(_predicted(batch), costs, 0.0).sum(axis=1), output.routing
 
-    abstract = jax.eval_shape(lambda: init(0))
-    shardings = _state_shardings(training, abstract, mesh)
-    batch = batch_sharding(mesh)
-    return Program(
-        mesh=mesh,
-        init=jax.jit(init, static_argnums=0, out_shardings=shardings),
-        step=jax.jit(step, in_shardings=(shardings, batch, None), out_shardings=(shardings, None), donate_argnums=0),
-        evaluate=jax.jit(
-            evaluate,
-            in_shardings=(shardings.params, shardings.balance_bias, batch, batch),
-            out_shardings=NamedSharding(mesh, PartitionSpec()),
-        ),
-        batch=_batch_shapes(recipe),
-        schedule=_schedule_shapes(recipe),
-        shardings=shardings,
-        abstract=abstract,
-    )
+    return Functions(init, step, evaluate)
 
 
 def parameter_parts(training: Training) -> ParameterParts:
@@ -195,12 +166,14 @@ def parameter_parts(training: Training) -> ParameterParts:
 
 
 def health(sums: RoutingSums | None, bias: Array | None = None) -> dict[str, Array]:
-    """Routing statistics over all mixture layers: the mean, and the worst of the largest violations."""
+    """Routing statistics over all mixture layers: the mean, and the worst of the largest violations; and those of each
+    layer, Float[layers], as ``layers/NAME``."""
     if sums is None:
         return {}
     layers = statistics(sums, bias)
-    worst = {"max_violation": layers.pop("max_violation").max()}
-    return {name: value.mean() for name, value in layers.items()} | worst
+    over_all = {name: value.mean() for name, value in layers.items()}
+    worst = {"max_violation": layers["max_violation"].max()}
+    return over_all | worst | {f"{LAYERS}{name}": value for name, value in layers.items()}
 
 
 def _moved(bias: Array | None, routing: RoutingSums | None, rate: float) -> Array | None:
@@ -242,36 +215,3 @@ def _summed(run: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
     first = jax.eval_shape(run, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
     return jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, run(*part)), None), zeros, parts)[0]
-
-
-def _batch_shapes(recipe: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    shape = jax.ShapeDtypeStruct((recipe.batch_sequences, recipe.data.sequence_length + 1), jnp.int32)
-    return dict.fromkeys(ARRAYS[recipe.data.packing], shape)
-
-
-def _schedule_shapes(recipe: Any) -> WarmupStableDecay:
-    number = jax.ShapeDtypeStruct((), jnp.float32, weak_type=True)
-    return WarmupStableDecay(
-        peak=number,
-        warmup_steps=number,
-        decay_start=number,
-        decay_steps=number,
-        final_share=number,
-        shape=recipe.optimizer.decay_shape,
-    )
-
-
-def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:
-    """Optimiser moments lie where their parameters do, everything else everywhere."""
-    replicated = NamedSharding(mesh, PartitionSpec())
-    params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
-    everywhere = jax.tree.map(lambda _: replicated, abstract)
-    optimizer = optax.tree.map_params(
-        make_optimizer(training.recipe.optimizer, parameter_parts(training)),
-        lambda _, sharding: sharding,
-        abstract.optimizer,
-        params,
-        transform_non_params=lambda _: replicated,
-    )
-    average = None if abstract.average is None else params
-    return replace(everywhere, params=params, optimizer=optimizer, average=average)

@@ -51,9 +51,12 @@ class Stop:
         return reached
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """A handler of signals; the second signal acts at once."""
+        """A handler of signals; the second Ctrl-C acts at once, while schedulers send SIGTERM more than once."""
+        if number == signal.SIGTERM and self.number:
+            return
         self.number = number
-        signal.signal(number, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
         if self._many:
             # The processes agree by what JAX makes of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)

@@ -13,11 +13,14 @@ from moejax.model import transformer
 from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
+from moejax.train.batch_ramp import Batches, BatchStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
 from moejax.train.initial_weights import InitialWeights
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
+from moejax.train.population import Population
+from moejax.train.sinks import SinkConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class Recipe:
     """Training tokens of each branch, in ascending order; made whole batches."""
     batch_tokens: int = field(default=0, metadata={"auto": 0})
     """Tokens of an optimiser step; 0, in a config also "auto", leaves it to ``hyperparameters``."""
+    batch_ramp: tuple[BatchStage, ...] = ()
+    """Smaller batches at first: ``batch_tokens`` is the last one."""
     hyperparameters: str = "tian-2025"
     """A key of ``moejax.laws.hyperparameters.PUBLISHED``: the law for a learning rate or batch left open."""
     data: DataConfig = field(default_factory=DataConfig)
@@ -47,12 +52,19 @@ class Recipe:
     average_decay: float = 0.0
     """Running mean of the parameters, by this share of its old value at each step; 0 keeps none."""
     log_every_steps: int = 10
+    evaluate_tokens: int = 0
+    """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""
     checkpoint_tokens: int = 0
-    """Tokens between two checkpoints; 0 saves only where branches start and end."""
+    """Tokens between two checkpoints, fewer where a ramp's batches are smaller; 0 saves only where branches start and
+    end."""
     keep_checkpoints: int = 2
     """Newest checkpoints of the trunk, and of each branch, that are kept; those where branches start always are."""
     keep_every_tokens: int = 0
     """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
+    keep_best: int = 0
+    """Beside them, of the trunk and of each branch, those of so many with the lowest validation loss."""
+    sinks: SinkConfig = field(default_factory=SinkConfig)
+    """Where the log is shown beside ``metrics.jsonl``."""
     initial_weights: InitialWeights = field(default_factory=InitialWeights)
 
     @property
@@ -61,9 +73,20 @@ class Recipe:
         return self.batch_tokens // self.data.sequence_length
 
     @property
+    def batches(self) -> Batches:
+        """The batch of every step."""
+        return Batches(self.batch_ramp, self.batch_tokens)
+
+    @property
     def warmup_steps(self) -> int:
         """Optimiser steps of warm-up."""
-        return -(-self.optimizer.warmup_tokens // self.batch_tokens)
+        steps = self.batches.steps(self.optimizer.warmup_tokens)
+        return steps + (self.tokens(steps) < self.optimizer.warmup_tokens)
+
+    @property
+    def evaluate_steps(self) -> int:
+        """Steps between two measurements on the validation set; 0 if there are none but of budgets."""
+        return max(1, self.evaluate_tokens // self.batch_tokens) if self.evaluate_tokens else 0
 
     @property
     def checkpoint_steps(self) -> int:
@@ -76,15 +99,20 @@ class Recipe:
         return max(1, self.keep_every_tokens // self.batch_tokens) if self.keep_every_tokens else 0
 
     def steps(self, budget_tokens: int) -> int:
-        """Optimiser steps of a budget: the one place where tokens become steps."""
-        return budget_tokens // self.batch_tokens
+        """Optimiser steps of a budget."""
+        return self.batches.steps(budget_tokens)
+
+    def tokens(self, steps: int) -> int:
+        """Tokens of the first so many steps."""
+        return self.batches.tokens(steps)
 
     def decay_start(self, budget_tokens: int) -> int:
         """Step at which a budget's branch leaves the trunk."""
-        steps = self.steps(budget_tokens)
         if self.optimizer.decay_share == 1:
             return max(self.warmup_steps, 1)
-        return steps - max(1, round(self.optimizer.decay_share * steps))
+        steps = self.steps(budget_tokens)
+        end, batch = self.tokens(steps), self.batches.at(steps - 1).batch_tokens
+        return self.steps(end - batch * max(1, round(self.optimizer.decay_share * (end / batch))))
 
     @property
     def trunk_steps(self) -> int:
@@ -96,6 +124,12 @@ class Recipe:
         """Steps of the trunk and all branches."""
         return self.trunk_steps + sum(self.steps(b) - self.decay_start(b) for b in self.budgets_tokens)
 
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of the trunk and all branches."""
+        branches = [self.tokens(self.steps(b)) - self.tokens(self.decay_start(b)) for b in self.budgets_tokens]
+        return self.tokens(self.trunk_steps) + sum(branches)
+
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
         for part in (
@@ -106,6 +140,7 @@ class Recipe:
             self.initial_weights,
             self.guard,
             self.runtime,
+            self.sinks,
         ):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
@@ -113,11 +148,14 @@ class Recipe:
                 f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
                 f"{self.data.sequence_length}."
             )
-        if self.microbatches < 1 or self.batch_sequences % self.microbatches:
-            raise ValueError(
-                f"microbatches is {self.microbatches}, but a batch has {self.batch_sequences} sequences; every part "
-                f"gets as many: choose a divisor."
-            )
+        self.batches.check(self.data.sequence_length, self.budgets_tokens)
+        for stretch in self.batches.stretches():
+            sequences = stretch.batch_tokens // self.data.sequence_length
+            if self.microbatches < 1 or sequences % self.microbatches:
+                raise ValueError(
+                    f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
+                    f"many: choose a divisor."
+                )
         if not 0 <= self.average_decay < 1:
             raise ValueError(f"average_decay is {self.average_decay}; give a share below 1, or 0 for no average.")
         if not self.budgets_tokens:
@@ -141,8 +179,18 @@ class Recipe:
         self._check_saving()
 
     def _check_saving(self) -> None:
-        if self.log_every_steps < 1 or self.checkpoint_tokens < 0:
-            raise ValueError("log_every_steps must be at least 1 and checkpoint_tokens at least 0.")
+        if self.log_every_steps < 1 or self.checkpoint_tokens < 0 or self.evaluate_tokens < 0:
+            raise ValueError(
+                "log_every_steps must be at least 1, checkpoint_tokens and evaluate_tokens must be at least 0."
+            )
+        if self.keep_best and (
+            not self.evaluate_steps or not self.checkpoint_steps or self.checkpoint_steps % self.evaluate_steps
+        ):
+            raise ValueError(
+                f"keep_best is {self.keep_best}, evaluate_tokens {self.evaluate_tokens:,} and checkpoint_tokens "
+                f"{self.checkpoint_tokens:,}; what is saved can be compared if it is measured: make checkpoint_tokens "
+                f"a multiple of evaluate_tokens."
+            )
         if self.keep_checkpoints < 2:
             raise ValueError(
                 f"keep_checkpoints is {self.keep_checkpoints}; keep at least 2, so that a damaged one has another "
@@ -169,6 +217,8 @@ class Training:
     architecture: Architecture
     recipe: Recipe
     seed: int = 0
+    population: Population = field(default_factory=Population)
+    """Where it has an axis, this stands for its members, each a training of its own."""
 
     def fingerprint(self) -> str:
         """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""
@@ -181,6 +231,9 @@ class Training:
     def check(self) -> None:
         """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
+        self.population.check()
         try:
             transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:

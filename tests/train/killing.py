@@ -1,6 +1,8 @@
 """Kills a real training at random instants and lets it go on, until it has died so often; then compares what is left.
 
 python tests/train/killing.py --kills 100 --processes 1
+
+With --seconds it kills no more after so long; what has been killed until then goes on to its end, and is compared.
 """
 
 import argparse
@@ -12,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from command import assert_same_training, run, start, write_config
+from command import assert_same_training, lines, run, start, write_config
 
 
 def at_any_time(folder, process, dice):
@@ -22,8 +24,8 @@ def at_any_time(folder, process, dice):
 
 def between_steps(folder, process, dice):
     """A moment after it has logged a few more steps."""
-    before = _lines(folder)
-    _until(process, lambda: _lines(folder) >= before + dice.randint(1, 6))
+    before = lines(folder)
+    _until(process, lambda: lines(folder) >= before + dice.randint(1, 6))
     time.sleep(dice.uniform(0, 0.05))
 
 
@@ -53,8 +55,9 @@ MOMENTS = {
 }
 
 
-def kill_and_compare(folder, *, kills, processes, seed):
+def kill_and_compare(folder, *, kills, processes, seed, seconds=float("inf")):
     """Kill ``kills`` times over as many trainings as that takes; every finished one is compared with one never killed.
+    No more are killed after so many ``seconds``.
 
     Returns how often each moment was met, and how many trainings ended.
     """
@@ -62,8 +65,8 @@ def kill_and_compare(folder, *, kills, processes, seed):
     words = ["--processes", processes] if processes > 1 else []
     whole = run(cache, f"--config={config}", "--out", folder / "whole", *words)
     assert whole.returncode == 0, whole.stderr
-    met, number, ended = collections.Counter(), 0, 0
-    while sum(met.values()) < kills:
+    met, number, ended, deadline = collections.Counter(), 0, 0, time.monotonic() + seconds
+    while sum(met.values()) < kills and time.monotonic() < deadline:
         out = folder / f"killed-{number}"
         out.mkdir(exist_ok=True)
         moment = dice.choice(list(MOMENTS))
@@ -73,7 +76,7 @@ def kill_and_compare(folder, *, kills, processes, seed):
             _kill(process, dice, processes)
             process.stderr.close()
             met[moment] += 1
-            print(f"{sum(met.values())}: {moment}, {_lines(out)} lines", flush=True)
+            print(f"{sum(met.values())}: {moment}, {lines(out)} lines", flush=True)
         else:
             said = process.communicate()[1]
             assert process.returncode == 0, said
@@ -111,11 +114,6 @@ def _is_zombie(pid):
         return True
 
 
-def _lines(folder):
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
 def _until(process, seen):
     while process.poll() is None and not seen():
         time.sleep(0.002)
@@ -126,9 +124,10 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         began = time.monotonic()
-        met, ended = kill_and_compare(Path(place), kills=options.kills, processes=options.processes, seed=options.seed)
+        met, ended = kill_and_compare(Path(place), **vars(options))
         print(f"{sum(met.values())} kills {dict(met)} in {ended} trainings, all equal to the one never killed; "
               f"{time.monotonic() - began:.0f} s")  # fmt: skip

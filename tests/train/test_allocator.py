@@ -32,3 +32,22 @@ def page_faults(keep: bool) -> int:
 def test_memory_freed_in_a_thread_is_used_again_without_page_faults():
     assert page_faults(keep=False) > 10_000
     assert page_faults(keep=True) < 100
+
+
+HOLES = """
+from moejax.train.allocator import keep_memory, release_memory
+keep_memory()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+pieces = [bytearray(1_000_000) for _ in range(200)]
+del pieces[::2]
+before = resident()
+release_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_that_is_free_between_what_is_used_can_be_given_back():
+    released = subprocess.run([sys.executable, "-c", HOLES], check=True, capture_output=True, text=True).stdout
+    assert int(released) > 50_000_000

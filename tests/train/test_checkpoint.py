@@ -13,7 +13,7 @@ from moejax.model.sharding import MESH_AXES
 from moejax.train import checkpoint
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.manifest import MANIFEST
-from moejax.train.step import make_program
+from moejax.train.program import make_program
 
 MESHES = {
     "one device": (1, 1, 1, 1),
@@ -50,6 +50,7 @@ def saved(full, tmp_path):
 
 @pytest.mark.parametrize("written_on", MESHES)
 def test_what_any_mesh_saves_every_mesh_restores(full, tmp_path, written_on):
+    """orbax #646, #648, #657, #986, #2473."""
     state = program(full, MESHES[written_on]).init(7)
     expected = jax.tree.map(np.asarray, state)
     with Checkpoints(tmp_path) as saves:

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from few_documents import Few
+from interrupted import lasting, logged, on_one_device, train_killed_at_every_log
 
 from moejax.config import build
 from moejax.data.sources import NAMED
@@ -15,23 +16,8 @@ from moejax.train.legs import legs
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.step import make_program
+from moejax.train.program import make_program
 from moejax.train.training import Training
-
-
-class Killed(BaseException):
-    """An interruption from outside; tests/study kills whole processes."""
-
-
-def lasting(rows):
-    """What a row says, apart from how long it took."""
-    return [{k: v for k, v in row.items() if k not in ("tokens_per_second", "train_seconds")} for row in rows]
-
-
-def logged(folder):
-    """What the log says, apart from how long it took and the order of writing."""
-    lines = [{k: v for k, v in line.items() if k != "seconds"} for line in metrics.read(folder / "metrics.jsonl")]
-    return sorted(lines, key=lambda line: (line["run"], line["step"]))
 
 
 @pytest.fixture
@@ -39,11 +25,6 @@ def uninterrupted(training, tmp_path):
     training = on_one_device(training)
     rows = train(training, tmp_path / "whole")
     return training, rows, logged(tmp_path / "whole")
-
-
-def on_one_device(training):
-    """The mesh of the tests has 8 devices; one batch of 8 sequences fits them."""
-    return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, mesh=MeshShape(data=8)))
 
 
 def test_a_row_tells_what_was_trained(uninterrupted):
@@ -60,21 +41,8 @@ def test_a_row_tells_what_was_trained(uninterrupted):
 
 def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
     training, rows, log = uninterrupted
-    folder, seen = tmp_path / "killed", set()
-
-    def kill_at_each_new_log(steps, values):
-        if steps not in seen and values:
-            seen.add(steps)
-            raise Killed
-
-    for _ in range(100):
-        try:
-            again = train(training, folder, progress=kill_at_each_new_log)
-            break
-        except Killed:
-            continue
-    assert len(seen) > 4
-    assert lasting(again) == lasting(rows)
+    folder = tmp_path / "killed"
+    assert lasting(train_killed_at_every_log(training, folder)) == lasting(rows)
     assert logged(folder) == log
 
 
@@ -120,6 +88,7 @@ def test_a_vocabulary_smaller_than_the_corpus_is_refused(training, tmp_path):
         train(small, tmp_path)
 
 
+@pytest.mark.slow
 def test_seconds_of_the_trunk_are_counted_however_rarely_it_is_logged(training, tmp_path):
     recipe = dataclasses.replace(on_one_device(training).recipe, log_every_steps=1000)
     rows = train(dataclasses.replace(training, recipe=recipe), tmp_path)

@@ -8,7 +8,7 @@ from jax.sharding import AxisType
 from moejax.model.sharding import MESH_AXES
 from moejax.train.legs import legs
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
-from moejax.train.step import make_program
+from moejax.train.program import make_program
 
 SHAPES = [
     MeshShape(data=8),
@@ -46,6 +46,7 @@ def one_device():
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"data{s.data}-fsdp{s.fsdp}-expert{s.expert}-tensor{s.tensor}")
 def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape):
+    """Megatron-LM #3672, #3768, #5007, #5047; NeMo Automodel #1412."""
     found, expected = three_steps(training, shape.sizes(8)), one_device(training)
     for ours, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, reference, atol=2e-4, rtol=2e-4)
@@ -83,10 +84,11 @@ def test_minus_one_takes_what_the_others_leave():
         (12, 1, MeshShape(data=8), "12 sequences, which 8 token shards"),
         (8, 2, MeshShape(data=8), "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
         (8, 1, MeshShape(data=1, expert=8), "num_experts is 4, which mesh.expert = 8 does not divide"),
+        (8, 1, MeshShape(data=1, tensor=8), "expert_hidden is 12, which mesh.tensor = 8 does not divide"),
     ],
 )
 def test_what_the_mesh_does_not_divide_is_refused(training, batch, microbatches, shape, sentence):
-    architecture = training.architecture.replace(num_experts=4)
+    architecture = training.architecture.replace(num_experts=4, expert_hidden=12)
     with pytest.raises(ValueError, match=sentence):
         check_fits(architecture, batch, microbatches, make_mesh(shape))
 

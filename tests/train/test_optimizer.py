@@ -44,6 +44,7 @@ def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
     assert singular.max() / singular.min() < 3
 
 
+@pytest.mark.slow
 def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
     parts = parameter_parts(training)
     params = transformer.init(training.architecture, jax.random.key(0))

@@ -31,7 +31,7 @@ def on_set(training, texts, tmp_path, monkeypatch):
     def begin(*_):
         raise Begun
 
-    monkeypatch.setattr("moejax.train.loop.make_mesh", begin)
+    monkeypatch.setattr("moejax.train.loop.make_program", begin)
     prepare(str(texts), tmp_path / "set", validation_share=0.2)
     data = dataclasses.replace(training.recipe.data, source=str(tmp_path / "set"))
     return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, data=data))
@@ -48,6 +48,7 @@ def test_another_tokenizer_than_at_the_start_is_refused(on_set, texts, tmp_path)
 
 
 def test_a_set_that_has_grown_since_the_start_is_refused(on_set, texts, tmp_path):
+    """nanochat #541."""
     with pytest.raises(Begun):
         train(on_set, tmp_path / "run")
     (texts / "more.txt").write_text("one more")

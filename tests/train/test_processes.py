@@ -1,16 +1,17 @@
 """Several real processes train what one does, go on where another number of them stopped, and end together."""
 
+import contextlib
 import signal
 import socket
 import subprocess
 import time
 
-import numpy as np
 import pytest
-from command import assert_same_training, command, environment, logged, newest_states, rows, run, start, write_config
+from command import assert_close, assert_same_training, command, environment, lines, run, start, write_config
+from jax._src import distributed
+from jax.errors import JaxRuntimeError
 
-LOSS = 2e-5
-"""Largest difference of a loss, nats: the mesh changes the order of sums, and nothing else."""
+from moejax.train.processes import Together
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +29,6 @@ def alone(place, config):
     process = run(place / "cache", f"--config={config}", "--out", place / "alone")
     assert process.returncode == 0, process.stderr
     return place / "alone"
-
-
-def assert_close(found, expected):
-    """The same batches in the same order, bit for bit, and the same numbers up to the order of sums."""
-    ours, theirs = logged(found), logged(expected)
-    for key in ("run", "step", "tokens", "batch_digest"):
-        assert [line[key] for line in ours] == [line[key] for line in theirs]
-    np.testing.assert_allclose([line["loss"] for line in ours], [line["loss"] for line in theirs], atol=LOSS)
-    np.testing.assert_allclose([row["loss"] for row in rows(found)], [row["loss"] for row in rows(expected)], atol=LOSS)
-    states, others = newest_states(found), newest_states(expected)
-    assert states.keys() == others.keys()
-    for name, array in states.items():
-        np.testing.assert_allclose(array, others[name], atol=1e-3, err_msg=str(name))
-
-
-def lines(folder):
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def stop_after(process, folder, count):
@@ -101,6 +84,22 @@ def test_four_processes_train_what_one_does_whatever_axis_they_lie_along(place, 
     assert_close(out, alone)
 
 
+def test_every_agreement_has_a_limit(monkeypatch):
+    class Alone:
+        def key_value_set(self, key, value): ...
+
+        def blocking_key_value_get(self, key, milliseconds):
+            raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
+
+    together = Together(wait_seconds=7.0)
+    together.count = 2
+    monkeypatch.setattr(distributed.global_state, "client", Alone())
+    with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process 0.*The same command goes on"):
+        together.told(None)
+    with pytest.raises(ValueError, match="has waited 9 s"):
+        together.do(lambda: None, wait_seconds=9.0)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -137,6 +136,26 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
     assert "Process 1 of 2: There is no config file missing.py" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("recipe.mesh.data=3", "does not fit 2 devices"),
+        ("recipe.batch_tokens=96", "3 sequences, which 2 token shards"),
+        ("recipe.data.source=nowhere", "no file or folder nowhere"),
+        ("recipe.data.validation_tokens=16", "less than one sequence of 32"),
+        ("recipe.initial_weights.source=nowhere", "neither a folder of weights"),
+    ],
+)
+def test_what_is_wrong_in_all_is_said_once(place, config, tmp_path, change, sentence):
+    process = run(
+        place / "cache", f"--config={config}", "--out", tmp_path / "out", "--processes", 2, f"--config.{change}"
+    )
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.count("moejax: ") == 1
+    assert sentence in process.stderr
+    assert "Traceback" not in process.stderr
+
+
 def test_a_port_in_use_is_a_sentence(place, config):
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -145,7 +164,7 @@ def test_a_port_in_use_is_a_sentence(place, config):
         words = ["--coordinator", f"127.0.0.1:{port}", "--processes", 2, "--process", 0]
         process = run(place / "cache", f"--config={config}", "--out", place / "port", *words)
     assert process.returncode == 2
-    assert f"Port {port} of --coordinator" in process.stderr
+    assert f"Port {port} of the coordinator" in process.stderr
     assert "Traceback" not in process.stderr
 
 
@@ -154,6 +173,62 @@ def test_a_process_that_waits_in_vain_says_so(place, config):
     process = run(place / "cache", f"--config={config}", "--out", place / "vain", *words)
     assert process.returncode == 2, process.stderr
     assert "Not all 2 processes met" in process.stderr
+
+
+def slurm(place, config, out, job, *words):
+    """Two processes that know of each other what Slurm tells every task of a step."""
+    started = []
+    for number in range(2):
+        told = {"SLURM_JOB_ID": job, "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": 2, "SLURM_STEP_NUM_NODES": 1}
+        told |= {"SLURM_PROCID": number, "SLURM_LOCALID": number}
+        started.append(
+            subprocess.Popen(
+                command(f"--config={config}", "--out", out, "--distributed", *words),
+                env=environment(place / "cache") | {name: str(value) for name, value in told.items()},
+                stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    said = [process.communicate(timeout=200) for process in started]
+    return [process.returncode for process in started], said
+
+
+def a_job():
+    """A number of a job for which Slurm's coordinator finds its port free: one of the last 4096, which it picks."""
+    for job in range(1000, 2**12):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", 2**16 - 2**12 + job))
+            return job
+    raise AssertionError("no port is free")
+
+
+@pytest.mark.slow
+def test_under_slurm_nothing_else_need_be_said(place, config, alone):
+    out = place / "slurm"
+    statuses, said = slurm(place, config, out, a_job())
+    assert statuses == [0, 0], said
+    assert_close(out, alone)
+    assert [text.count("loss, nats/token") for text, _ in said] == [1, 0]
+
+
+def test_a_port_that_slurm_picks_and_another_process_has_is_a_sentence(place, config, tmp_path, monkeypatch):
+    job = a_job()
+    told = {"JOB_ID": job, "STEP_NODELIST": "localhost", "NTASKS": 2, "STEP_NUM_NODES": 1, "PROCID": 0, "LOCALID": 0}
+    for name, value in told.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    with socket.socket() as taken:
+        taken.bind(("", 2**16 - 2**12 + job))
+        taken.listen()
+        process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed", "--wait", 20)
+    assert process.returncode == 2, process.stderr
+    assert "cannot be used on this machine (Address already in use); give all processes another" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, config, tmp_path):
+    process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed")
+    assert process.returncode == 2, process.stderr
+    assert "give --coordinator HOST:PORT, --processes N and --process I" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,16 @@ def test_the_tokenizer_beside_the_tokens_travels_along(two_branches, tmp_path):
     assert (tmp_path / "weights" / "tokenizer.json").read_text() == "{}"
 
 
+def test_of_a_mixture_the_first_tokenizer_travels_along(two_branches, tmp_path):
+    settings = json.loads((two_branches / "training.json").read_text())
+    settings["recipe"]["data"]["mixture"] = [{"name": "web", "source": "nowhere", "weight": 1.0}]
+    (two_branches / "training.json").write_text(json.dumps(settings))
+    (two_branches / "data" / "web").mkdir(parents=True)
+    (two_branches / "data" / "web" / "tokenizer.json").write_text("{}")
+    assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]
+
+
+@pytest.mark.slow
 def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
     train(training, tmp_path / "run")
     saved = find_saved_state(tmp_path / "run")

@@ -15,8 +15,8 @@ from moejax.model.sharding import MESH_AXES
 from moejax.train.initial_weights import InitialWeights
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
+from moejax.train.program import make_program
 from moejax.train.start import first_state
-from moejax.train.step import make_program
 from moejax.weights.folder import save_weights
 
 DENSE = Architecture(
@@ -116,6 +116,7 @@ def test_a_folder_that_holds_no_weights_is_refused(training, tmp_path):
         start(with_weights(training, MIXTURE, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_another_trainings_weights(training, tmp_path):
     """Dense first; then a mixture from it, whose first loss is the dense model's, not a random one's."""
     recipe = dataclasses.replace(

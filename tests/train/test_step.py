@@ -13,7 +13,7 @@ from moejax.model.sharding import MESH_AXES
 from moejax.routing.sigmoid import update_bias
 from moejax.train.guard import GuardConfig
 from moejax.train.legs import legs
-from moejax.train.step import make_program
+from moejax.train.program import make_program
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
 
@@ -64,6 +64,7 @@ def documents():
     ids=["balance", "no balance", "documents"],
 )
 def test_microbatches_change_neither_the_losses_nor_the_update(training, batch, weights):
+    """MaxText #1483."""
     bias = {"router": "sigmoid_topk", "balance_bias": True}
     data = {"packing": "documents"} if isinstance(batch, dict) else None
     whole = changed(training, bias, data, loss=weights)

@@ -1,0 +1,181 @@
+"""What a model says of tokens: how likely they are after others, and which ones it would go on with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.evaluation.padding import batches
+from moejax.model import transformer
+from moejax.model.cross_entropy import costs_and_hits
+from moejax.model.generate import Sampling, generate_in_parts
+from moejax.model.runtime import Runtime
+from moejax.routing import NOT_CAUSAL
+from moejax.weights.folder import Weights
+
+Tokens = Sequence[int]
+Progress = Callable[[int, int], None]
+"""Called with how many of how many texts are done."""
+
+AT_ONCE = 32
+"""Tokens that are generated before it is asked whether they are enough."""
+
+
+class Likelihood(NamedTuple):
+    """Of a continuation."""
+
+    log: float
+    """Natural logarithm of its probability after its context."""
+    greedy: bool
+    """Whether each of its tokens is the likeliest one."""
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model for inference. An architecture with a capacity drops no token here."""
+
+    weights: Weights
+    runtime: Runtime
+    longest: int
+    """Tokens of a context and its continuation, at most: what goes before is cut off."""
+    batch_tokens: int
+    """Tokens computed at once, padding included."""
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if the probability of a token would depend on later ones, or nothing fits."""
+        router = self.weights.architecture.router
+        if self.weights.architecture.is_moe and router in NOT_CAUSAL:
+            raise ValueError(
+                f"Router {router!r} lets later tokens decide about earlier ones, so the likelihoods of a model with it "
+                f"mean nothing; evaluate one trained with a token-choice router."
+            )
+        if self.longest < 2 or self.batch_tokens < 1:
+            raise ValueError(
+                f"The longest text has {self.longest} tokens and a batch {self.batch_tokens}; give at least 2 and 1."
+            )
+
+    def log_likelihoods(
+        self, pairs: Sequence[tuple[Tokens, Tokens]], progress: Progress = lambda done, total: None
+    ) -> list[Likelihood]:
+        """Of each continuation after its context.
+
+        Raises:
+          ValueError: a context is empty, or a continuation alone is longer than ``longest``.
+        """
+        for context, continuation in pairs:
+            if not len(context):
+                raise ValueError("A context is empty; begin with the token that ends documents.")
+            if len(continuation) > self.longest:
+                raise ValueError(
+                    f"A continuation has {len(continuation)} tokens, and {self.longest} are the most; raise "
+                    f"--max-length."
+                )
+        # The last token is only predicted, so that there is room for one more than the longest, and continuations that
+        # differ in it alone, as the letters of choices, are one row.
+        rows = [[*context, *continuation][-self.longest - 1 :] for context, continuation in pairs]
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for item, (row, (_, continuation)) in enumerate(zip(rows, pairs, strict=True)):
+            if len(continuation):
+                alike.setdefault(tuple(row[:-1]), []).append(item)
+        inputs = list(alike)
+        lasts = [sorted({rows[item][-1] for item in items}) for items in alike.values()]
+        room = 1 << (max(map(len, lasts), default=1) - 1).bit_length()
+        found: list[Likelihood] = [Likelihood(0.0, True)] * len(pairs)
+        done = 0
+        for batch in batches(list(map(len, inputs)), longest=self.longest, batch_tokens=self.batch_tokens):
+            tokens = np.zeros((batch.rows, batch.length), np.int32)
+            ends, last = np.ones(batch.rows, np.int32), np.zeros((batch.rows, room), np.int32)
+            for i, place in enumerate(batch.items):
+                tokens[i, : len(inputs[place])] = inputs[place]
+                ends[i], last[i, : len(lasts[place])] = len(inputs[place]), lasts[place]
+            costs, hits, last_costs, last_hits = map(np.asarray, self._read(tokens, ends, last))
+            for i, place in enumerate(batch.items):
+                for item in alike[inputs[place]]:
+                    which = lasts[place].index(rows[item][-1])
+                    before = slice(ends[i] - len(pairs[item][1]), ends[i] - 1)
+                    cost = costs[i, before].sum(dtype=np.float64) + last_costs[i, which]
+                    found[item] = Likelihood(-float(cost), bool(hits[i, before].all() and last_hits[i, which]))
+                    done += 1
+            progress(done, len(pairs))
+        return found
+
+    def continuations(
+        self,
+        prompts: Sequence[Tokens],
+        *,
+        tokens: int,
+        enough: Callable[[np.ndarray], bool],
+        sampling: Sampling,
+        key: jax.Array,
+        progress: Progress = lambda done, total: None,
+    ) -> list[np.ndarray]:
+        """At most ``tokens`` tokens after each prompt: until they are ``enough``, or some more.
+
+        Raises:
+          ValueError: a prompt is empty, or ``tokens`` leave no room for one.
+        """
+        room = self.longest - tokens
+        if tokens < 1 or room < 1:
+            raise ValueError(
+                f"{tokens} tokens are to be generated, and text of {self.longest} is the longest; give at least 1, and "
+                f"a --max-length above them."
+            )
+        prompts = [prompt[-room:] for prompt in prompts]
+        found: list[np.ndarray] = [np.array([], np.int32)] * len(prompts)
+        done = 0
+        for batch in batches([len(prompt) for prompt in prompts], longest=room, batch_tokens=self.batch_tokens):
+            filled = np.zeros((batch.rows, batch.length), np.int32)
+            real = np.zeros((batch.rows, batch.length), bool)
+            # A row must have something to go on from.
+            real[:, -1] = True
+            for i, item in enumerate(batch.items):
+                filled[i, batch.length - len(prompts[item]) :] = prompts[item]
+                real[i, batch.length - len(prompts[item]) :] = True
+            key, of_batch = jax.random.split(key)
+            parts = generate_in_parts(
+                self.weights.architecture,
+                self.runtime,
+                self.weights.params,
+                jnp.asarray(filled),
+                of_batch,
+                # Every part but the first has AT_ONCE tokens, so that one program serves all.
+                tokens=1 + AT_ONCE * -(-(tokens - 1) // AT_ONCE),
+                at_once=AT_ONCE,
+                sampling=sampling,
+                real=jnp.asarray(real),
+                balance_bias=self.weights.balance_bias,
+            )
+            rows = np.zeros((len(batch.items), 0), np.int32)
+            for part in parts:
+                rows = np.concatenate([rows, np.asarray(part)[: len(rows)]], axis=1)
+                if all(enough(row[:tokens]) for row in rows):
+                    break
+            for item, row in zip(batch.items, rows, strict=True):
+                found[item] = row[:tokens]
+            done += len(batch.items)
+            progress(done, len(prompts))
+        return found
+
+    def _read(self, tokens: np.ndarray, ends: np.ndarray, last: np.ndarray) -> tuple[jax.Array, ...]:
+        w = self.weights
+        architecture = w.architecture.replace(capacity_factor=None)
+        return _read(architecture, self.runtime, w.params, w.balance_bias, *map(jnp.asarray, (tokens, ends, last)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _read(architecture, runtime, params, balance_bias, tokens, ends, last):
+    """Of every token but the first, and of each of the ``last`` ones after a row's end: nats, and whether it is the
+    likeliest."""
+    real = jnp.arange(tokens.shape[1]) < ends[:, None]
+    hidden = transformer.apply(architecture, runtime, params, tokens, real=real, balance_bias=balance_bias).hidden
+    matrix = transformer.unembedding(architecture, params)
+    costs, hits = costs_and_hits(hidden[:, :-1], matrix, tokens[:, 1:])
+    end = jnp.take_along_axis(hidden, ends[:, None, None] - 1, axis=1)
+    after = jax.nn.log_softmax(transformer.unembed(architecture, params, end)[:, 0])
+    return costs, hits, -jnp.take_along_axis(after, last, axis=1), last == after.argmax(1)[:, None]

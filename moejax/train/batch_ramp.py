@@ -1,0 +1,93 @@
+"""The batch over a training: constant, or smaller at first and larger in stages. Tokens become steps here and nowhere
+else.
+
+Small batches early take more steps on the same tokens (McCandlish et al. 2018, whose critical batch grows as the loss
+falls); large published trainings raise the batch over their first tokens (Brown et al. 2020; DeepSeek-AI 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStage:
+    """Up to ``tokens`` of a training, counted from its beginning, steps have ``batch_tokens``."""
+
+    tokens: int
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps of one batch."""
+
+    first_step: int
+    end: float
+    """Step after its last; infinite for the last stretch."""
+    tokens_before: int
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batch of every step: that of the stage it falls in, and after all stages ``last``."""
+
+    stages: tuple[BatchStage, ...]
+    last: int
+
+    def stretches(self) -> Iterator[Stretch]:
+        """In the order of steps."""
+        step = tokens = 0
+        for stage in self.stages:
+            end = step + (stage.tokens - tokens) // stage.batch_tokens
+            yield Stretch(step, float(end), tokens, stage.batch_tokens)
+            step, tokens = end, stage.tokens
+        yield Stretch(step, math.inf, tokens, self.last)
+
+    def at(self, step: int) -> Stretch:
+        """The stretch in which a step is taken."""
+        return next(stretch for stretch in self.stretches() if step < stretch.end)
+
+    def tokens(self, steps: int) -> int:
+        """Tokens of the first so many steps."""
+        stretch = self.at(steps)
+        return stretch.tokens_before + (steps - stretch.first_step) * stretch.batch_tokens
+
+    def steps(self, tokens: int) -> int:
+        """Whole steps in the first so many tokens."""
+        within = [stretch for stretch in self.stretches() if stretch.tokens_before <= max(tokens, 0)][-1]
+        return within.first_step + (tokens - within.tokens_before) // within.batch_tokens
+
+    def check(self, sequence_length: int, budgets_tokens: Sequence[int]) -> None:
+        """Raise ``ValueError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
+        before = BatchStage(tokens=0, batch_tokens=0)
+        for number, stage in enumerate(self.stages):
+            here, batch = f"batch_ramp[{number}]", stage.batch_tokens
+            if batch < 1 or batch % sequence_length:
+                raise ValueError(
+                    f"{here}.batch_tokens is {batch}; it must be a positive multiple of data.sequence_length, "
+                    f"{sequence_length}."
+                )
+            if not before.batch_tokens < batch < self.last:
+                raise ValueError(
+                    f"{here}.batch_tokens is {batch}; a ramp rises from {before.batch_tokens} towards batch_tokens, "
+                    f"{self.last}: list the stages in that order."
+                )
+            steps, rest = divmod(stage.tokens - before.tokens, batch)
+            if steps < 1 or rest:
+                whole = before.tokens + max(steps, 1) * batch
+                raise ValueError(
+                    f"{here} ends at {stage.tokens:,} tokens, which is not a whole number of its steps of {batch:,} "
+                    f"after {before.tokens:,}; end it at {whole:,}, or another whole step."
+                )
+            before = stage
+        for budget in budgets_tokens if self.stages else ():
+            steps = self.steps(budget)
+            if self.tokens(steps) != budget:
+                around = f"{self.tokens(steps):,} or {self.tokens(steps + 1):,}"
+                raise ValueError(
+                    f"The budget of {budget:,} tokens ends within a step of the batch ramp; give {around}."
+                )

@@ -1,0 +1,214 @@
+"""What the devices of a mesh send each other in a compiled program: read from its text, in the mesh's own words.
+
+Devices are numbered in the order of the mesh.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from moejax.train.program_text import Run, runs
+
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "ragged-all-to-all",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+
+Groups = tuple[tuple[int, ...], ...]
+"""Numbers of the devices that take part in one exchange, for each of the exchanges that happen at once."""
+
+Sizes = tuple[tuple[str, int], ...]
+"""Names and sizes of a mesh's axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One collective instruction, as one device sees it."""
+
+    kind: str
+    """As XLA calls it: all-reduce, all-gather, reduce-scatter, all-to-all, ragged-all-to-all, collective-permute."""
+    axes: tuple[str, ...]
+    """Mesh axes along which those that take part differ; none if each is by itself."""
+    devices: int
+    """How many take part in one exchange."""
+    bytes: int
+    """Of the whole array exchanged: what an all-gather leaves on a device, and a reduce-scatter takes from it."""
+    times: int = 1
+    """How often it runs in one run of the program; with branches, if each were taken."""
+    loops: int = 0
+    """Loops around it."""
+    in_branch: bool = False
+    """Whether it runs only where a condition says so."""
+    operation: str = ""
+    """What the program calls it: the ``op_name`` that XLA keeps."""
+    chain: int = 0
+    """Number of an exchange that XLA's TPU compiler wove into the instructions that run beside it; else 0."""
+
+    @property
+    def bytes_sent(self) -> float:
+        """By one device in one exchange, if each link carries as little as it can (rings, or pairs)."""
+        others = (self.devices - 1) / self.devices
+        return self.bytes * {"all-reduce": 2 * others, "collective-permute": 1.0}.get(self.kind, others)
+
+
+def collectives(program: str, mesh: Mapping[str, int]) -> list[Collective]:
+    """The collectives of an optimised program, ``compiled.as_text()``, in the order in which they are written.
+
+    ``mesh`` gives the sizes of the axes in their order, as ``Mesh.shape`` does. Those that reach no other device are
+    left out.
+
+    Raises:
+      ValueError: the text is no optimised program, or says something in a form that is not known here.
+    """
+    sizes = tuple(mesh.items())
+    found = [_collective(run, match, sizes) for run in runs(program) if (match := _COLLECTIVE.match(run.opcode))]
+    return _once_each(collective for collective in found if collective.devices > 1)
+
+
+def _once_each(found: Iterable[Collective]) -> list[Collective]:
+    """An exchange woven into others is written wherever it goes on: it is the one that runs least often, once."""
+    chains: dict[int, Collective] = {}
+    rest = []
+    for collective in found:
+        before = chains.get(collective.chain)
+        if not collective.chain:
+            rest.append(collective)
+        elif before is None or collective.times < before.times:
+            chains[collective.chain] = collective
+    return [*rest, *chains.values()]
+
+
+_COLLECTIVE = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})(?P<starts>-start)?$")
+_OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
+
+
+def _collective(run: Run, match: re.Match[str], mesh: Sizes) -> Collective:
+    kind, sizes, rest = match["kind"], _bytes_of_arrays(run.type), run.rest
+    if not run.times_known:
+        raise ValueError(f"How often a loop with a collective ({kind}) runs cannot be read from the program.")
+    if match["starts"] and kind == "collective-permute":
+        sizes = sizes[1:2]
+    elif match["starts"] and kind != "all-reduce":
+        # What goes in comes first.
+        sizes = sizes[len(sizes) // 2 :]
+    groups = _pairs(rest) if kind == "collective-permute" else _groups(rest, math.prod(size for _, size in mesh))
+    devices = max(map(len, groups))
+    operation = _OPERATION.search(rest)
+    return Collective(
+        kind=kind,
+        axes=_axes(groups, mesh),
+        devices=devices,
+        bytes=sum(sizes) * (devices if kind == "reduce-scatter" else 1),
+        times=run.times,
+        loops=run.loops,
+        in_branch=run.in_branch,
+        operation=operation["name"] if operation else "",
+        chain=_chain(rest),
+    )
+
+
+def _chain(rest: str) -> int:
+    channel = re.search(r"channel_id=(\d+)", rest)
+    return int(channel[1]) if channel and "chain_id=" in rest else 0
+
+
+_ARRAY = re.compile(r"(?P<type>[a-z]+(?P<bits>\d*)\w*)\[(?P<shape>[\d,<=]*)\]")
+
+
+def _bytes_of_arrays(type_: str) -> list[int]:
+    """Bytes of each array of a type, which may be a tuple's."""
+    found = []
+    for array in _ARRAY.finditer(type_):
+        bits = 8 if array["type"] == "pred" else int(array["bits"] or 0)
+        sizes = [int(size.removeprefix("<=")) for size in array["shape"].split(",") if size]
+        found.append(-(-bits * math.prod(sizes) // 8))
+    return found
+
+
+_LIST = re.compile(r"replica_groups=\{(?P<groups>\{[\d,{}]*\})?\}")
+_IOTA = re.compile(r"replica_groups=(?P<shape>\[[\d,]+\])<=(?P<source>\[[\d,]+\](?:T\([\d,]+\))?)")
+_MESH = re.compile(
+    r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<ids>[^)]*\)?)\))? \{(?P<axes>[^}]*)\}"
+)
+_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
+
+
+def _pairs(rest: str) -> Groups:
+    found = _PAIRS.search(rest)
+    if found is None:
+        raise ValueError(f"Which devices does a permutation join? It says {rest[:200]}")
+    return tuple(tuple(sorted(set(pair))) for pair in _braced(found["pairs"]))
+
+
+def _groups(rest: str, devices: int) -> Groups:
+    if found := _MESH.search(rest):
+        return _along_named_axes(found["mesh"], found["ids"], found["axes"])
+    if found := _IOTA.search(rest):
+        return tuple(map(tuple, _iota(found["source"]).reshape(_numbers(found["shape"])).tolist()))
+    if found := _LIST.search(rest):
+        return _braced(found["groups"]) if found["groups"] else (tuple(range(devices)),)
+    raise ValueError(f"Which devices does a collective join? Its groups are not in a form known here: {rest[:200]}")
+
+
+def _braced(text: str) -> Groups:
+    return tuple(tuple(map(int, group.split(","))) for group in re.findall(r"\{([\d,]+)\}", text))
+
+
+def _iota(text: str) -> np.ndarray:
+    """``[4,2]T(1,0)``: numbers from 0 in a shape, transposed, in a row."""
+    shape, _, order = text.partition("T")
+    numbers = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
+    return numbers.transpose(_numbers(order) or None).reshape(-1)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _along_named_axes(mesh: str, ids: str | None, axes: str) -> Groups:
+    """``mesh['a'=4,'b'=2] {'b','a':(1)2}``: a mesh of the compiler's, whose axes may be taken in part."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh)}
+    # An axis is a digit for every factor; (before)part is a run of its digits.
+    taken = {
+        (name, int(before or 1), int(before or 1) * int(part or sizes[name]))
+        for name, before, part in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", axes)
+    }
+    dims, joined = [], []
+    for name, size in sizes.items():
+        cuts = sorted({1, size} | {cut for axis, *ends in taken if axis == name for cut in ends})
+        for low, high in itertools.pairwise(cuts):
+            joined.append(any(axis == name and begin <= low and high <= end for axis, begin, end in taken))
+            dims.append(high // low)
+    order = np.argsort(joined, kind="stable")
+    members = math.prod(dim for dim, here in zip(dims, joined, strict=True) if here)
+    numbers = _device_ids(ids, math.prod(dims)).reshape(dims).transpose(order).reshape(-1, members)
+    return tuple(map(tuple, numbers.tolist()))
+
+
+def _device_ids(ids: str | None, devices: int) -> np.ndarray:
+    if ids is None:
+        return np.arange(devices)
+    return _iota(ids) if ids.startswith("[") else np.asarray(_numbers(ids))
+
+
+@functools.lru_cache(maxsize=1024)
+def _axes(groups: Groups, mesh: Sizes) -> tuple[str, ...]:
+    """Mesh axes along which the members of a group differ."""
+    shape = [size for _, size in mesh]
+    differ = np.zeros(len(shape), bool)
+    for group in groups:
+        places = np.stack(np.unravel_index(np.asarray(group), shape))
+        differ |= np.ptp(places, axis=1) > 0
+    return tuple(name for (name, _), here in zip(mesh, differ, strict=True) if here)

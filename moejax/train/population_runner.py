@@ -1,0 +1,208 @@
+"""The legs of a population: one program takes the steps of all members; what is read, logged and saved is each one's.
+
+A member's folder is what it would be had it been trained by itself, and it can be gone on with by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.folder import write_json
+from moejax.train.legs import Leg
+from moejax.train.program import Program, lanes
+from moejax.train.runner import Elapsed, Lost, Runner, Saves, batch_digest
+from moejax.train.sessions import Sessions
+from moejax.train.step import Batch, TrainState
+
+DIVERGED = "diverged.json"
+"""In the folder of a member that was given up, and why. Without it, the member is tried again."""
+
+
+@dataclass(frozen=True)
+class PopulationRunner(Runner):
+    """A runner of several trainings at once. What they have in common is the first one's."""
+
+    members: tuple[Runner, ...]
+
+    def legs(self) -> tuple[Leg, list[Leg]]:
+        """Each with the schedules of all members."""
+        trunks, branches = zip(*(member.legs() for member in self.members), strict=True)
+        return _side_by_side(trunks), [_side_by_side(of_one) for of_one in zip(*branches, strict=True)]
+
+    def saves(self, leg: Leg, keep: Sequence[int] = ()) -> PopulationCheckpoints:
+        """The checkpoints of a leg, in every member's folder."""
+        return PopulationCheckpoints([(member, member.saves(leg, keep)) for member in self.members])
+
+    def running(self) -> list[Runner]:
+        """The members but those that were given up."""
+        return [member for member in self.members if given_up(member.folder) is None]
+
+    def apart(self, state: TrainState) -> list[tuple[Runner, TrainState]]:
+        """The same, each with its state."""
+        states = _unstacked(state, len(self.members))
+        return [(m, own) for m, own in zip(self.members, states, strict=True) if given_up(m.folder) is None]
+
+    def first(self) -> TrainState:
+        return _stacked([member.first() for member in self.members])
+
+    def rewind(self, leg: Leg, step: int) -> None:
+        for member in self.running():
+            member.rewind(leg, step)
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Every member's batch; members that read in the same order share a reader."""
+        orders = [member.order for member in self.members]
+        readers = {order: member.read(start) for order, member in zip(orders, self.members, strict=True)}
+        while True:
+            rows = {order: next(reader)[2] for order, reader in readers.items()}
+            yield {name: jnp.asarray(np.stack([rows[order][name] for order in orders])) for name in rows[orders[0]]}
+
+    def evaluate(self, state: TrainState) -> list[dict[str, float]]:
+        """Of each member."""
+        self.sessions.enter("evaluation")
+        states = _unstacked(state, len(self.members))
+        return [member.evaluate(own) for member, own in zip(self.members, states, strict=True)]
+
+    def write(
+        self, leg: Leg, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
+    ) -> list[Lost]:
+        """Log each member's step, with its share of the time."""
+        values, digests = jax.device_get((metrics, _digests(batch)))
+        share = Elapsed(elapsed.since, *(seconds / len(self.members) for seconds in elapsed[1:]))
+        lines, lost = [], []
+        for number, member in enumerate(self.members):
+            if given_up(member.folder) is None:
+                own = member.plain(jax.tree.map(lambda of_all, number=number: of_all[number], values))
+                found = {} if measured is None else measured[number]
+                lines.append(member.log_step(leg, position, share, {**own, **found}, int(digests[number])))
+                lost += member.lost(leg, position, own)
+        best = min(lines, key=lambda line: line["loss"] if math.isfinite(line["loss"]) else math.inf)
+        self.progress(best["steps_done"], best)
+        return lost
+
+    def about(self, position: int, seconds: float, measured: Any = None) -> list[Any]:
+        """Of each member, with its share of the time."""
+        found = [None] * len(self.members) if measured is None else measured
+        share = seconds / len(self.members)
+        return [member.about(position, share, own) for member, own in zip(self.members, found, strict=True)]
+
+    def give_up(self, lost: Sequence[Lost]) -> None:
+        """Leave members out from here on; refuse if none is left."""
+        for member, sentence in lost:
+            write_json(member.folder / DIVERGED, {"why": sentence})
+        every = [given_up(member.folder) for member in self.members]
+        if None not in every:
+            self.together.refuse(" ".join(why for why in every if why))
+
+
+class EverySession(Sessions):
+    """The clocks of all members, as one."""
+
+    def __init__(self, sessions: Sequence[Sessions]):
+        self._every = sessions
+
+    def enter(self, cause: str) -> None:
+        for sessions in self._every:
+            sessions.enter(cause)
+
+    def step(self, leg: str, step: int) -> None:
+        for sessions in self._every:
+            sessions.step(leg, step)
+
+    def waited(self, seconds: float) -> None:
+        for sessions in self._every:
+            sessions.waited(seconds)
+
+
+class PopulationCheckpoints:
+    """Checkpoints of one leg of all members, each in its own folder: as one member's, of a state of all."""
+
+    def __init__(self, members: Sequence[tuple[Runner, Saves]]):
+        self._members = members
+
+    def newest(self, at_most: int | None = None) -> int | None:
+        """The newest step of which every member has a whole checkpoint; the moment of a kill lies between saves."""
+        while True:
+            found = {saves.newest(at_most) for _, saves in self._active()}
+            if len(found) == 1:
+                return found.pop()
+            if None in found:
+                return None
+            at_most = min(step for step in found if step is not None)
+
+    def save(self, step: int, state: TrainState, about: Sequence[Any]) -> None:
+        """Save each member's part."""
+        states = _unstacked(state, len(self._members))
+        for (runner, saves), own, about_own in zip(self._members, states, about, strict=True):
+            if given_up(runner.folder) is None:
+                saves.save(step, own, about_own)
+
+    def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
+        """The members' states at ``step``. In the place of one that was given up stands another, of no consequence."""
+        found = {id(runner): saves.restore(step, runner.program) for runner, saves in self._active()}
+        anyone = next(iter(found.values()))
+        every = [found.get(id(runner), anyone) for runner, _ in self._members]
+        seconds = sum(about["seconds"] for _, about in every)
+        return _stacked([state for state, _ in every]), {**anyone[1], "seconds": seconds}
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        for _, saves in self._members:
+            saves.wait()
+
+    def __enter__(self) -> PopulationCheckpoints:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with contextlib.ExitStack() as closing:
+            for _, saves in self._members:
+                closing.push(saves)
+
+    def _active(self) -> list[tuple[Runner, Saves]]:
+        return [(runner, saves) for runner, saves in self._members if given_up(runner.folder) is None]
+
+
+def run_population(members: Sequence[Runner]) -> PopulationRunner:
+    """The runner of several trainings that differ in what a population's members may differ in."""
+    first = members[0]
+    own = {
+        "program": lanes(first.program, len(members)),
+        "sessions": EverySession([member.sessions for member in members]),
+        "members": tuple(members),
+    }
+    return PopulationRunner(**{**vars(first), **own})
+
+
+def given_up(folder: Path) -> str | None:
+    """Why a member was given up, or None if it was not."""
+    path = folder / DIVERGED
+    return json.loads(path.read_text())["why"] if path.exists() else None
+
+
+def _side_by_side(legs: Sequence[Leg]) -> Leg:
+    schedule = jax.tree.map(lambda *of_members: np.array(of_members, np.float32), *(leg.schedule for leg in legs))
+    return replace(legs[0], schedule=schedule)
+
+
+@jax.jit
+def _stacked(states: list[TrainState]) -> TrainState:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _unstacked(state: TrainState, members: int) -> list[TrainState]:
+    return [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(members)]
+
+
+_digests = jax.jit(jax.vmap(batch_digest))

@@ -1,0 +1,50 @@
+"""A look at some steps of a training through JAX's profiler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+PROFILE = "profile"
+
+
+class Profile:
+    """Records the steps ``first`` to ``last``, counted over trunk and branches; ``None`` records nothing."""
+
+    def __init__(self, steps: tuple[int, int] | None, folder: Path, say: Callable[[str], None]):
+        self._first, self._last = steps or (0, 0)
+        self._folder, self._say = folder / PROFILE, say
+        self._recording, self._recorded = False, steps is None
+
+    def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
+        """Around the taking of a step."""
+        if self._first <= number <= self._last and not (self._recording or self._recorded):
+            jax.profiler.start_trace(str(self._folder))
+            self._recording = True
+        return jax.profiler.StepTraceAnnotation("step", step_num=number) if self._recording else _NOTHING
+
+    def after(self, number: int, metrics: Any) -> None:
+        """End after the last one, once the devices are done with it."""
+        if self._recording and number >= self._last:
+            jax.block_until_ready(metrics)
+            self.close()
+
+    def close(self) -> None:
+        """End, wherever the training has."""
+        if self._recording:
+            self._recording, self._recorded = False, True
+            jax.profiler.stop_trace()
+            self._say(
+                f"The profile is in {self._folder}; open it by xprof --logdir {self._folder} (pip install xprof), or "
+                f"its trace.json.gz at ui.perfetto.dev."
+            )
+        elif not self._recorded:
+            self._recorded = True
+            self._say(f"None of the steps {self._first} to {self._last} was taken, so there is no profile of them.")
+
+
+_NOTHING = contextlib.nullcontext()

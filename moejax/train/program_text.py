@@ -1,0 +1,116 @@
+"""The instructions of an optimised program, ``compiled.as_text()``, and how often each runs.
+
+XLA prints a program as computations, one instruction a line. Loops, branches and fusions call computations by name, so
+an instruction runs as often as what calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One instruction, where one run of the program comes to it."""
+
+    type: str
+    """Of its result."""
+    opcode: str
+    rest: str
+    """Operands and attributes."""
+    times: int = 1
+    """How often it runs in one run of the program; with branches, if each were taken."""
+    loops: int = 0
+    """Loops around it."""
+    in_branch: bool = False
+    """Whether it runs only where a condition says so."""
+    in_fusion: bool = False
+    """Whether it is a part of one kernel with others."""
+    times_known: bool = True
+    """Whether the program says how often the loops around it run; one that does not is counted as one turn."""
+
+
+def runs(program: str) -> Iterator[Run]:
+    """The instructions of a program that call no others, and fusions, in the order in which they are written.
+
+    Raises:
+      ValueError: the text is no optimised program.
+    """
+    computations = dict(_computations(program))
+    entry = next((name for name, found in computations.items() if found.is_entry), None)
+    if entry is None:
+        raise ValueError("This is no optimised program: it has no ENTRY; give the text of a compiled one.")
+    yield from _called(entry, computations, Run(type="", opcode="", rest=""))
+
+
+@dataclass(frozen=True)
+class _Computation:
+    instructions: list[_Instruction]
+    is_entry: bool
+
+
+@dataclass(frozen=True)
+class _Instruction:
+    type: str
+    opcode: str
+    rest: str
+
+
+_BEGIN = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{$")
+# A type may hold parentheses, but none that follow a word in small letters.
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?[\w.\-]+ = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)")
+_CALLS = re.compile(r"(?P<how>[\w\-]+)=(?:%(?P<one>[\w.\-]+)|\{(?P<many>%[^}]*)\})")
+_BRANCHES = ("branch_computations", "true_computation", "false_computation")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+def _computations(program: str) -> Iterator[tuple[str, _Computation]]:
+    instructions: list[_Instruction] = []
+    for line in program.splitlines():
+        if begin := _BEGIN.match(line):
+            instructions = []
+            yield begin["name"], _Computation(instructions, begin["entry"] is not None)
+        elif instruction := _INSTRUCTION.match(line):
+            instructions.append(_Instruction(**instruction.groupdict()))
+
+
+def _called(name: str, computations: Mapping[str, _Computation], around: Run) -> Iterator[Run]:
+    """The instructions of a computation, which runs as ``around`` says."""
+    for one in computations[name].instructions:
+        callees = list(_callees(one))
+        if not callees or one.opcode == "fusion":
+            yield replace(around, type=one.type, opcode=one.opcode, rest=one.rest)
+        for how, callee in callees:
+            inside = around
+            if how == "body":
+                trips = _trips(one, computations)
+                known = around.times_known and trips is not None
+                inside = replace(around, times=(trips or 1) * around.times, loops=around.loops + 1, times_known=known)
+            elif how in _BRANCHES:
+                inside = replace(around, in_branch=True)
+            elif one.opcode == "fusion":
+                inside = replace(around, in_fusion=True)
+            yield from _called(callee, computations, inside)
+
+
+def _callees(instruction: _Instruction) -> Iterator[tuple[str, str]]:
+    """How an instruction calls others, and their names; what a reduction applies to pairs of numbers is left out."""
+    for call in _CALLS.finditer(instruction.rest):
+        if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode == "call"):
+            for name in (call["one"] or call["many"]).split(","):
+                yield call["how"], name.strip().lstrip("%")
+
+
+def _trips(loop: _Instruction, computations: Mapping[str, _Computation]) -> int | None:
+    """How often a loop runs: what XLA found, or else the one number that its condition holds."""
+    if known := _TRIPS.search(loop.rest):
+        return int(known[1])
+    condition = next(callee for how, callee in _callees(loop) if how == "condition")
+    numbers = {
+        int(found[0])
+        for instruction in computations[condition].instructions
+        if instruction.opcode == "constant" and (found := re.match(r"\d+", instruction.rest))
+    }
+    return numbers.pop() if len(numbers) == 1 else None

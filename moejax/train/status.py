@@ -1,0 +1,212 @@
+"""How a training stands, running or not, from the files in its folder alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moejax.train.identity import TRAINING
+from moejax.train.manifest import MANIFEST, finished_steps, validation_losses
+from moejax.train.metrics import TRUNK, branch_name, last_lines
+from moejax.train.population import MEMBERS
+from moejax.train.sessions import goodput, read_sessions, seconds_by_cause
+
+RUNNING, FINISHED, STOPPED, DEAD, WAITING = "running", "finished", "stopped", "dead", "not started"
+
+RECENT_LINES = 10
+"""Lines of the log over which the present speed is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What is known of a training. What is not yet known is None."""
+
+    name: str
+    folder: str
+    state: str
+    """``running``, ``finished``, ``stopped`` by someone or something that said why, ``dead`` if its process is gone
+    without a word, or ``not started``."""
+    why: str | None
+    leg: str | None
+    step: int | None
+    """Of the leg's whole way, the trunk's part included."""
+    steps_done: int
+    """Over trunk and branches."""
+    total_steps: int | None
+    tokens: int | None
+    """Up to ``step``."""
+    budget_tokens: int
+    """That the leg leads to; of the trunk, the largest."""
+    loss: float | None
+    """Of the last logged batch, nats per token."""
+    validation_loss: float | None
+    tokens_per_second: float | None
+    """Over the last lines of the log."""
+    mfu: float | None
+    eta_seconds: float | None
+    """At that speed, while it runs."""
+    silent_seconds: float | None
+    """Since its last sign of life."""
+    last_checkpoint: dict[str, Any] | None
+    """``leg``, ``step`` and ``age_seconds`` of the newest one that is whole."""
+    best_checkpoint: dict[str, Any] | None
+    """``leg``, ``step`` and ``validation_loss`` of the one with the lowest, of those that were measured."""
+    skipped_steps: int | None
+    sessions: int
+    """How often it was started."""
+    goodput: float | None
+    seconds: dict[str, float]
+    """By cause, over all sessions: ``moejax.train.sessions``."""
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    layers: dict[str, list[Any]] | None
+    """Statistics of every mixture layer's routing in the last logged batch; ``layer`` has their numbers from 0. As in
+    all of a log, what is not finite is text."""
+    rows: list[dict[str, Any]]
+    """``tokens`` and ``loss`` of the budgets that are trained."""
+
+
+def read_status(folder: Path) -> Status:
+    """The status of a training's folder.
+
+    Raises:
+      ValueError: it holds no training.
+    """
+    try:
+        training = json.loads((folder / TRAINING).read_text())
+    except OSError:
+        raise ValueError(
+            f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
+        ) from None
+    if any(training.get("population", {}).values()):
+        raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
+    budgets = training["recipe"]["budgets_tokens"]
+    sessions = read_sessions(folder)
+    lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
+    last = lines[-1] if lines else {}
+    leg = last.get("run")
+    rows = [_row(folder / f"{branch_name(budget)}.json") for budget in budgets]
+    state, why = _state(folder, None not in rows, sessions[-1].end if sessions else None, bool(sessions))
+    total = sum(sessions[-1].legs.values()) if sessions else None
+    done = total if state == FINISHED and total else last.get("steps_done", 0)
+    seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == leg])
+    left = None
+    if state == RUNNING and seconds_per_step is not None and total is not None:
+        left = (total - done) * seconds_per_step
+    measured = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    return Status(
+        name=training["name"],
+        folder=str(folder),
+        state=state,
+        why=why,
+        leg=leg,
+        step=last.get("step"),
+        steps_done=done,
+        total_steps=total,
+        tokens=last.get("tokens"),
+        budget_tokens=max(budgets) if leg in (None, TRUNK) else int(leg.rpartition("-")[2]),
+        loss=_number(last.get("loss")),
+        validation_loss=_number(measured[-1]) if measured else None,
+        tokens_per_second=tokens_per_second,
+        mfu=last.get("mfu"),
+        eta_seconds=left,
+        silent_seconds=max(0.0, time.time() - sessions[-1].until) if sessions else None,
+        last_checkpoint=_last_checkpoint(folder, leg),
+        best_checkpoint=_best_checkpoint(folder),
+        skipped_steps=int(last["skipped_steps"]) if "skipped_steps" in last else None,
+        sessions=len(sessions),
+        goodput=goodput(sessions),
+        seconds=seconds_by_cause(sessions),
+        memory_bytes=last.get("memory_bytes"),
+        memory_peak_bytes=last.get("memory_peak_bytes"),
+        layers=last.get("layers"),
+        rows=[row for row in rows if row is not None],
+    )
+
+
+def read_statuses(folder: Path) -> list[Status]:
+    """Of a training's folder, or of every model in that of a study.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    if is_study_folder(folder):
+        return [read_status(path.parent) for path in sorted((folder / "models").glob(f"*/{TRAINING}"))]
+    return [read_status(folder)]
+
+
+def is_study_folder(folder: Path) -> bool:
+    """Whether trainings lie in its ``models/``."""
+    return (folder / "study.json").exists()
+
+
+def has_writer(folder: Path) -> bool:
+    """Whether a process holds the folder's lock."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _state(folder: Path, finished: bool, end: str | None, started: bool) -> tuple[str, str | None]:
+    if has_writer(folder):
+        return RUNNING, None
+    if finished:
+        return FINISHED, None
+    if end is not None:
+        return STOPPED, end
+    if started:
+        return DEAD, "its process is gone, and said nothing; the same command goes on"
+    return WAITING, None
+
+
+def _number(value: float | str | None) -> float | None:
+    """In a log, what is not finite is text."""
+    return None if value is None else float(value)
+
+
+def _row(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    row = json.loads(path.read_text())
+    return {name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")}
+
+
+def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
+    """Seconds per step and tokens per second between the first and the last of some lines of one leg."""
+    if not lines:
+        return None, None
+    first, last = lines[0], lines[-1]
+    seconds = last["seconds"] - first["seconds"]
+    if seconds <= 0:
+        return None, last.get("tokens_per_second")
+    return seconds / (last["step"] - first["step"]), (last["tokens"] - first["tokens"]) / seconds
+
+
+def _last_checkpoint(folder: Path, leg: str | None) -> dict[str, Any] | None:
+    """Of the present leg, or else, as before its first one, of the trunk."""
+    for name in (leg, TRUNK):
+        place = folder / "checkpoints" / str(name)
+        steps = finished_steps(place)
+        if steps:
+            age = time.time() - (place / str(steps[-1]) / MANIFEST).stat().st_mtime
+            return {"leg": name, "step": steps[-1], "age_seconds": max(0.0, age)}
+    return None
+
+
+def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The checkpoint with the lowest validation loss of all that were saved with one."""
+    legs = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
+    found = [(loss, leg.name, step) for leg in legs for step, loss in validation_losses(leg).items()]
+    if not found:
+        return None
+    loss, leg, step = min(found)
+    return {"leg": leg, "step": step, "validation_loss": loss}

@@ -1,0 +1,85 @@
+"""What cannot be trained is a sentence with its remedy, status 2, before anything is written or compiled."""
+
+import numpy as np
+import pytest
+from command import WORDS, write_config
+
+from moejax.__main__ import main
+from moejax.data.prepare import prepare
+from moejax.data.train_tokenizer import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A config of 8 sequences a batch and 4 experts; texts that are missing, empty or short; sets of other tokens."""
+    place = tmp_path_factory.mktemp("bad")
+    write_config(place)
+    for name, texts in (("empty", []), ("blank", [""]), ("words", [f"{word}{n}" for word in WORDS for n in range(4)])):
+        (place / name).mkdir()
+        for number, text in enumerate(texts):
+            (place / name / f"{number}.txt").write_text(text)
+    train_tokenizer(str(place / "text"), place / "other.json", vocab_size=257)
+    prepare(str(place / "text"), place / "bytes")
+    np.save(place / "large.npy", np.random.default_rng(0).integers(0, 600, 30_000))
+    prepare(str(place / "large.npy"), place / "large", tokenizer="ids:600:7", validation_share=0.2)
+    return place
+
+
+MESH = {
+    "devices": (["mesh.data=3"], "does not fit 8 devices; the axes must multiply to 8 (use -1 on one axis to fill it)"),
+    "a batch": (["batch_tokens=384"], "12 sequences, which 8 token shards (data x fsdp x expert) do not divide"),
+    "a microbatch": (["microbatches=2"], "A microbatch has 4 sequences, 8 in 2 parts, which 8 token shards"),
+    "experts": (["mesh.data=1", "mesh.expert=8"], "num_experts is 4, which mesh.expert = 8 does not divide"),
+}
+DATA = {
+    "nothing there": (["data.source={place}/nowhere"], "There is no file or folder"),
+    "an empty folder": (["data.source={place}/empty"], "holds no file that can be read"),
+    "an empty file": (["data.source={place}/blank"], "side of {place}/blank has no document, of 1 in all"),
+    "too little to measure on": (
+        ["data.source={place}/words", "data.validation_share=0.05"],
+        "The validation text is shorter than one row; lower sequence_length or give more text",
+    ),
+    "too little for a batch": (
+        ["data.source={place}/words", "batch_tokens=1024"],
+        "rows of this sequence_length, fewer than the 32 of one batch; lower batch_tokens or sequence_length",
+    ),
+    "a tokenizer that is not there": (["data.tokenizer=nowhere.json"], "nowhere.json"),
+    "another tokenizer than a set's": (
+        ["data.source={place}/bytes", "data.tokenizer={place}/other.json"],
+        "was prepared with another, bytes of 257 tokens; leave data.tokenizer out, or prepare the set again with it",
+    ),
+    "tokens beyond the vocabulary": (
+        ["data.source={place}/large"],
+        "vocab_size is 257, but {place}/large.npy has tokens up to 599; set vocab_size to at least 600",
+    ),
+}
+BUDGETS = {
+    "of nothing": (["budgets_tokens=0"], "The budget of 0 tokens is fewer than two steps of 256; raise it"),
+    "below nothing": (["budgets_tokens=-4096"], "The budget of -4,096 tokens is fewer than two steps"),
+    "none": (["budgets_tokens=[]"], "budgets_tokens is empty; name at least one token budget"),
+    "of one batch": (["budgets_tokens=300"], "lower batch_tokens"),
+}
+
+
+@pytest.mark.parametrize("case", MESH | DATA | BUDGETS)
+def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
+    changes, sentence = (MESH | DATA | BUDGETS)[case]
+    words = [f"--config.recipe.{change.format(place=place)}" for change in changes]
+    assert main(["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence.format(place=place) in said
+    assert said.startswith("moejax: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("case", MESH | BUDGETS)
+def test_a_mesh_or_budget_that_cannot_be_leaves_no_folder(place, tmp_path, case):
+    changes, _ = (MESH | BUDGETS)[case]
+    words = [f"--config.recipe.{change}" for change in changes]
+    assert main(["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out"), *words]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_devices_are_counted_from_one(place, capsys):
+    assert main(["train", f"--config={place / 'small.py'}", "--cpu-devices", "0"]) == 2
+    assert "--cpu-devices is 0; give at least 1" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Validation loss while training and by source; the whole is the mean over tokens."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from few_documents import Few
+
+from moejax.data.config import WeightedSource
+from moejax.data.corpus import open_corpus
+from moejax.data.sources import NAMED
+from moejax.run_table import check
+from moejax.train import metrics
+from moejax.train.loop import train
+from moejax.train.manifest import validation_losses
+from moejax.train.mesh import MeshShape
+from moejax.train.status import read_status
+
+
+@pytest.fixture
+def mixed(training, monkeypatch):
+    """On two texts with weights, measured every second step."""
+    monkeypatch.setitem(NAMED, "other", lambda reading: [Few(line="ABC {0} DEF ")])
+    sources = (
+        WeightedSource(name="few", source="few", weight=3.0),
+        WeightedSource(name="other", source="other", weight=1.0),
+    )
+    data = dataclasses.replace(training.recipe.data, mixture=sources, packing="documents")
+    recipe = dataclasses.replace(
+        training.recipe,
+        data=data,
+        mesh=MeshShape(data=8),
+        evaluate_tokens=512,
+        checkpoint_tokens=1024,
+        keep_checkpoints=2,
+        keep_best=1,
+    )
+    return dataclasses.replace(training, recipe=recipe)
+
+
+def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, tmp_path):
+    rows = train(mixed, tmp_path)
+    parts = open_corpus(mixed.recipe.data, tmp_path / "data").validation().parts
+    assert [part.name for part in parts] == ["few", "other"]
+    targets = np.array([part.targets for part in parts])
+    measured = [line for line in metrics.read(tmp_path / "metrics.jsonl") if "validation_loss" in line]
+    assert [line["step"] for line in measured if line["run"] == "trunk"] == [2, 4, 6, 8, 10]
+    for found, prefix in [*((line, "validation_") for line in measured), *((row, "") for row in rows)]:
+        losses = np.array([found[f"{prefix}loss_{part.name}"] for part in parts])
+        assert losses[0] != losses[1]
+        assert found[f"{prefix}loss"] == pytest.approx((losses * targets).sum() / targets.sum(), rel=1e-5)
+        for part, loss in zip(parts, losses, strict=True):
+            bits_per_byte = loss * part.targets / part.bytes / math.log(2)
+            assert found[f"{prefix}bits_per_byte_{part.name}"] == pytest.approx(bits_per_byte, rel=1e-5)
+    # A row of a run table, whatever its sources are called.
+    import pandas as pd
+
+    assert "loss_other" in check(pd.DataFrame(rows))
+
+
+def test_the_last_measurement_of_a_branch_is_its_row(mixed, tmp_path):
+    rows = train(mixed, tmp_path)
+    last = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "branch-4096"][-1]
+    assert last["step"] == 16
+    assert last["validation_loss"] == pytest.approx(rows[-1]["loss"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_measuring_changes_nothing_else(mixed, tmp_path):
+    without = dataclasses.replace(mixed, recipe=dataclasses.replace(mixed.recipe, evaluate_tokens=0, keep_best=0))
+    assert mixed.fingerprint() == without.fingerprint()
+    rows = train(without, tmp_path / "without")
+    assert [row["loss"] for row in train(mixed, tmp_path / "with")] == [row["loss"] for row in rows]
+
+
+@pytest.mark.slow
+def test_the_checkpoint_with_the_lowest_validation_loss_is_kept(mixed, tmp_path):
+    """At so high a learning rate the trunk gets worse again."""
+    optimizer = dataclasses.replace(mixed.recipe.optimizer, learning_rate=0.3)
+    recipe = dataclasses.replace(mixed.recipe, optimizer=optimizer, checkpoint_tokens=512, budgets_tokens=(8192,))
+    train(dataclasses.replace(mixed, recipe=recipe), tmp_path)
+    lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "trunk"]
+    losses = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
+    best = min((step for step in losses if step % 2 == 0), key=losses.__getitem__)
+    kept = sorted(int(path.name) for path in (tmp_path / "checkpoints" / "trunk").iterdir() if path.name.isdigit())
+    assert best in kept
+    assert kept[-1] == recipe.trunk_steps
+    assert validation_losses(tmp_path / "checkpoints" / "trunk")[best] == pytest.approx(losses[best], abs=1e-6)
+    told = read_status(tmp_path).best_checkpoint
+    assert told is not None
+    assert told["validation_loss"] <= losses[best] + 1e-6
+
+
+def test_what_is_not_measured_cannot_be_the_best(mixed):
+    recipe = dataclasses.replace(mixed.recipe, evaluate_tokens=768)
+    with pytest.raises(ValueError, match="make checkpoint_tokens a multiple of evaluate_tokens"):
+        recipe.check()

@@ -1,0 +1,107 @@
+"""Every second of a training has one cause, over all the times it was started, and lost work is told apart."""
+
+import json
+import time
+
+import pytest
+
+from moejax.train import sessions
+from moejax.train.sessions import CAUSES, SESSIONS, Sessions, goodput, read_sessions, seconds_by_cause
+from moejax.train.stopping import Stopped
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def move(seconds):
+        now[0] += seconds
+
+    return move
+
+
+def session(folder, **about):
+    return Sessions(folder, about={"devices": 2, "legs": {"trunk": 100}, **about})
+
+
+def test_every_second_has_one_cause(tmp_path, clock):
+    with session(tmp_path) as clocks:
+        clock(5)
+        clocks.step("trunk", 1)
+        clock(7)
+        clocks.waited(2.0)
+        clocks.enter("checkpointing")
+        clock(3)
+        clocks.enter("evaluation")
+        clock(1)
+    (found,) = read_sessions(tmp_path)
+    expected = {"starting": 5, "training": 5, "data": 2, "checkpointing": 3, "evaluation": 1, "redone": 0}
+    assert found.seconds == expected
+    assert set(expected) == set(CAUSES)
+    assert sum(found.seconds.values()) == found.until - found.began
+    assert found.end == "finished"
+    assert goodput([found]) == 5 / 16
+
+
+def test_work_that_was_lost_counts_once(tmp_path, clock):
+    """Killed after step 30, of which a checkpoint held 20; again after 25; then to the end."""
+    first = session(tmp_path)
+    first.step("trunk", 1)
+    clock(30)
+    first.reach("trunk", 30)
+    first.write()
+    for last in (25, 40):
+        clocks = session(tmp_path)
+        clock(1)
+        for step in range(21, last + 1):
+            clocks.step("trunk", step)
+            clock(1)
+        clocks.reach("trunk", last)
+        clocks.write()
+    seconds = seconds_by_cause(read_sessions(tmp_path))
+    # 5 steps of the second session, and all up to step 30 of the third.
+    assert seconds == dict.fromkeys(CAUSES, 0) | {"training": 40, "redone": 15, "starting": 2}
+
+
+def test_the_processs_start_counts(tmp_path, clock):
+    with Sessions(tmp_path, began=990.0, about={}) as clocks:
+        clock(5)
+        clocks.step("trunk", 1)
+    assert read_sessions(tmp_path)[0].seconds["starting"] == 15
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (Stopped(15), "stopped by SIGTERM"),
+        (ValueError("The disk is full."), "The disk is full."),
+        (RuntimeError("a mistake"), "RuntimeError: a mistake"),
+    ],
+)
+def test_why_it_ended_is_kept(tmp_path, error, end):
+    with pytest.raises(type(error)), session(tmp_path):
+        raise error
+    assert read_sessions(tmp_path)[-1].end == end
+
+
+def test_one_that_was_killed_has_no_end(tmp_path):
+    session(tmp_path).write()
+    assert read_sessions(tmp_path)[-1].end is None
+
+
+def test_a_torn_file_is_as_none(tmp_path):
+    (tmp_path / SESSIONS).write_text('[{"began"')
+    assert read_sessions(tmp_path) == []
+
+
+def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clock, monkeypatch):
+    written = []
+    monkeypatch.setattr(sessions, "write_json", lambda path, value: written.append(json.dumps(value)))
+    clocks = session(tmp_path)
+    for _ in range(40):
+        clock(0.25)
+        clocks.write(at_once=False)
+    assert len(written) == 10

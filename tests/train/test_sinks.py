@@ -1,0 +1,140 @@
+"""TensorBoard and W&B show every logged step once, however often a training was killed."""
+
+import dataclasses
+import struct
+import sys
+import types
+
+import pytest
+from interrupted import train_killed_at_every_log
+
+from moejax.train import metrics
+from moejax.train.mesh import MeshShape
+from moejax.train.metrics import MetricsLog
+from moejax.train.sinks import SinkConfig, scalars
+from moejax.train.tensorboard import TensorBoardSink
+from moejax.train.weights_and_biases import WandbSink
+
+LINE = {"run": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
+
+
+def test_what_a_line_shows():
+    assert scalars(LINE) == {"loss": 2.5, "layers/load_cv/1": 0.1, "layers/load_cv/3": 0.2}
+
+
+def points(folder):
+    """Every point in event files, ``(run, step, tag): [values]``, read by the framing of TFRecord."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = {}
+    for path in folder.rglob("events.*"):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+            for value in event.summary.value:
+                found.setdefault((path.parent.name, event.step, value.tag), []).append(value.simple_value)
+    return found
+
+
+@pytest.fixture
+def shown(training):
+    """The training, on one device each of eight, with a sink."""
+
+    def choose(**sinks):
+        recipe = dataclasses.replace(training.recipe, mesh=MeshShape(data=8), sinks=SinkConfig(**sinks))
+        return dataclasses.replace(training, recipe=recipe)
+
+    return choose
+
+
+def expected(folder, *, apart=metrics.OF_THE_CLOCK):
+    lines = list(metrics.read(folder / "metrics.jsonl"))
+    return {
+        (line["run"], line["step"], tag): value
+        for line in lines
+        for tag, value in scalars(line).items()
+        if tag not in apart
+    }
+
+
+def test_tensorboard_has_every_point_of_the_log_once(shown, tmp_path):
+    pytest.importorskip("tensorboardX")
+    train_killed_at_every_log(shown(tensorboard=True), tmp_path)
+    found = points(tmp_path / "tensorboard")
+    assert all(len(values) == 1 for values in found.values())
+    wanted = expected(tmp_path)
+    assert {key for key in found if key[2] not in metrics.OF_THE_CLOCK} == set(wanted)
+    assert all(found[key] == [pytest.approx(value, rel=1e-5)] for key, value in wanted.items())
+    assert {key[0] for key in found} == {"trunk", "branch-2048", "branch-4096"}
+
+
+def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
+    pytest.importorskip("tensorboardX")
+    for kept in ((), (1, 2)):
+        log = MetricsLog(tmp_path / "metrics.jsonl", sinks=[sink := TensorBoardSink(tmp_path / "tensorboard")])
+        log.rewind("trunk", max(kept, default=0))
+        for step in range(max(kept, default=0) + 1, 6):
+            log.write("trunk", step, {"loss": 1.0 / step + len(kept)})
+        log.flush()
+        sink.close()
+    values = {step: value for (_, step, _), (value,) in points(tmp_path / "tensorboard").items()}
+    assert values == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3 + 2, 4: 2.25, 5: 2.2})
+
+
+class StandIn(types.ModuleType):
+    """W&B as far as it is used: runs by id, which refuse a step they have."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.runs = {}
+
+    def init(self, *, id, name, project, group, **rest):
+        assert rest["resume"] == "allow"
+        run = self.runs.setdefault(id, types.SimpleNamespace(name=name, project=project, group=group, points={}))
+
+        def log(values, step):
+            assert step > max(run.points, default=0)
+            run.points[step] = values
+
+        run.log, run.finish = log, lambda: None
+        return run
+
+
+@pytest.mark.slow
+def test_wandb_is_shown_every_step_once(shown, tmp_path, monkeypatch):
+    """MaxText #2434."""
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    monkeypatch.setattr(SinkConfig, "check", lambda self: None)
+    train_killed_at_every_log(shown(wandb="routing"), tmp_path)
+    runs = {run.name: run for run in stand_in.runs.values()}
+    assert set(runs) == {"small/trunk", "small/branch-2048", "small/branch-4096"}
+    assert {(run.project, run.group) for run in runs.values()} == {("routing", "small")}
+    found = {
+        (name.removeprefix("small/"), step, tag): value
+        for name, run in runs.items()
+        for step, values in run.points.items()
+        for tag, value in values.items()
+        if tag not in metrics.OF_THE_CLOCK
+    }
+    assert found == expected(tmp_path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_wandb_without_a_network_leaves_its_runs_on_disk(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for _ in range(2):
+        sink = WandbSink(tmp_path, project="routing", name="small", config={"seed": 0})
+        sink.begin("trunk", [LINE])
+        sink.close()
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2
+
+
+def test_a_sink_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"recipe.sinks.wandb needs wandb, .* pip install 'moejax\[wandb\]'"):
+        SinkConfig(wandb="routing").check()

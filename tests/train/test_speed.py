@@ -1,0 +1,45 @@
+"""Speed and memory as they are logged."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.chips import CHIPS
+from moejax.train import memory
+from moejax.train.speed import CHIP_OF_DEVICE, Speed
+
+
+def test_every_device_that_is_known_is_a_chip():
+    assert set(CHIP_OF_DEVICE.values()) <= set(CHIPS)
+
+
+def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, monkeypatch):
+    h100 = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(jax, "devices", lambda: [h100] * 4)
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    found = Speed(training).of(1_000_000, 2.0)
+    assert found["tokens_per_second"] == 500_000
+    flops = flops_per_token(training.architecture, 32).training
+    assert found["mfu"] == pytest.approx(500_000 * flops / (4 * 989.4e12))
+
+
+def test_where_the_peak_is_not_known_there_is_no_utilisation(training):
+    assert Speed(training).of(100, 2.0) == {"tokens_per_second": 50.0}
+
+
+def test_memory_is_that_of_the_fullest_device(monkeypatch):
+    stats = [{"bytes_in_use": 10, "peak_bytes_in_use": 30}, {"bytes_in_use": 20, "peak_bytes_in_use": 25}]
+    devices = [types.SimpleNamespace(memory_stats=lambda one=one: one) for one in stats]
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    assert memory.memory() == {"memory_bytes": 20, "memory_peak_bytes": 30}
+
+
+def test_a_cpu_does_not_tell_so_it_is_that_of_the_process():
+    before = memory.memory()
+    held = np.ones(30_000_000)
+    after = memory.memory()
+    assert after["memory_bytes"] >= before["memory_bytes"] + 0.8 * held.nbytes
+    assert after["memory_peak_bytes"] >= after["memory_bytes"]

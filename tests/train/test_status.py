@@ -1,0 +1,166 @@
+"""How a training stands can be read from its files alone: while it runs, when it was stopped, when it died."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command import environment, run, start, write_config
+from interrupted import Killed, on_one_device
+
+from moejax.__main__ import main
+from moejax.folder import only_writer
+from moejax.train import metrics
+from moejax.train.loop import train
+from moejax.train.status import DEAD, FINISHED, RUNNING, STOPPED, WAITING, read_status
+
+
+@pytest.fixture
+def eight(training):
+    return on_one_device(training)
+
+
+def test_a_finished_training(eight, tmp_path):
+    rows = train(eight, tmp_path)
+    status = read_status(tmp_path)
+    assert status.state == FINISHED
+    assert (status.steps_done, status.total_steps) == (19, 19)
+    assert (status.leg, status.step, status.tokens, status.budget_tokens) == ("branch-4096", 16, 4096, 4096)
+    assert [row["loss"] for row in status.rows] == [row["loss"] for row in rows]
+    assert status.last_checkpoint is not None
+    assert (status.last_checkpoint["leg"], status.last_checkpoint["step"]) == ("branch-4096", 16)
+    assert status.skipped_steps == 0
+    assert status.goodput == pytest.approx(status.seconds["training"] / sum(status.seconds.values()))
+    assert rows[-1]["goodput"] == pytest.approx(status.goodput, rel=0.5)
+    assert status.memory_peak_bytes is not None
+    assert rows[-1]["memory_peak_bytes"] >= status.memory_peak_bytes > 1e7
+    assert status.sessions == 1
+    assert status.seconds["redone"] == 0
+    # Opened once more it is told what it knows, and no new session is counted.
+    train(eight, tmp_path)
+    assert read_status(tmp_path).sessions == 1
+
+
+@pytest.mark.slow
+def test_every_layers_routing_is_logged(eight, tmp_path):
+    """Megatron-LM #2398; NeMo Automodel #1232, #1506; prime-rl #789; Fast-LLM #188."""
+    dense_first = dataclasses.replace(
+        eight, architecture=eight.architecture.replace(num_dense_layers=1, dense_hidden=8, num_layers=3)
+    )
+    train(dense_first, tmp_path)
+    last = list(metrics.read(tmp_path / "metrics.jsonl"))[-1]
+    layers = last["layers"]
+    assert layers["layer"] == [1, 2]
+    assert last["max_violation"] == max(layers["max_violation"])
+    for name in ("load_cv", "load_min", "load_max", "load_entropy", "dead_experts", "dropped_share", "logit_rms"):
+        assert last[name] == pytest.approx(sum(layers[name]) / 2, abs=1e-6)
+    assert read_status(tmp_path).layers == layers
+
+
+def test_lost_work_is_found(eight, tmp_path):
+    def kill(steps, values):
+        if steps == 9:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(eight, tmp_path, progress=kill)
+    assert read_status(tmp_path).seconds["redone"] == 0
+    # The checkpoint of step 8 is there, and step 9 was logged.
+    train(eight, tmp_path)
+    status = read_status(tmp_path)
+    assert status.seconds["redone"] > 0
+    assert status.sessions == 2
+
+
+def test_states_by_lock_and_last_word(tmp_path, training):
+    with pytest.raises(ValueError, match="holds no training"):
+        read_status(tmp_path)
+    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    assert read_status(tmp_path).state == WAITING
+    with only_writer(tmp_path):
+        assert read_status(tmp_path).state == RUNNING
+    session = {"began": 1.0, "until": 2.0}
+    (tmp_path / "sessions.json").write_text(json.dumps([session]))
+    assert read_status(tmp_path).state == DEAD
+    (tmp_path / "sessions.json").write_text(json.dumps([session, {**session, "end": "stopped by SIGTERM"}]))
+    status = read_status(tmp_path)
+    assert (status.state, status.why) == (STOPPED, "stopped by SIGTERM")
+
+
+def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):
+    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    legs = {"trunk": 10, "branch-2048": 3, "branch-4096": 6}
+    (tmp_path / "sessions.json").write_text(json.dumps([{"began": 1.0, "until": 2.0, "legs": legs}]))
+    log = metrics.MetricsLog(tmp_path / "metrics.jsonl")
+    # The first steps were slow; ten lines before the last it went on at 2 s a step.
+    for line in range(1, 13):
+        seconds = 100.0 if line == 1 else 200 + 2.0 * line
+        log.write("trunk", line, {"tokens": 256 * line, "steps_done": line, "seconds": seconds, "loss": float("nan")})
+    log.flush()
+    with only_writer(tmp_path):
+        status = read_status(tmp_path)
+    assert status.eta_seconds == pytest.approx((19 - 12) * 2.0)
+    assert status.tokens_per_second == pytest.approx(128)
+    assert read_status(tmp_path).eta_seconds is None
+
+
+@pytest.mark.parametrize("width", [10, 5_000])
+def test_the_end_of_a_log_is_read_from_its_end(tmp_path, width):
+    path = tmp_path / "metrics.jsonl"
+    assert metrics.last_lines(path, 2) == []
+    lines = [{"step": step, "text": "x" * width} for step in range(30)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    assert metrics.last_lines(path, 1) == lines[-1:]
+    assert metrics.last_lines(path, 4) == lines[-4:]
+    assert metrics.last_lines(path, 100) == lines
+
+
+def test_the_command_tells_of_a_running_a_killed_and_a_finished_one(tmp_path, capsys):
+    config, cache, out = write_config(tmp_path), tmp_path / "cache", tmp_path / "out"
+    process = start(cache, f"--config={config}", "--out", out)
+    try:
+        while len(metrics.last_lines(out / "metrics.jsonl", 5)) < 5:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        assert main(["status", str(out), "--json"]) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    found = json.loads(capsys.readouterr().out)
+    assert found["state"] == "running"
+    assert found["loss"] > 0
+    assert found["total_steps"] == 38
+    assert main(["status", str(out)]) == 0
+    assert "dead: its process is gone" in " ".join(capsys.readouterr().out.split())
+    process = run(cache, "--out", out)
+    assert process.returncode == 0, process.stderr
+    assert "goodput: " in process.stdout
+    assert "routing of the last logged batch, by layer" in process.stdout
+    assert main(["status", str(out), "--layers"]) == 0
+    said = capsys.readouterr().out
+    assert "finished" in said
+    assert "2 times" in said
+    assert "load CV max vio" in said
+
+
+def test_a_study_is_a_table_of_its_models(tmp_path, training, capsys):
+    (tmp_path / "study.json").write_text("{}")
+    for name in ("a", "b"):
+        folder = tmp_path / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "training.json").write_text(json.dumps({**training.as_json(), "name": name}))
+    assert main(["status", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("not started") == 2
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["a", "b"]
+
+
+def test_it_needs_no_jax(tmp_path, training):
+    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    code = "import sys; from moejax.__main__ import main; main(sys.argv[1:]); sys.exit('jax' in sys.modules)"
+    words = [sys.executable, "-c", code, "status", str(tmp_path)]
+    subprocess.run(words, env=environment(tmp_path), capture_output=True, check=True)

@@ -1,0 +1,102 @@
+"""What the devices send each other in a training step is what the parallelism asks for, and nothing else."""
+
+import collections
+import dataclasses
+
+import jax
+import pytest
+
+from moejax.model.runtime import Runtime
+from moejax.train.collectives import collectives
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.program import make_program
+
+MESHES = {
+    "data": MeshShape(data=8),
+    "fsdp": MeshShape(data=1, fsdp=8),
+    "expert": MeshShape(data=1, expert=8),
+    "data, tensor": MeshShape(data=2, tensor=4),
+    "data, fsdp, expert": MeshShape(data=2, fsdp=2, expert=2),
+    "fsdp, expert, tensor": MeshShape(data=1, fsdp=2, expert=2, tensor=2),
+}
+
+
+def asked_for(sizes, exchange):
+    """Where, which and along which axes: inside the loop over the layers, or outside it."""
+    split = [axis for axis, size in sizes.items() if size > 1]
+    tokens = tuple(axis for axis in split if axis != "tensor")
+    both = ("layers", "outside")
+    # Losses, routing sums and gradients of what every device has whole are added over all that hold other tokens,
+    # gradients of matrices, of which each holds a part, over those that hold the same, and so are those of experts.
+    found = {(where, "all-reduce", tokens) for where in both}
+    same = tuple(axis for axis in tokens if axis != "fsdp")
+    found |= {("layers", "all-reduce", axes) for axes in (same, tuple(a for a in same if a != "expert")) if axes}
+    if "fsdp" in split:
+        # Matrices are gathered where they are used, and their gradients scattered; XLA's CPU adds and cuts instead,
+        # but for experts, whose gather we write ourselves. The norm of all gradients is added too.
+        found |= {(where, kind, ("fsdp",)) for where in both for kind in ("all-gather", "all-reduce")}
+        found |= {("layers", "reduce-scatter", ("fsdp",))}
+    if "expert" in split:
+        # Tokens, or where buffers are too small those of a whole group, travel there and back. Outside: the norm.
+        found |= {("layers", kind, ("expert",)) for kind in ("all-gather", "reduce-scatter")}
+        found |= {("outside", "all-reduce", ("expert",))}
+        if exchange != "gather":
+            found |= {("layers", "all-to-all", ("expert",))}
+        if exchange == "all_to_all":
+            # Whether the buffers are large enough on all.
+            found |= {("layers", "all-reduce", ("expert",))}
+    if "tensor" in split:
+        # What heads, hidden units and the vocabulary's parts add to a token, and to the gradient of one.
+        found |= {(where, "all-reduce", ("tensor",)) for where in both}
+    return found
+
+
+def of_step(training, mesh, exchange):
+    """The collectives of the compiled step of a training whose layers are a loop."""
+    recipe = dataclasses.replace(training.recipe, runtime=Runtime(scan_layers=True, exchange=exchange))
+    architecture = training.architecture.replace(num_heads=4, num_kv_heads=4, vocab_size=256, balance_bias=True)
+    devices = make_mesh(MESHES[mesh])
+    program = make_program(dataclasses.replace(training, architecture=architecture, recipe=recipe), devices)
+    with jax.set_mesh(devices):
+        lowered = program.step.lower(program.abstract, program.batch, program.schedule)
+    # Collectives are decided before machine code is made, which is most of the work.
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return collectives(lowered.compile(compiler_options=quick).as_text(), devices.shape)
+
+
+def check(training, mesh, exchange, most_bytes):
+    found = of_step(training, mesh, exchange)
+    kinds = collections.Counter(("layers" if c.loops else "outside", c.kind, c.axes) for c in found)
+    sizes = dict(zip(MESHES[mesh].__dataclass_fields__, MESHES[mesh].sizes(8), strict=True))
+    assert set(kinds) == asked_for(sizes, exchange)
+    sent = sum(c.times * c.bytes_sent for c in found)
+    assert 0.5 * most_bytes < sent <= most_bytes
+    return kinds
+
+
+def test_a_data_parallel_step_only_adds(training):
+    """Routers look at their own tokens alone: no logit travels, and a layer's sums and gradients go three times."""
+    kinds = check(training, "data", "gather", 140_000)
+    assert kinds == {("layers", "all-reduce", ("data",)): 3, ("outside", "all-reduce", ("data",)): 1}
+
+
+def test_three_axes_at_once_send_what_each_asks_for(training):
+    check(training, "fsdp, expert, tensor", "all_to_all", 260_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mesh", "exchange", "most_bytes"),
+    [
+        ("fsdp", "gather", 210_000),
+        ("expert", "gather", 225_000),
+        ("expert", "all_to_all", 285_000),
+        ("expert", "ragged_all_to_all", 580_000),
+        ("data, tensor", "gather", 280_000),
+        ("data, fsdp, expert", "gather", 170_000),
+        ("data, fsdp, expert", "all_to_all", 205_000),
+        ("fsdp, expert, tensor", "gather", 190_000),
+    ],
+)
+def test_every_mesh_sends_what_it_asks_for(training, mesh, exchange, most_bytes):
+    check(training, mesh, exchange, most_bytes)
