@@ -75,32 +75,63 @@ class Analysed:
 
 def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text: None) -> Analysed:
     """Fit every law of the analysis to a run table and decide by it."""
-    fitted, decisions = [], []
+    fitted, decisions, left_out = [], [], []
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
     for number, name in enumerate(analysis.laws):
-        read = read_runs(table, LAWS[name])
-        update(3 * number / stages, f"fitting {name} to {len(read.runs)} runs")
-        fit = fit_law(LAWS[name], read.runs, seed=analysis.seed)
-        update((3 * number + 1) / stages, f"{name}: {analysis.resamples} bootstrap resamples")
-        resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
-        update((3 * number + 2) / stages, f"{name}: predicting what is held out from the rest")
-        fitted.append(_fitted(name, fit, resampled, read.runs, list(read.frame["model"]), analysis))
-        budget = analysis.decision_flops
-        largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
-        for expansion, claim_of in claims(name, budget, [float(v) for v in frame["expansion"]]):
-            decisions.append(decide(name, fit.law, resampled, expansion, claim_of, budget, largest))
+
+        def stage(part: int, text: str, number: int = number) -> None:
+            update((3 * number + part) / stages, text)
+
+        try:
+            law, decided = _analyse_law(name, table, frame, analysis, stage)
+        except ValueError as error:
+            left_out.append(f"{name} was not fitted: {error}")
+            continue
+        fitted.append(law)
+        decisions += decided
     update(1.0, "fitted")
-    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, limits=limits(frame, fitted, decisions))
+    found = [*limits(frame, fitted, decisions), *left_out]
+    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, limits=found)
+
+
+def _analyse_law(
+    name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
+) -> tuple[FittedLaw, list[Decision]]:
+    """One law on the table.
+
+    Raises:
+      ValueError: the runs cannot set it.
+    """
+    read = read_runs(table, LAWS[name])
+    stage(0, f"fitting {name} to {len(read.runs)} runs")
+    fit = fit_law(LAWS[name], read.runs, seed=analysis.seed)
+    stage(1, f"{name}: {analysis.resamples} bootstrap resamples")
+    resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
+    stage(2, f"{name}: predicting what is held out from the rest")
+    fitted = _fitted(name, fit, resampled, read.runs, list(read.frame["model"]), analysis)
+    budget = analysis.decision_flops
+    largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
+    expansions = [float(v) for v in frame["expansion"]] if "expansion" in frame else [1.0]
+    decided = [
+        decide(name, fit.law, resampled, expansion, claim_of, budget, largest)
+        for expansion, claim_of in claims(name, budget, expansions)
+    ]
+    return fitted, decided
 
 
 def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> list[str]:
     """What these runs cannot tell, derived from their range and from the intervals."""
-    span = {name: float(frame[name].max() / frame[name].min()) for name in ("params_active", "tokens")}
+    sizes = {"params_active": "active parameters", "tokens": "tokens"}
+    span = [
+        f"{float(frame[name].max() / frame[name].min()):.1f} in {words}"
+        for name, words in sizes.items()
+        if name in frame
+    ]
+    seeds = ", from one seed each" if "seed" in frame and frame["seed"].nunique() == 1 else ""
     found = [
-        f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {span['params_active']:.1f} in "
-        f"active parameters and {span['tokens']:.1f} in tokens, from one seed each; published laws rest on hundreds of "
-        f"runs over factors of 100 and more."
+        f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {' and '.join(span)}{seeds}; "
+        f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
     for law in fitted:
         if law.not_determined:

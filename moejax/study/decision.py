@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from moejax.fit.bootstrap import Bootstrap, Interval
 from moejax.laws import chinchilla, effective_params
@@ -26,6 +29,9 @@ class Decision:
     checked: Checked
     intervals: dict[str, Interval]
     """Of ``params_active`` and ``tokens``, and of the loss there, over bootstrap resamples."""
+    prices: dict[str, float] = field(default_factory=dict)
+    """What a limit is worth: change of the least loss, in nats per token, per e-fold of ``flops``, and of ``expansion``
+    where it is above 1, everything else at its best."""
     extrapolation: float
     """Budget over the largest of the runs that were fitted, both counted as 6 · active parameters · tokens."""
 
@@ -52,18 +58,41 @@ def decide(
         statement=claim.statement,
         checked=check(claim),
         intervals=resampled.interval(answer),
+        prices=prices(law_name, law, flops, expansion),
         extrapolation=flops / largest,
     )
 
 
+def prices(law_name: str, law: Any, flops: float, expansion: float) -> dict[str, float]:
+    """Shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
+    if law_name not in BEST:
+        return {}
+
+    def least_loss(logs: dict[str, Any]) -> Any:
+        claim = BEST[law_name](law, jnp.exp(logs["flops"]), jnp.exp(logs["expansion"]))
+        return claim.objective(claim.value)
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        at = {"flops": jnp.log(jnp.asarray(flops, float)), "expansion": jnp.log(jnp.asarray(expansion, float))}
+        found = {name: float(value) for name, value in jax.grad(least_loss)(at).items()}
+    return {name: value for name, value in found.items() if name == "flops" or expansion > 1}
+
+
+BEST: dict[str, Callable[[Any, Any, Any], Claim]] = {
+    "chinchilla": lambda law, flops, expansion: chinchilla.compute_optimal(law, flops),
+    "effective_params": effective_params.compute_optimal,
+}
+"""The optimum of a law at a budget and an expansion, by the law's name."""
+
+
 def _dense(flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    return [(1.0, lambda law: chinchilla.compute_optimal(law, flops))]
+    return [(1.0, lambda law: BEST["chinchilla"](law, flops, 1.0))]
 
 
 def _effective(flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
     # The dense column comes along as the falsifier: a mixture is good news only relative to it.
     return [
-        (expansion, lambda law, expansion=expansion: effective_params.compute_optimal(law, flops, expansion))
+        (expansion, lambda law, expansion=expansion: BEST["effective_params"](law, flops, expansion))
         for expansion in (max(expansions), 1.0)
     ]
 

@@ -114,7 +114,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
         model=training.name,
         params_total=counts.total,
         params_active=counts.active,
-        budgets_tokens=tuple(recipe.steps(budget) * recipe.batch_tokens for budget in recipe.budgets_tokens),
+        budgets_tokens=tuple(recipe.tokens(recipe.steps(budget)) for budget in recipe.budgets_tokens),
         batch_tokens=recipe.batch_tokens,
         learning_rate=recipe.optimizer.learning_rate,
         flops=flops,
@@ -130,7 +130,7 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
 def _runs(training: Training) -> list[EstimatedRun]:
     recipe, counts = training.recipe, params(training.architecture)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
-    tokens = [recipe.steps(budget) * recipe.batch_tokens for budget in recipe.budgets_tokens]
+    tokens = [recipe.tokens(recipe.steps(budget)) for budget in recipe.budgets_tokens]
     return [
         EstimatedRun(
             model=training.name,

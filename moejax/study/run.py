@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,63 +12,181 @@ from typing import Any
 from moejax import run_table
 from moejax.config import build, dump
 from moejax.data.corpus import Summary, open_corpus, read_summary
-from moejax.folder import claim, only_writer, write_json
+from moejax.fit.derived_columns import with_derived
+from moejax.folder import claim, only_writer, refuse_another, whole, write_json
+from moejax.laws import LAWS
 from moejax.study.analysis import Analysed, analyse
-from moejax.study.local import rows, train_all
+from moejax.study.executor import Executor, Task, Update, train_all
+from moejax.study.local import LocalExecutor, slots
+from moejax.study.mount import Mount, holds_corpus
+from moejax.study.place import is_remote, matching, open_place, read_text
 from moejax.study.signals import Signal, signals
-from moejax.study.study import Study
+from moejax.study.status import Standing, progress, standings
+from moejax.study.study import Analysis, Study
+from moejax.train.attempts import ATTEMPTS
+from moejax.train.identity import TRAINING
+from moejax.train.population import packed
 
 TABLE = "runs.parquet"
-
-Update = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Concluded:
     """What a study found, and where it lies."""
 
-    study: Study
+    study: Study | None
+    """None if the runs are a table that was trained elsewhere."""
     folder: Path
-    corpus: Summary
+    corpus: Summary | None
     signals: list[Signal]
     analysed: Analysed
+    table: str = ""
+    """Name of the table, where there is no study."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know about how the table was read."""
+
+    @property
+    def name(self) -> str:
+        """What was concluded about."""
+        return self.study.name if self.study else self.table
 
 
-def read_study(folder: Path) -> Study:
-    """The study that a folder belongs to.
+def read_study(url: str | Path) -> Study:
+    """The study that a folder, here or elsewhere, belongs to.
 
     Raises:
       ValueError: the folder holds none.
     """
-    try:
-        identity = json.loads((folder / "study.json").read_text())
-    except OSError:
-        raise ValueError(f"{folder} holds no study; start one with moejax study --config=FILE.py.") from None
-    asked = folder / "analysis.json"
-    analysis = json.loads(asked.read_text()) if asked.exists() else {}
-    return build(Study, {**identity, "analysis": analysis}, str(folder / "study.json"))
+    place = open_place(url)
+    identity, asked = read_text(place, "study.json"), read_text(place, "analysis.json")
+    if identity is None:
+        raise ValueError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
+    analysis = json.loads(asked) if asked else {}
+    return build(Study, {**json.loads(identity), "analysis": analysis}, f"{url}/study.json")
 
 
-def train_study(study: Study, folder: Path, *, workers: int | None = None, update: Update) -> Path:
-    """Train what is not trained yet, and write the run table; returns its path.
+def fetch(url: str, folder: Path) -> None:
+    """Copy a study's rows, and what says where they come from, into a folder of this machine.
 
     Raises:
-      ValueError: the study makes no sense, the folder belongs to another one, or trainings failed.
+      ValueError: there is no study, or ``folder`` belongs to another one.
+    """
+    study, place = read_study(url), open_place(url)
+    claim(folder, "study.json", study.identity())
+    with only_writer(folder):
+        write_json(folder / "analysis.json", dump(study.analysis))
+        of_models = [path for name in ("*.json", ATTEMPTS) for path in matching(place, f"models/*/{name}")]
+        for path in ("data/corpus.json", *of_models):
+            content = read_text(place, path)
+            if content is not None:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                with whole(folder / path) as partial:
+                    partial.write_text(content)
+
+
+def lay_out(study: Study, folder: Path, *, corpus: bool = True) -> None:
+    """Make a folder that of a study, with what each of its trainings is, and its corpus if not said otherwise.
+
+    Raises:
+      ValueError: the study makes no sense, or the folder belongs to another one.
     """
     study.check()
     study.check_data()
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_json(folder / "analysis.json", dump(study.analysis))
-        open_corpus(study.recipe.data, folder / "data")
-        trainings = study.trainings()
-        (folder / "models").mkdir(exist_ok=True)
-        train_all(trainings, folder / "models", folder / "data", workers=workers, update=update)
-        found = rows(trainings, folder / "models")
-        found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
-        groups = study.groups()
-        named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
-        return run_table.write(named, folder / TABLE)
+        if corpus:
+            open_corpus(study.recipe.data, folder / "data")
+        for training in study.trainings():
+            claim(folder / "models" / training.name, TRAINING, training.as_json())
+
+
+def lay_out_at(study: Study, url: str, mount: Mount | None = None) -> None:
+    """The same in an object store, mounted at ``mount``: made on this machine and copied there.
+
+    Raises:
+      ValueError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
+    """
+    if not is_remote(url):
+        return lay_out(study, Path(url))
+    check_owner(study, url)
+    place = open_place(url)
+    with tempfile.TemporaryDirectory() as here:
+        lay_out(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
+        for path in sorted(Path(here, "study").rglob("*")):
+            there = path.relative_to(Path(here, "study")).as_posix()
+            # A training may have been gone on with in other ways; what it is, it says itself.
+            if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and place.exists(there)):
+                place.makedirs(there.rpartition("/")[0], exist_ok=True)
+                place.put_file(str(path), there)
+    return None
+
+
+def check_owner(study: Study, url: str | Path) -> None:
+    """Raise ``ValueError`` if a folder, here or elsewhere, belongs to another study."""
+    text = read_text(open_place(url), "study.json")
+    if text is not None:
+        refuse_another(url, json.loads(text), study.identity())
+
+
+def train_study(
+    study: Study,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    population: int = 1,
+    executor: Executor | None = None,
+    tasks: Sequence[Task] | None = None,
+    update: Update,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Train what is not trained yet, on this machine or by ``executor``, and write the run table; returns its path.
+
+    ``tasks`` are the trainings with what an executor is to give them. Without them, trainings that differ in seed,
+    learning rate and weight decay alone are trained as populations of at most ``population``, and no more than leave
+    every worker a share.
+
+    Raises:
+      ValueError: the study makes no sense, the folder belongs to another one, or trainings failed.
+    """
+    lay_out(study, folder)
+    trainings, place = study.trainings(), open_place(folder)
+    known: dict[str, Standing] = {}
+
+    def state() -> tuple[float, str]:
+        known.update({one.model: one for one in standings(place, trainings, known)})
+        return progress(list(known.values()))
+
+    with only_writer(folder):
+        state()
+        for one in known.values():
+            if one.state != "done" and one.why:
+                say(f"{one.model}, which goes on now: {one.why}")
+        if tasks is None:
+            unfinished = [one for one in trainings if known[one.name].state != "done"]
+            most = min(population, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1
+            packs = packed(unfinished, most)
+            tasks = [Task(training=first, beside=tuple(rest), study=folder) for first, *rest in packs]
+        left = [task for task in tasks if known[task.name].state != "done"]
+        train_all(executor or LocalExecutor(workers), left, state, update)
+        return write_table(study, folder)
+
+
+def write_table(study: Study, folder: Path) -> Path:
+    """Gather the rows of a study's folder, a file each, into its run table, and return its path.
+
+    The table is the same whatever engine trained which model, and in whatever order.
+
+    Raises:
+      ValueError: there is no row yet.
+    """
+    found = [row for one in standings(open_place(folder), study.trainings()) for row in one.rows]
+    if not found:
+        raise ValueError(f"{folder} has no row yet; see moejax study status {folder}.")
+    found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
+    groups = study.groups()
+    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
+    return run_table.write(named, folder / TABLE)
 
 
 def conclude(folder: Path, update: Update) -> Concluded:
@@ -95,12 +214,70 @@ def conclude(folder: Path, update: Update) -> Concluded:
     return Concluded(study, folder, read_summary(folder / "data"), found, analysed)
 
 
+MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
+"""Laws that a table is tried with, if none is named."""
+
+
+def conclude_table(
+    table: run_table.DataFrame,
+    name: str,
+    folder: Path,
+    update: Update,
+    *,
+    laws: Sequence[str] = (),
+    flops: float | None = None,
+    resamples: int = 300,
+    notes: Sequence[str] = (),
+) -> Concluded:
+    """Fit, decide and check on any table of runs, kept in ``folder`` with our columns.
+
+    Args:
+      laws: to fit; those of ``MOST_LAWS`` that the table has the columns of, if none is named.
+      flops: budget to decide about; ten times the largest run's, if not given.
+
+    Raises:
+      ValueError: the table has no losses.
+    """
+    if "loss" not in table:
+        near = ", ".join(map(str, table.columns[:12]))
+        raise ValueError(f"{name} has no column loss; the columns are {near}. Name it with --loss COLUMN.")
+    found = with_derived(run_table.check(table, where=name)).reset_index(drop=True)
+    empty = found["loss"].isna()
+    if empty.all():
+        raise ValueError(f"{name} has no run with a loss.")
+    notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are left out."] if empty.any() else []))
+    found = found[~empty].reset_index(drop=True)
+    if "model" not in found:
+        sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in found]
+        labels = found.groupby(sizes, dropna=False).ngroup() if sizes else found.index.to_series()
+        found["model"] = [f"model {int(label) + 1}" for label in labels]
+    if "group" not in found:
+        found["group"] = found["model"]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = run_table.write(found, folder / TABLE)
+    full = {str(column) for column in found.columns if found[column].notna().all()}
+    chosen = tuple(laws) or tuple(law for law in MOST_LAWS if set(LAWS[law].inputs) <= full)
+    if flops is None:
+        flops = 10 * float(found["flops"].max()) if "flops" in full else Analysis.decision_flops
+    sizes = [size for size in ("tokens", "params_active", "flops") if size in full and found[size].nunique() > 1]
+    analysis = Analysis(laws=chosen, resamples=resamples, decision_flops=flops, hold_out=(*sizes, "tokens")[0])
+    analysis.check()
+    analysed = analyse(path, analysis, update)
+    (folder / "fits").mkdir(exist_ok=True)
+    for law in analysed.laws:
+        law.fit.save(folder / "fits" / f"{law.name}.json")
+    rows = found.sort_values([c for c in ("model", "tokens") if c in found]).to_dict("records")
+    checked = signals(rows) if "tokens" in found else []
+    return Concluded(None, folder, None, checked, analysed, table=name, notes=tuple(notes))
+
+
 def as_json(concluded: Concluded) -> dict[str, Any]:
     """All conclusions as plain data."""
     analysed = concluded.analysed
     return {
-        "study": concluded.study.identity(),
-        "corpus": dump(concluded.corpus),
+        "study": concluded.study.identity() if concluded.study else {"name": concluded.name},
+        "corpus": dump(concluded.corpus) if concluded.corpus else None,
+        "notes": list(concluded.notes),
         "signals": dump(concluded.signals),
         "runs": json.loads(run_table.read(concluded.folder / TABLE).to_json(orient="records")),
         "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],

@@ -21,7 +21,7 @@ class Signal:
 
 def signals(rows: Sequence[Mapping[str, Any]]) -> list[Signal]:
     """The facts of a study's rows: every loss below the unigram entropy, and losses that fall with tokens."""
-    entropy = rows[0]["unigram_entropy"]
+    entropy = rows[0].get("unigram_entropy", float("nan"))
     worst = max(rows, key=lambda row: row["loss"])
     below = sum(row["loss"] < entropy for row in rows)
     pairs = [
@@ -30,15 +30,19 @@ def signals(rows: Sequence[Mapping[str, Any]]) -> list[Signal]:
         if first["model"] == second["model"] and first["tokens"] < second["tokens"]
     ]
     falling = sum(second < first for first, second in pairs)
-    return [
+    learnt = [
         Signal(
             f"every validation loss is below the corpus' unigram entropy, {entropy:.4f} nats/token",
             f"{below} of {len(rows)}; highest: {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,.0f} tokens",
             below == len(rows),
-        ),
+        )
+    ]
+    falls = [
         Signal(
             f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
             f"{falling} of {len(pairs)}" if pairs else "no model has two budgets",
             not pairs or falling >= FALLING_SHARE * len(pairs),
-        ),
+        )
     ]
+    # A table that was trained elsewhere does not say what its text's entropy is.
+    return [*(learnt if entropy == entropy else []), *falls]

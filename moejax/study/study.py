@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from moejax.architecture import Architecture
@@ -130,6 +130,22 @@ class Study:
                 "largest can be held out."
             )
 
+    def doubts(self) -> list[str]:
+        """What the analysis will not be able to do with these runs, in sentences."""
+        runs = [(one.name, budget) for one in self.trainings() for budget in one.recipe.budgets_tokens]
+        if self.analysis.hold_out_models:
+            left = [run for run in runs if run[0] not in self.analysis.hold_out_models]
+        elif self.analysis.hold_out == "tokens":
+            left = [run for run in runs if run[1] < max(budget for _, budget in runs)]
+        else:
+            left = runs
+        return [
+            f"Beside what is held out, {len(left)} of {len(runs)} runs are left to set the {coefficients} coefficients "
+            f"of {name}, too few to test it: give more models or budgets_tokens, or a smaller law in analysis.laws."
+            for name in self.analysis.laws
+            if len(left) < (coefficients := len(fields(LAWS[name])))
+        ]
+
     def check_data(self) -> None:
         """Raise ``ValueError`` if the study leaves its corpus to its user, who has not named one."""
         if not self.recipe.data.source and not self.recipe.data.mixture:
@@ -167,4 +183,4 @@ def work(training: Training) -> float:
 
     recipe = training.recipe
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length).training
-    return float(per_token * recipe.total_steps * recipe.batch_tokens)
+    return float(per_token * recipe.total_tokens)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import time
 import pytest
 
 from moejax import run_table
+from moejax.study.run import read_study, train_study
+from moejax.train.attempts import parse_attempts
 from moejax.train.metrics import read
+from moejax.train.row import OF_THE_CLOCK
 
 SHORT = ["--workers", "2"]
 
@@ -31,7 +35,7 @@ def finished(config_file, tmp_path_factory):
 
 def lasting(folder):
     """The run table without what depends on the clock."""
-    return run_table.read(folder / "runs.parquet").drop(columns=["tokens_per_second", "train_seconds"])
+    return run_table.read(folder / "runs.parquet").drop(columns=list(OF_THE_CLOCK))
 
 
 def logged_steps(folder):
@@ -77,6 +81,19 @@ def test_a_finished_study_is_concluded_again_without_training(finished):
     assert len(rows) == 9
     assert {path: path.stat().st_mtime_ns for path in rows} == rows
     assert run_table.read(folder / "runs.parquet").equals(before)
+
+
+def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+    shutil.copytree(finished[0], tmp_path / "out")
+    row = tmp_path / "out" / "models" / "moe" / "branch-65536.json"
+    row.write_text(row.read_text()[:100])
+    said = []
+    train_study(read_study(tmp_path / "out"), tmp_path / "out", update=lambda share, text: None, say=said.append)
+    assert said == ["moe, which goes on now: models/moe/branch-65536.json was cut short; its run is done again."]
+    assert lasting(tmp_path / "out").equals(lasting(finished[0]))
+    attempts = parse_attempts((tmp_path / "out" / "models" / "moe" / "attempts.jsonl").read_text())
+    assert [attempt.result for attempt in attempts] == ["done", "done"]
 
 
 def test_a_folder_of_another_study_is_refused(finished, config_file):
@@ -130,6 +147,7 @@ def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, conf
         (["--config.name=../../x"], "it names a folder"),
         (["--config.recipe.budgets_tokens=64k"], "needs at least two"),
         (["--workers", "0"], "--workers is 0"),
+        (["--population", "0"], "--population is 0"),
     ],
 )
 def test_a_mistake_in_a_study_is_a_sentence(config_file, tmp_path, capsys, words, sentence):

@@ -1,0 +1,39 @@
+"""A model of DeepSeek-V3's shape, 671 billion parameters of which 37 are active, on 1,024 chips of TPU v5p.
+
+Purpose:  the plan of docs/plans.md: the largest open design of its time on an eighth of a pod.
+Paper:    DeepSeek-V3 technical report (arXiv:2412.19437), Sec. 4.2: 14.8 trillion tokens in steps of 15,360 sequences
+          of 4,096, bias-balanced routing with a sequence-wise balance loss of weight 1e-4.
+Command:  moejax plan --config=configs/plans/deepseek_v3.py --topology v5p:8x8x16
+Recipe:   as there but for steps of 16,384 sequences, which 1,024 chips divide; in float32 and bfloat16 instead of FP8;
+          without the multi-token-prediction module; the rate is constant where the report lowers it once more.
+Mesh:     experts over the 8 chips of one edge, whose tokens gather there; parameters over the other 128. Eight
+          microbatches of 8,192 tokens a chip.
+Cost:     3.4e24 FLOPs; docs/plans.md has chip-hours and days.
+Expected: fits, limited by products if the gathering of weights hides behind them.
+"""
+
+from ml_collections import ConfigDict
+
+from moejax.config import dump
+from moejax.laws.catalogue import CATALOGUE
+
+SEQUENCE = 4096
+
+
+def get_config() -> ConfigDict:
+    """The training."""
+    config = ConfigDict()
+    config.name = "deepseek-v3"
+    config.seed = 0
+    config.architecture = dump(CATALOGUE["deepseek-v3.1"].architecture.replace(rope_scaling=None))
+    config.recipe = dict(
+        budgets_tokens=[14_800_000_000_000],
+        batch_tokens=16_384 * SEQUENCE,
+        microbatches=8,
+        data=dict(source="", sequence_length=SEQUENCE),
+        optimizer=dict(learning_rate=2.2e-4, warmup_tokens=2000 * 16_384 * SEQUENCE),
+        loss=dict(balance=0.0, sequence_balance=1e-4, router_z=0.0),
+        mesh=dict(data=1, fsdp=-1, expert=8),
+        runtime=dict(compute_dtype="bfloat16", scan_layers=True, remat="full", exchange="gather", buffer_factor=1.5),
+    )
+    return config

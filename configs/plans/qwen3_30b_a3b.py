@@ -1,0 +1,35 @@
+"""Qwen3-30B-A3B, 30.5 billion parameters of which 3.3 are active, on 64 chips of TPU v5p.
+
+Purpose:  the plan of docs/plans.md: a widely used shape on one cube of a pod.
+Paper:    Qwen3 technical report (2025) and the published configuration file, through the catalogue of models.
+Command:  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
+Recipe:   a trillion tokens in steps of a million (the report's 36 trillion and its batch are not repeated here), AdamW.
+Mesh:     experts over the 4 chips of an edge, parameters over the 16 of the other two. Parameters over all 64 would
+          send a little less, but the TPU compiler turns a gather over a whole slice into a sum of arrays of zeros.
+Cost:     2.3e22 FLOPs; docs/plans.md has chip-hours and days.
+Expected: fits with more than half of the memory left, limited by products.
+"""
+
+from ml_collections import ConfigDict
+
+from moejax.config import dump
+from moejax.laws.catalogue import CATALOGUE
+
+SEQUENCE = 4096
+
+
+def get_config() -> ConfigDict:
+    """The training."""
+    config = ConfigDict()
+    config.name = "qwen3-30b-a3b"
+    config.seed = 0
+    config.architecture = dump(CATALOGUE["qwen3-30b-a3b"].architecture)
+    config.recipe = dict(
+        budgets_tokens=[10**12],
+        batch_tokens=256 * SEQUENCE,
+        data=dict(source="", sequence_length=SEQUENCE),
+        optimizer=dict(learning_rate="auto", warmup_tokens=10**10),
+        mesh=dict(data=1, fsdp=-1, expert=4),
+        runtime=dict(compute_dtype="bfloat16", scan_layers=True, remat="full", buffer_factor=1.5),
+    )
+    return config

@@ -1,0 +1,34 @@
+"""OLMoE's shape, 6.9 billion parameters of which 1.3 are active, on more and more chips with 8,192 tokens each.
+
+Purpose:  weak scaling: what one chip sends in a step should not grow with the number of chips (docs/plans.md).
+Paper:    Muennighoff et al. 2024 (arXiv:2409.02060) for the shape, through the catalogue of models.
+Command:  moejax plan --config=configs/plans/weak_scaling.py:16 --topology v5p:2x2x4
+          The argument is the number of chips: 16, 64 for v5p:4x4x4, 256 for v5p:4x8x8, 1024 for v5p:8x8x16.
+Mesh:     experts over 4 chips, parameters over the rest.
+Cost:     none; nothing is meant to be trained.
+Expected: bytes sent by a chip within 10 % of each other from 16 to 1,024 chips.
+"""
+
+from ml_collections import ConfigDict
+
+from moejax.config import dump
+from moejax.laws.catalogue import CATALOGUE
+
+SEQUENCE = 4096
+
+
+def get_config(chips: str = "16") -> ConfigDict:
+    """The training on so many chips."""
+    config = ConfigDict()
+    config.name = f"olmoe-{chips}"
+    config.seed = 0
+    config.architecture = dump(CATALOGUE["olmoe-1b-7b"].architecture)
+    config.recipe = dict(
+        budgets_tokens=[10**12],
+        batch_tokens=2 * int(chips) * SEQUENCE,
+        data=dict(source="", sequence_length=SEQUENCE),
+        optimizer=dict(learning_rate=4e-4),
+        mesh=dict(data=1, fsdp=-1, expert=4),
+        runtime=dict(compute_dtype="bfloat16", scan_layers=True, remat="full"),
+    )
+    return config

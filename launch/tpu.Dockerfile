@@ -1,0 +1,12 @@
+# moejax for TPUs: Google Kubernetes Engine, Cloud TPU.
+# docker build -f launch/tpu.Dockerfile -t moejax:tpu .
+FROM python:3.11-slim
+WORKDIR /moejax
+# Dependencies first: they change less often than the code.
+COPY pyproject.toml README.md LICENSE ./
+COPY constraints constraints
+COPY moejax/__init__.py moejax/__init__.py
+RUN pip install --no-cache-dir '.[tpu]' -c constraints/python3.11.txt
+COPY . .
+RUN pip install --no-cache-dir --no-deps .
+ENTRYPOINT ["python", "-m", "moejax"]

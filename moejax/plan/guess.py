@@ -1,0 +1,111 @@
+"""Memory and time of a training on a mesh by arithmetic alone, in milliseconds: which candidates are worth compiling.
+
+The bytes are those that the program is written to send and to hold; what XLA adds or saves is not known before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moejax.laws.accounting import params
+from moejax.laws.memory import training_memory
+from moejax.plan.interconnect import interconnect
+from moejax.plan.memory import parameter_bytes
+from moejax.plan.plan import mesh_sizes
+from moejax.plan.roofline import Roofline, roofline
+from moejax.plan.topology import Topology
+from moejax.train.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """What a training would need, before it is compiled."""
+
+    memory_bytes: float
+    roofline: Roofline | None
+
+
+def guess(training: Training, topology: Topology) -> Guess:
+    """A training on a topology, by arithmetic."""
+    mesh = mesh_sizes(training, topology)
+    held = parameter_bytes(training, mesh)
+    found = None
+    if topology.chip is not None:
+        links = interconnect(topology, mesh)
+        assert links is not None
+        seconds: dict[str, float] = {}
+        for kind, axes, bytes_ in exchanged(training, mesh):
+            if axes and bytes_:
+                name = "+".join(axes)
+                seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
+        found = roofline(training, mesh, topology.chip, held, seconds)
+    return Guess(memory_bytes=_memory(training, mesh, held), roofline=found)
+
+
+def exchanged(training: Training, mesh: Mapping[str, int]) -> list[tuple[str, tuple[str, ...], float]]:
+    """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
+    recipe, a = training.recipe, training.architecture
+    value, parts = _value_bytes(training), recipe.microbatches
+    again = recipe.runtime.remat != "none"
+    counts = params(a)
+    of_experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
+    others = float(counts.total - counts.routed_experts) / mesh["tensor"]
+    # Gathered for the forward and for the backward pass, and gradients back.
+    held, fsdp = of_experts + others, _present(mesh, "fsdp")
+    found = [("all-gather", fsdp, 2 * held * value * parts), ("reduce-scatter", fsdp, held * value * parts)]
+    shard = parameter_bytes(training, mesh)
+    found.append(("all-reduce", _present(mesh, "data"), float(shard)))
+    tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
+    expert = _present(mesh, "expert")
+    if expert and recipe.runtime.exchange == "gather":
+        whole = tokens * mesh["expert"] * a.model_dim * value * a.num_moe_layers
+        found += [("all-gather", expert, (2 + again) * whole), ("reduce-scatter", expert, 2 * whole)]
+    elif expert:
+        sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * a.num_moe_layers
+        found.append(("all-to-all", expert, (4 + again) * sent))
+    whole = tokens * a.model_dim * value * a.num_layers
+    found.append(("all-reduce", _present(mesh, "tensor"), (4 + again) * whole))
+    return found
+
+
+def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
+    """State, gradients, what the layers keep, and the largest of what comes and goes."""
+    recipe, a = training.recipe, training.architecture
+    value = _value_bytes(training)
+    tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
+    kept = _kept(training, tokens, value)
+    counts, layers = params(a), max(a.num_moe_layers, 1)
+    matrices = float(counts.routed_experts) / layers / (mesh["expert"] * mesh["tensor"])
+    # Matrices of a layer in the compute type, those of the next, and their gradients.
+    gathered = 3 * matrices * value + 3 * float(counts.unembedding or counts.embedding) / mesh["tensor"] * value
+    room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
+    average = parameter_bytes if recipe.average_decay else 0
+    # Gradients are of the compute type where nothing adds them up.
+    gradients = parameter_bytes * (1 if recipe.microbatches > 1 else 0.75)
+    return 3.0 * parameter_bytes + average + gradients + kept + gathered + rows
+
+
+def _kept(training: Training, tokens: float, value: int) -> float:
+    """What the layers keep for the backward pass; of ``dots`` half of what is between the two other policies."""
+    every, few = (
+        float(training_memory(training.architecture, tokens, activation_bytes=value, recompute=again).activations)
+        for again in (False, True)
+    )
+    return {"none": every, "dots": (every + few) / 2, "full": few}[training.recipe.runtime.remat]
+
+
+def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if mesh[axis] > 1)
+
+
+def _value_bytes(training: Training) -> int:
+    return 2 if training.recipe.runtime.compute_dtype == "bfloat16" else 4
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

@@ -1,0 +1,287 @@
+"""A training's step, compiled for a topology: memory, work, what the chips exchange, and how long that takes."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from moejax.laws.accounting import flops_per_token
+from moejax.laws.chips import find
+from moejax.model.sharding import MESH_AXES
+from moejax.plan.interconnect import Interconnect, interconnect
+from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
+from moejax.plan.roofline import Roofline, model_flops, roofline, step_flops
+from moejax.plan.topology import Topology
+from moejax.train.collectives import collectives
+from moejax.train.mesh import batch_sharding, check_fits, make_mesh
+from moejax.train.program import Program, make_program
+from moejax.train.program_text import runs
+from moejax.train.training import Training
+
+SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """Collectives of one kind, along the same mesh axes, in one step."""
+
+    kind: str
+    """As XLA calls it."""
+    axes: str
+    """Mesh axes joined with a plus."""
+    devices: int
+    """Chips of one group."""
+    count: int
+    """How often one runs in a step."""
+    written: int
+    """Instructions in the program; loops run them again."""
+    bytes: float
+    """Of the whole arrays, over all runs."""
+    bytes_sent: float
+    """By one chip, over all runs."""
+    seconds: float
+    """At the bandwidth of the links; 0 where it is not known."""
+    rare_bytes: float
+    """Of what runs only where a condition says so; not in the other columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One training on one topology."""
+
+    name: str
+    topology: str
+    chips: int
+    mesh: dict[str, int]
+    batch_tokens: int
+    sequence_length: int
+    microbatches: int
+    remat: str
+    exchange: str
+    memory: ChipMemory
+    does_not_fit: str
+    """Why XLA refused to place it, or nothing. Where it did, ``memory`` holds what XLA said, and nothing is timed."""
+    model_flops: float
+    """FLOPs that a step needs, the masked half of the scores left out; what the MFU is of."""
+    model_flops_unmasked: float
+    """With the masked half, as the rest of moejax counts."""
+    step_flops: float
+    """FLOPs that a step computes, over all chips: with what is computed again."""
+    xla_flops: float
+    """FLOPs of one chip as XLA counts them, a kernel of Pallas as it says itself."""
+    xla_seconds: float
+    """Of one step by the cost model of XLA's TPU compiler, which times neither collectives nor kernels of Pallas; 0 if
+    it says nothing."""
+    exchanges: tuple[Exchange, ...]
+    roofline: Roofline | None
+    """None where nobody states what a chip can do."""
+    tokens: int
+    """Of the longest budget."""
+    compile_seconds: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether XLA could place it, in no more than the chip has."""
+        return not self.does_not_fit and (self.memory.left >= 0 or not self.memory.limit)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation by the roofline: what the model needs over what the chips could compute."""
+        return self._mfu(self.roofline.step_seconds) if self.roofline else math.nan
+
+    @property
+    def mfu_without_overlap(self) -> float:
+        """If nothing on the links overlapped with anything."""
+        return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
+
+    def _mfu(self, seconds: float) -> float:
+        peak = self.chips * find(self.topology.partition(":")[0]).flops_per_second
+        return self.model_flops / (seconds * peak)
+
+    @property
+    def tokens_per_day(self) -> float:
+        """By the roofline."""
+        if self.roofline is None:
+            return math.nan
+        return self.batch_tokens / self.roofline.step_seconds * SECONDS_PER_DAY
+
+    @property
+    def days(self) -> float:
+        """For the longest budget, by the roofline."""
+        return self.tokens / self.tokens_per_day
+
+    @property
+    def chip_hours(self) -> float:
+        """For the longest budget, by the roofline."""
+        return self.days * 24 * self.chips
+
+    @property
+    def bytes_sent(self) -> float:
+        """By one chip to others in one step."""
+        return sum((exchange.bytes_sent for exchange in self.exchanges), 0.0)
+
+
+def check_plan(training: Training, topology: Topology) -> None:
+    """Raise ``ValueError`` if the training cannot be trained on the topology at all, whatever its memory."""
+    training.check()
+    mesh = mesh_sizes(training, topology)
+    recipe = training.recipe
+    check_fits(training.architecture, recipe.batch_sequences, recipe.microbatches, abstract_mesh(mesh))
+
+
+def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
+    """Sizes of the mesh's axes.
+
+    Raises:
+      ValueError: the mesh does not tile the topology.
+    """
+    return dict(zip(MESH_AXES, training.recipe.mesh.sizes(topology.devices), strict=True))
+
+
+def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
+    """Compile a training's step for a topology in this process, and read the plan off it.
+
+    ``text_to`` names a file for the compiled program's text.
+
+    Raises:
+      ValueError: it cannot be trained so, or libtpu is missing. What does not fit is no error.
+    """
+    check_plan(training, topology)
+    mesh = make_mesh(training.recipe.mesh, topology.compile_only_devices())
+    program = make_program(training, mesh)
+    start = time.monotonic()
+    try:
+        with jax.set_mesh(mesh):
+            compiled = program.step.lower(program.abstract, program.batch, program.schedule).compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _plan(training, topology, program, mesh, None, str(error), time.monotonic() - start)
+    if text_to:
+        with open(text_to, "w") as file:
+            file.write(compiled.as_text())
+    return _plan(training, topology, program, mesh, compiled, "", time.monotonic() - start)
+
+
+def _plan(
+    training: Training, topology: Topology, program: Program, mesh: Mesh, compiled: Any, refused: str, seconds: float
+) -> Plan:
+    recipe, sizes = training.recipe, dict(mesh.shape)
+    per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
+    memory = _memory(program, topology, compiled, refused)
+    exchanges: tuple[Exchange, ...] = ()
+    found = None
+    text = "" if compiled is None else compiled.as_text()
+    if text:
+        exchanges = _exchanges(text, sizes, interconnect(topology, sizes))
+    if compiled is not None and topology.chip is not None:
+        links: dict[str, float] = {}
+        for one in exchanges:
+            links[one.axes] = links.get(one.axes, 0.0) + one.seconds
+        found = roofline(training, sizes, topology.chip, memory.parameters, links)
+    return Plan(
+        name=training.name,
+        topology=topology.name,
+        chips=topology.devices,
+        mesh=sizes,
+        batch_tokens=recipe.batch_tokens,
+        sequence_length=recipe.data.sequence_length,
+        microbatches=recipe.microbatches,
+        remat=recipe.runtime.remat,
+        exchange=recipe.runtime.exchange,
+        memory=memory,
+        does_not_fit=_refusal(refused),
+        model_flops=model_flops(training),
+        model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
+        step_flops=step_flops(training),
+        xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
+        xla_seconds=_cost_model_seconds(text, topology),
+        exchanges=exchanges,
+        roofline=found,
+        tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
+        compile_seconds=seconds,
+    )
+
+
+def _memory(program: Program, topology: Topology, compiled: Any, refused: str) -> ChipMemory:
+    abstract, shardings = program.abstract, program.shardings
+    parameters = shard_bytes(abstract.params, shardings.params)
+    optimizer = shard_bytes(abstract.optimizer, shardings.optimizer)
+    state = shard_bytes(abstract, shardings)
+    batch = shard_bytes(program.batch, jax.tree.map(lambda _: batch_sharding(program.mesh), program.batch))
+    chip = topology.chip
+    if compiled is None:
+        temporaries, code = max(_asked_for(refused) - state - batch, 0), 0
+    else:
+        found = compiled.memory_analysis()
+        # What goes out beside the state, which takes the place of the state that came in.
+        beside = found.output_size_in_bytes - found.alias_size_in_bytes
+        temporaries = found.temp_size_in_bytes + max(beside, 0)
+        code = found.generated_code_size_in_bytes
+    return ChipMemory(
+        parameters=parameters,
+        optimizer_state=optimizer,
+        other_state=state - parameters - optimizer,
+        batch=batch,
+        temporaries=temporaries,
+        program=code,
+        gradients=parameters,
+        limit=0 if chip is None else int(chip.memory_bytes),
+    )
+
+
+_SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _asked_for(refused: str) -> int:
+    """Bytes that a program would have used, from the words in which XLA refused it; 0 if it does not say."""
+    found = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
+    return int(float(found[1]) * _SIZE[found[2]]) if found else 0
+
+
+def _refusal(refused: str) -> str:
+    found = re.search(r"Used .*? by [\d.]+[KMGT]", refused)
+    return found[0] if found else refused[:300]
+
+
+def _exchanges(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[Exchange, ...]:
+    groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+    for one in collectives(text, mesh):
+        groups.setdefault((one.kind, one.axes), []).append(one)
+    return tuple(_exchange(kind, axes, found, links) for (kind, axes), found in groups.items())
+
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+
+
+def _cost_model_seconds(text: str, topology: Topology) -> float:
+    """The cycles that the compiler expects of its own kernels, at the chip's clock."""
+    chip = topology.chip
+    if not text or chip is None or not chip.cycles_per_second:
+        return 0.0
+    often = (run for run in runs(text) if not run.in_fusion and not run.in_branch)
+    cycles = sum(run.times * int(found[1]) for run in often if (found := _CYCLES.search(run.rest)))
+    return cycles / chip.cycles_per_second
+
+
+def _exchange(kind: str, axes: tuple[str, ...], found: list[Any], links: Interconnect | None) -> Exchange:
+    # Where buffers may be too small, the usual way is the one with an all-to-all; all else in a branch is for overflow.
+    often = [one for one in found if not one.in_branch or kind.endswith("all-to-all")]
+    sizes = [(one.times, one.bytes) for one in often]
+    return Exchange(
+        kind=kind,
+        axes="+".join(axes),
+        devices=max(one.devices for one in found),
+        count=sum(one.times for one in often),
+        written=len(often),
+        bytes=float(sum(one.times * one.bytes for one in often)),
+        bytes_sent=float(sum(one.times * one.bytes_sent for one in often)),
+        seconds=0.0 if links is None else sum((t * links.seconds(kind, axes, float(b)) for t, b in sizes), 0.0),
+        rare_bytes=float(sum(one.times * one.bytes for one in found if one not in often)),
+    )

@@ -1,0 +1,66 @@
+"""A plan made in a process of its own: its environment is the topology's, and the caller's backend stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from moejax.config import build, dump
+from moejax.plan.plan import Plan, check_plan, measure
+from moejax.plan.topology import CPU, Topology, check_compiler, parse
+from moejax.train.training import Training
+
+
+def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
+    """Compile a training's step for a topology, and read the plan off it.
+
+    ``text_to`` names a file for the compiled program's text.
+
+    Raises:
+      ValueError: it cannot be trained so, or libtpu is missing. What does not fit is no error, but says so.
+    """
+    check_plan(training, topology)
+    check_compiler(topology)
+    request = {"training": training.as_json(), "topology": topology.name, "text_to": str(text_to or "")}
+    done = subprocess.run(
+        [sys.executable, "-m", "moejax.plan"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env=environment(topology),
+        check=False,
+    )
+    answer = done.stdout.strip().splitlines()
+    if done.returncode or not answer:
+        raise RuntimeError(f"The compilation for {topology.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    found = json.loads(answer[-1])
+    if "mistake" in found:
+        raise ValueError(found["mistake"])
+    return build(Plan, found, "plan")
+
+
+def environment(topology: Topology) -> dict[str, str]:
+    """The environment of a process that compiles for a topology."""
+    found = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if topology.chip_name == CPU:
+        # XLA takes flags that do not begin with a dash for the name of a file.
+        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", found.pop("XLA_FLAGS", "")).strip()
+        return found | ({"XLA_FLAGS": flags} if flags else {}) | {"JAX_NUM_CPU_DEVICES": str(topology.devices)}
+    # No machine of a pod is asked for its name, and another process may use libtpu at the same time.
+    return {**found, "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
+
+
+def main() -> int:
+    """Read a request on stdin, answer with one line of JSON on stdout."""
+    request = json.load(sys.stdin)
+    training = build(Training, request["training"], "training")
+    try:
+        found = dump(measure(training, parse(request["topology"]), text_to=request["text_to"]))
+    except ValueError as error:
+        found = {"mistake": str(error)}
+    print(json.dumps(found))
+    return 0

@@ -1,0 +1,180 @@
+"""The best meshes, remat policies and microbatches for a training on a topology, and remedies for what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from moejax.model.runtime import REMAT_POLICIES
+from moejax.plan.guess import divisors, guess
+from moejax.plan.memory import abstract_mesh
+from moejax.plan.plan import Plan, mesh_sizes
+from moejax.plan.topology import CPU, Topology, slices
+from moejax.train.mesh import MeshShape, check_fits
+from moejax.train.training import Training
+
+DOUBT = 1.3
+"""How much more than a chip's memory a guess may say and still be compiled: XLA often needs less."""
+MOST_PARTS = 64
+
+Make = Callable[[Training, Topology], Plan]
+Say = Callable[[int, int, str], None]
+"""``say(done, total, what)``."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run a training."""
+
+    training: Training
+    topology: Topology
+    seconds: float
+    """Of a step, guessed."""
+    memory_bytes: float
+    """On a chip, guessed."""
+
+    @property
+    def words(self) -> str:
+        """What is chosen, as the command line takes it."""
+        return ways(self.training, self.topology)
+
+
+def ways(training: Training, topology: Topology) -> str:
+    """How a training is run: its mesh, remat policy and microbatches."""
+    sizes = mesh_sizes(training, topology)
+    mesh = ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "data=1"
+    return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
+
+
+def candidates(training: Training, topology: Topology) -> list[Candidate]:
+    """All ways that the training can be split, by the time guessed for a step, what cannot fit left out."""
+    chip = topology.chip
+    limit = float("inf") if chip is None else DOUBT * chip.memory_bytes
+    found = [one for one in _all(training, topology) if one.memory_bytes <= limit]
+    return sorted(found, key=lambda one: (one.seconds, one.memory_bytes))
+
+
+def search(
+    training: Training, topology: Topology, make: Make, *, compiled: int = 6, say: Say | None = None
+) -> list[Plan]:
+    """The plans of the most promising ways, each compiled; those that fit first, the fastest first.
+
+    The configuration's own way is among them.
+    """
+    own = _candidate(training, topology)
+    best = [one for one in candidates(training, topology) if one.words != own.words]
+    chosen = [own, *best[: compiled - 1]]
+    plans = []
+    for number, one in enumerate(chosen):
+        if say:
+            say(number, len(chosen), f"compiling {one.words}")
+        plans.append(make(one.training, one.topology))
+    return sorted(plans, key=lambda plan: (not plan.fits, plan.roofline.step_seconds if plan.roofline else 0.0))
+
+
+def remedies(
+    refused: Training, topology: Topology, make: Make, *, wanted: int = 3, tries: int = 8, say: Say | None = None
+) -> list[tuple[str, Plan]]:
+    """What makes a training fit that does not, found by trying: words, and the plan that it gives.
+
+    First what changes one thing: remat, microbatches, the mesh; then the mesh with both; then more chips.
+    """
+    own = _candidate(refused, topology)
+    every = [one for one in candidates(refused, topology) if one.words != own.words]
+    recipe = refused.recipe
+
+    def same(one: Candidate, *parts: str) -> bool:
+        other = one.training.recipe
+        return all(
+            {
+                "mesh": other.mesh == own.training.recipe.mesh,
+                "remat": other.runtime.remat == recipe.runtime.remat,
+                "parts": other.microbatches == recipe.microbatches,
+            }[part]
+            for part in parts
+        )
+
+    roomy = sorted(every, key=lambda one: (one.memory_bytes > _limit(topology), one.seconds))
+    kinds = [
+        ("another remat policy", [one for one in roomy if same(one, "mesh", "parts")]),
+        ("more microbatches", [one for one in roomy if same(one, "mesh", "remat")]),
+        ("another mesh", [one for one in roomy if same(one, "remat", "parts")]),
+        ("all three", roomy),
+        ("more chips", list(_more_chips(refused, topology))),
+    ]
+    found: list[tuple[str, Plan]] = []
+    tried: set[str] = set()
+    for _, group in [*kinds, *kinds]:
+        for one in group:
+            words = one.words if one.topology == topology else f"--topology {one.topology.name} {one.words}"
+            if words in tried:
+                continue
+            if len(found) == wanted or len(tried) == tries:
+                return found
+            if say:
+                say(len(tried), tries, f"trying {words}")
+            tried.add(words)
+            plan = make(one.training, one.topology)
+            if plan.fits:
+                found.append((words, plan))
+            break
+    return found
+
+
+def _limit(topology: Topology) -> float:
+    return float("inf") if topology.chip is None else topology.chip.memory_bytes
+
+
+def _more_chips(training: Training, topology: Topology) -> Iterator[Candidate]:
+    if topology.chip_name == CPU:
+        return
+    for shape in slices(topology.chip_name):
+        larger = Topology(topology.chip_name, shape)
+        if topology.devices < larger.devices <= 8 * topology.devices:
+            ways_there = [one for one in candidates(training, larger) if one.memory_bytes <= _limit(larger)]
+            yield from ways_there[:1]
+
+
+def _all(training: Training, topology: Topology) -> Iterator[Candidate]:
+    for shape in _meshes(topology.devices):
+        for parts in divisors(training.recipe.batch_sequences):
+            if parts > MOST_PARTS:
+                break
+            one = replace(training, recipe=replace(training.recipe, mesh=shape, microbatches=parts))
+            if not _divides(one, topology):
+                continue
+            for remat in REMAT_POLICIES:
+                runtime = replace(one.recipe.runtime, remat=remat)
+                yield _candidate(replace(one, recipe=replace(one.recipe, runtime=runtime)), topology)
+
+
+def _meshes(devices: int) -> Iterator[MeshShape]:
+    for tensor in divisors(devices):
+        for expert in divisors(devices // tensor):
+            for fsdp in divisors(devices // tensor // expert):
+                yield MeshShape(data=devices // tensor // expert // fsdp, fsdp=fsdp, expert=expert, tensor=tensor)
+
+
+def _divides(training: Training, topology: Topology) -> bool:
+    """Whether every axis of the mesh has what it splits."""
+    recipe, a, mesh = training.recipe, training.architecture, training.recipe.mesh
+    if not a.is_moe and mesh.expert > 1:
+        return False
+    heads = (a.num_heads, a.num_kv_heads, a.dense_hidden or mesh.tensor, a.expert_hidden or mesh.tensor)
+    if any(size % mesh.tensor for size in heads):
+        return False
+    try:
+        sizes = abstract_mesh(mesh_sizes(training, topology))
+        check_fits(a, recipe.batch_sequences, recipe.microbatches, sizes)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def _candidate(training: Training, topology: Topology) -> Candidate:
+    recipe = training.recipe
+    sizes = mesh_sizes(training, topology)
+    whole = replace(training, recipe=replace(recipe, mesh=MeshShape(**sizes)))
+    found = guess(whole, topology)
+    seconds = found.roofline.step_seconds if found.roofline else float(recipe.microbatches)
+    return Candidate(whole, topology, seconds, found.memory_bytes)

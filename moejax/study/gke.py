@@ -1,0 +1,221 @@
+"""Trainings of a study on TPU slices of Google Kubernetes Engine: one JobSet each, or XPK's command.
+
+A JobSet is restarted as a whole whenever one of its machines is lost or preempted, and the training goes on from its
+newest checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.plan.topology import parse
+from moejax.study.executor import Task
+from moejax.study.mount import Mount
+from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type
+from moejax.study.yaml_text import as_yaml
+
+RESTARTS = 100
+GRACE_SECONDS = 120
+"""Between the signal to a machine that is taken away and its end; spot machines give less."""
+_MISTAKES = [1, 2]
+_CONTAINER = "train"
+_LONGEST_NAME = 40
+"""JobSet makes names of pods from it, of at most 63 characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GkeEngine:
+    """Slices of the cluster that ``kubectl`` is set to."""
+
+    study_name: str
+    image: str
+    """With moejax and JAX for TPUs in it."""
+    mount: Mount
+    namespace: str = "default"
+    service_account: str | None = None
+    queue: str | None = None
+    """Kueue's local queue."""
+    spot: bool = False
+
+    def describe(self, tasks: Sequence[Task]) -> str:
+        """The manifests, as one YAML file."""
+        return as_yaml([self.manifest(task) for task in tasks])
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if the cluster cannot be reached from here."""
+        if shutil.which("kubectl") is None:
+            gcloud = "" if shutil.which("gcloud") else " (and gcloud, which installs it, is not either)"
+            raise ValueError(
+                f"kubectl is not on this machine{gcloud}; install Google Cloud's SDK, then gcloud components install "
+                f"kubectl and gcloud container clusters get-credentials CLUSTER; or leave out --submit and apply what "
+                f"is printed where it is."
+            )
+
+    def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Apply the manifests. A JobSet that runs stays as it is; one that has ended makes room for its successor.
+
+        Raises:
+          ValueError: there is no cluster, or it refuses.
+        """
+        self.check()
+        names = {self.name(task) for task in tasks}
+        known = json.loads(_kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json"))["items"]
+        ended = [one["metadata"]["name"] for one in known if one.get("status", {}).get("terminalState")]
+        if old := sorted(names.intersection(ended)):
+            _kubectl("delete", "jobsets", f"--namespace={self.namespace}", *old)
+        _kubectl("apply", "--filename=-", given=self.describe(tasks))
+        return {task.name: self.name(task) for task in tasks}
+
+    def name(self, task: Task) -> str:
+        """Of a training's JobSet: the same for the same training, so that none runs twice."""
+        return kubernetes_name(f"{self.study_name}-{task.name}")
+
+    def manifest(self, task: Task) -> dict[str, Any]:
+        """The JobSet of a training."""
+        metadata: dict[str, Any] = {
+            "name": self.name(task),
+            "namespace": self.namespace,
+            "labels": {"app": "moejax", "moejax-study": kubernetes_name(self.study_name)},
+            # A node pool is a slice; two trainings never share one.
+            "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
+        }
+        if self.queue:
+            metadata["labels"]["kueue.x-k8s.io/queue-name"] = self.queue
+        return {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": metadata,
+            "spec": {
+                "failurePolicy": {
+                    "maxRestarts": RESTARTS,
+                    "rules": [
+                        {"name": "mistakes", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+                    ],
+                },
+                "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": self._job(task)}}],
+            },
+        }
+
+    def _job(self, task: Task) -> dict[str, Any]:
+        hosts = task.resources.nodes
+        mistakes = {"containerName": _CONTAINER, "operator": "In", "values": _MISTAKES}
+        return {
+            "parallelism": hosts,
+            "completions": hosts,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": mistakes}]},
+            "template": {
+                "metadata": {"annotations": {"gke-gcsfuse/volumes": "true"} if self.mount.bucket else {}},
+                "spec": self._pod(task),
+            },
+        }
+
+    def _pod(self, task: Task) -> dict[str, Any]:
+        topology = parse(task.resources.topology)
+        tpus = {"google.com/tpu": chips_per_host(topology)}
+        account = {"serviceAccountName": self.service_account} if self.service_account else {}
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            **account,
+            "nodeSelector": {
+                "cloud.google.com/gke-tpu-accelerator": GKE_ACCELERATORS[topology.chip_name],
+                "cloud.google.com/gke-tpu-topology": "x".join(map(str, topology.shape)),
+                **({"cloud.google.com/gke-spot": "true"} if self.spot else {}),
+            },
+            "containers": [
+                {
+                    "name": _CONTAINER,
+                    "image": self.image,
+                    "command": ["python", "-m", "moejax", *task.words],
+                    "env": [{"name": "JAX_PLATFORMS", "value": "tpu,cpu"}],
+                    # libtpu's, and the coordinator's of jax.distributed.
+                    "ports": [{"containerPort": 8471}, {"containerPort": 8476}],
+                    "resources": {"requests": tpus, "limits": tpus},
+                    "volumeMounts": [{"name": "study", "mountPath": str(self.mount.path)}],
+                }
+            ],
+            "volumes": [{"name": "study", **self._volume()}],
+        }
+
+    def _volume(self) -> dict[str, Any]:
+        if self.mount.bucket is None:
+            return {"persistentVolumeClaim": {"claimName": self.mount.source}}
+        attributes = {"bucketName": self.mount.bucket, "mountOptions": "implicit-dirs"}
+        return {"csi": {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class XpkEngine:
+    """The same by XPK, which makes the JobSet itself; the bucket is attached to its cluster once."""
+
+    gke: GkeEngine
+    cluster: str
+
+    @property
+    def mount(self) -> Mount:
+        """What is mounted where."""
+        return self.gke.mount
+
+    def describe(self, tasks: Sequence[Task]) -> str:
+        """The commands."""
+        mount = self.gke.mount
+        attach = ["xpk", "storage", "attach", "study", "--cluster", self.cluster, "--type", "gcsfuse"]
+        attach += ["--bucket", str(mount.bucket), "--mount-point", str(mount.path), "--auto-mount", "true"]
+        lines = [shlex.join(attach)] if mount.bucket else []
+        return "\n".join([*lines, *(shlex.join(self._command(task)) for task in tasks)])
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if XPK is not on this machine."""
+        missing = [name for name in ("xpk", "gcloud") if shutil.which(name) is None]
+        if missing:
+            raise ValueError(
+                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; install it, or "
+                f"leave out --submit and run what is printed where it is."
+            )
+
+    def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Run the commands of the trainings.
+
+        Raises:
+          ValueError: XPK is not there, or fails.
+        """
+        self.check()
+        for task in tasks:
+            done = subprocess.run(self._command(task), capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ValueError(f"XPK refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+        return {task.name: self.gke.name(task) for task in tasks}
+
+    def _command(self, task: Task) -> list[str]:
+        kind = cloud_tpu_type(parse(task.resources.topology))
+        command = ["xpk", "workload", "create", "--cluster", self.cluster, "--workload", self.gke.name(task)]
+        command += ["--tpu-type", kind, "--num-slices", "1", "--docker-image", self.gke.image]
+        words = shlex.join(["python", "-m", "moejax", *task.words])
+        return [*command, "--max-restarts", str(RESTARTS), "--command", words]
+
+
+def _kubectl(*words: str, given: str = "") -> str:
+    done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"The cluster refused kubectl {words[0]}: {' '.join(done.stderr.split())[-500:]}")
+    return done.stdout
+
+
+def kubernetes_name(text: str) -> str:
+    """A name that Kubernetes takes: lower case letters, digits and '-'; what is changed or cut off leaves a hash."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if plain == text and len(plain) <= _LONGEST_NAME and plain[0].isalpha():
+        return plain
+    mark = hashlib.sha256(text.encode()).hexdigest()[:8]
+    plain = plain if plain[:1].isalpha() else f"m-{plain}"
+    return f"{plain[: _LONGEST_NAME - len(mark) - 1].strip('-')}-{mark}"

@@ -1,0 +1,94 @@
+"""What a training takes of machines: chips, processes, memory, time, from what the study's estimate says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moejax.model.sharding import MESH_AXES, TOKEN_AXES
+from moejax.train.training import Training
+
+if TYPE_CHECKING:
+    from moejax.study.estimate import EstimatedTraining
+
+MOST_MINUTES = 24 * 60
+"""After a day, a job that is not done makes room and queues again."""
+LEAST_MINUTES = 30
+"""For compiling, and for models so small that steps are not what takes long."""
+SLACK = 2.0
+"""How much longer than estimated a job may take before it is stopped, to go on later."""
+MOST_CHIPS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Of one training. The defaults are one process on one machine's CPU."""
+
+    chips: int = 0
+    """Accelerators; 0 for a CPU."""
+    topology: str = ""
+    """The slice, as ``moejax.plan.topology`` writes it, where the chips are a TPU's."""
+    nodes: int = 1
+    """Machines."""
+    processes: int = 1
+    """Of the training, over all machines."""
+    cores: int = 1
+    """Of a CPU, for each process."""
+    memory_bytes: int = 0
+    """Of each machine, beside its accelerators'; 0 leaves it to the engine."""
+    minutes: int = 0
+    """Until an engine may stop it, to go on later; 0 leaves it to the engine."""
+
+
+def gpu_sizes(per_node: int) -> list[int]:
+    """Numbers of GPUs that can be had, from few to many: a part of a machine, or whole ones."""
+    return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
+
+
+def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[int]) -> int:
+    """The fewest chips, of the numbers that can be had, that hold a training and that its mesh and batch divide into.
+
+    Raises:
+      ValueError: no such number; the sentence says why.
+    """
+    mesh, name = training.recipe.mesh, training.name
+    if estimated.chips_at_least is None:
+        raise ValueError(f"{name}: one sequence needs more memory than a chip has; take another --chip.")
+    if estimated.chips_at_least > 1 and mesh.fsdp == mesh.expert == mesh.tensor == 1:
+        raise ValueError(
+            f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each chip "
+            f"holds all of it: spread it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
+        )
+    problems = []
+    for size in sizes:
+        if size < estimated.chips_at_least:
+            continue
+        problems.append(_does_not_divide(training, size))
+        if not problems[-1]:
+            return size
+    raise ValueError(
+        f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do"
+        f"{f': {problems[0]}' if problems else ''}; change recipe.mesh, batch_tokens or --chip."
+    )
+
+
+def minutes_for(estimated: EstimatedTraining, chips: int) -> int:
+    """Time limit of a job: twice the estimate, and neither less than half an hour nor more than a day."""
+    wanted = math.ceil(SLACK * 60 * estimated.chip_hours / max(chips, 1))
+    return min(max(wanted, LEAST_MINUTES), MOST_MINUTES)
+
+
+def _does_not_divide(training: Training, chips: int) -> str:
+    recipe = training.recipe
+    try:
+        sizes = dict(zip(MESH_AXES, recipe.mesh.sizes(chips), strict=True))
+    except ValueError as error:
+        return str(error)
+    shards = math.prod(sizes[axis] for axis in TOKEN_AXES)
+    if recipe.batch_sequences // recipe.microbatches % shards:
+        return f"{shards} token shards do not divide {recipe.batch_sequences // recipe.microbatches} sequences"
+    if training.architecture.is_moe and training.architecture.num_experts % sizes["expert"]:
+        return f"mesh.expert = {sizes['expert']} does not divide {training.architecture.num_experts} experts"
+    return ""

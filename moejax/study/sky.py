@@ -1,0 +1,113 @@
+"""Trainings of a study as managed jobs of SkyPilot: a task file each. Machines that are lost are replaced by it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moejax.plan.topology import parse
+from moejax.study.executor import Task
+from moejax.study.gke import kubernetes_name
+from moejax.study.mount import Mount
+from moejax.study.slurm_job import AGAIN
+from moejax.study.tpu_slices import cloud_tpu_type
+from moejax.study.yaml_text import as_yaml
+
+RESTARTS = 3
+"""After failures of its own; lost machines are replaced as often as it takes."""
+PORT = 8476
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkyEngine:
+    """Managed jobs."""
+
+    study_name: str
+    accelerator: str
+    """A GPU's name in SkyPilot; TPUs are named by their topology."""
+    image: str | None
+    """``docker:NAME`` with moejax in it; None installs what lies in the folder that the command is given in."""
+    mount: Mount
+    infra: str | None = None
+    spot: bool = True
+
+    def describe(self, tasks: Sequence[Task]) -> str:
+        """The task files, each after the command that hands it over."""
+        files = [as_yaml([self.task_file(task)]) for task in tasks]
+        heads = [f"# {shlex.join(self._command(task, f'{self.name(task)}.yaml'))}" for task in tasks]
+        return "---\n".join(f"{head}\n{file}" for head, file in zip(heads, files, strict=True))
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if SkyPilot is not on this machine."""
+        if shutil.which("sky") is None:
+            raise ValueError(
+                "SkyPilot (sky) is not on this machine; install it in an environment of its own, run sky check, or "
+                "leave out --submit and launch what is printed where it is."
+            )
+
+    def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Launch a managed job for each.
+
+        Raises:
+          ValueError: SkyPilot is not there, or refuses.
+        """
+        self.check()
+        for task in tasks:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, f"{self.name(task)}.yaml")
+                path.write_text(as_yaml([self.task_file(task)]))
+                command = [*self._command(task, str(path)), "--yes", "--detach-run"]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ValueError(f"SkyPilot refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+        return {task.name: self.name(task) for task in tasks}
+
+    def name(self, task: Task) -> str:
+        """Of a training's job."""
+        return kubernetes_name(f"{self.study_name}-{task.name}")
+
+    def task_file(self, task: Task) -> dict[str, Any]:
+        """What SkyPilot is told of a training."""
+        resources: dict[str, Any] = {"accelerators": self._accelerators(task)}
+        if self.infra:
+            resources["infra"] = self.infra
+        if self.image:
+            resources["image_id"] = self.image
+        resources["use_spot"] = self.spot
+        resources["job_recovery"] = {"max_restarts_on_errors": RESTARTS, "recover_on_exit_codes": [AGAIN]}
+        extra = "tpu" if task.resources.topology else "cuda13"
+        install = {} if self.image else {"workdir": ".", "setup": f"python -m pip install '.[{extra}]'\n"}
+        return {
+            "name": self.name(task),
+            "resources": resources,
+            # Of a slice of TPUs, SkyPilot calls all machines one node.
+            "num_nodes": 1 if task.resources.topology else task.resources.nodes,
+            "file_mounts": {str(self.mount.path): {"source": self.mount.source, "mode": "MOUNT"}},
+            **install,
+            "run": self._run(task),
+        }
+
+    def _accelerators(self, task: Task) -> dict[str, int]:
+        if task.resources.topology:
+            return {f"tpu-{cloud_tpu_type(parse(task.resources.topology))}": 1}
+        return {self.accelerator: task.resources.chips // task.resources.nodes}
+
+    def _run(self, task: Task) -> str:
+        words = ["python", "-m", "moejax", *task.words]
+        if task.resources.topology or task.resources.processes == 1:
+            return f"{shlex.join(words)}\n"
+        words.remove("--distributed")
+        return (
+            f'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+            f"{shlex.join(words)} \\\n"
+            f'  --coordinator "$first:{PORT}" --processes "$SKYPILOT_NUM_NODES" --process "$SKYPILOT_NODE_RANK"\n'
+        )
+
+    def _command(self, task: Task, path: str) -> list[str]:
+        return ["sky", "jobs", "launch", "--name", self.name(task), path]

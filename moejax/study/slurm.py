@@ -1,0 +1,179 @@
+"""Trainings of a study as Slurm jobs, through submitit: an array per kind of resources, requeued when preempted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from moejax.study.executor import Ended, Task
+from moejax.study.launches import launched, write_launch
+from moejax.study.place import open_place
+from moejax.study.resources import Resources
+from moejax.study.slurm_job import Train
+from moejax.study.status import standings
+
+FOLDER = "slurm"
+"""In a study's folder: logs and what submitit keeps."""
+
+SECONDS_BETWEEN_QUERIES = 2.0
+
+
+@dataclass(kw_only=True)
+class SlurmExecutor:
+    """Jobs of the Slurm whose commands are on this machine. The study's folder must be one that all its nodes see."""
+
+    grace_seconds: int = 120
+    """A job is told so long before its time limit, to save."""
+    at_a_time: int = 256
+    """Jobs of an array that run at the same time, at most."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further options of ``sbatch``, such as ``partition``."""
+    _ids: dict[str, str] = field(default_factory=dict)
+    _left: dict[str, Task] = field(default_factory=dict)
+    _asked: float = 0.0
+    _missed: set[str] = field(default_factory=set)
+
+    def describe(self, tasks: Sequence[Task]) -> str:
+        """The scripts that ``sbatch`` would be given, one for each kind of resources."""
+        _submitit()
+        # submitit has no public name for the text of a script where there is no Slurm.
+        from submitit.slurm.slurm import _make_sbatch_string
+
+        scripts = []
+        for resources, group in _groups(tasks):
+            commands = [f"#   {number}: moejax {' '.join(task.words)}" for number, task in enumerate(group)]
+            script = _make_sbatch_string(
+                command="python -u -m submitit.core._submit " + str(group[0].study / FOLDER / "%j"),
+                folder=str(group[0].study / FOLDER / "%j"),
+                map_count=len(group) if len(group) > 1 else None,
+                **self._parameters(resources),
+            )
+            scripts.append("\n".join([script.rstrip(), "", "# which runs, by its number in the array,", *commands]))
+        return "\n\n".join(scripts)
+
+    def check(self) -> None:
+        """Raise ``ValueError`` if Slurm or submitit is not on this machine."""
+        _submitit()
+        queued()
+
+    def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Queue what is not in the queue already.
+
+        Raises:
+          ValueError: Slurm or submitit is not on this machine, or Slurm refuses.
+        """
+        submitit = _submitit()
+        study = Path(tasks[0].study).absolute() if tasks else Path()
+        queue = queued()
+        before = {name: job for name, job in launched(study, "slurm").items() if job in queue} if tasks else {}
+        for resources, group in _groups([task for task in tasks if task.name not in before]):
+            executor = submitit.SlurmExecutor(folder=study / FOLDER / "%j")
+            executor.update_parameters(**self._parameters(resources))
+            try:
+                with executor.batch():
+                    jobs = [executor.submit(Train(tuple(task.words))) for task in group]
+            except submitit.core.utils.FailedJobError as error:
+                raise ValueError(f"Slurm refused the jobs: {_said(error)}") from error
+            ids = {task.name: job.job_id for task, job in zip(group, jobs, strict=True)}
+            write_launch(study, "slurm", ids)
+            self._ids |= ids
+        self._ids |= before
+        self._left |= {task.name: task for task in tasks}
+        return {task.name: self._ids[task.name] for task in tasks}
+
+    def ended(self) -> list[Ended]:
+        """Tasks that are done, or whose job has left the queue without having come to the end."""
+        if time.monotonic() - self._asked < SECONDS_BETWEEN_QUERIES or not self._left:
+            return []
+        queue = queued()
+        self._asked = time.monotonic()
+        gone = {name for name in self._left if self._ids[name] not in queue}
+        # A job that is not listed twice is not between two states of the queue.
+        missed, self._missed = gone & self._missed, gone
+        found = []
+        for task in [self._left.pop(name) for name in missed]:
+            place = open_place(task.study)
+            (one,) = standings(place, [task.training])
+            job = self._ids[task.name]
+            why = f"{task.name} (Slurm job {job}): {one.why or 'its job was ended'} (see {log_file(task, job)})."
+            found.append(Ended(task=task, why="" if one.state == "done" else why, users_mistake=one.state == "failed"))
+        return found
+
+    def stop(self) -> None:
+        """Leave what is queued in the queue: whoever waited for it may stop waiting."""
+
+    def _parameters(self, resources: Resources) -> dict[str, Any]:
+        """As submitit names them."""
+        per_node = resources.processes // resources.nodes
+        optional: dict[str, Any] = {}
+        if resources.chips:
+            optional["gpus_per_node"] = resources.chips // resources.nodes
+        if resources.memory_bytes:
+            optional["mem"] = f"{math.ceil(resources.memory_bytes / 2**20)}M"
+        return {
+            "job_name": "moejax",
+            "nodes": resources.nodes,
+            "ntasks_per_node": per_node,
+            "cpus_per_task": resources.cores,
+            "time": resources.minutes or 24 * 60,
+            "signal_delay_s": self.grace_seconds,
+            "array_parallelism": self.at_a_time,
+            # srun does not take over what sbatch was told of cores.
+            "srun_args": [f"--cpus-per-task={resources.cores}"],
+            "setup": [f"export JAX_PLATFORMS={'cuda' if resources.chips else 'cpu'}"],
+            "additional_parameters": {"requeue": True, **self.settings},
+            **optional,
+        }
+
+
+def queued() -> dict[str, str]:
+    """State of every job of this user that is in the queue, by its number.
+
+    Raises:
+      ValueError: there is no Slurm, or it does not answer.
+    """
+    if shutil.which("squeue") is None or shutil.which("sbatch") is None:
+        raise ValueError(
+            "Slurm's commands (sbatch, squeue) are not on this machine; log in where they are, or see what would be "
+            "submitted without --submit."
+        )
+    command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise ValueError(f"Slurm does not answer ({asked.stderr.strip()}); try again when it does.")
+    return dict(line.split(maxsplit=1) for line in asked.stdout.splitlines())
+
+
+def log_file(task: Task, job: str) -> Path:
+    """What a job's first process says."""
+    return Path(task.study) / FOLDER / job.split("_")[0] / f"{job}_0_log.err"
+
+
+def _groups(tasks: Sequence[Task]) -> list[tuple[Resources, list[Task]]]:
+    """Tasks that take the same, in their order: an array has one request."""
+    kinds = list(dict.fromkeys(task.resources for task in tasks))
+    together = sorted(tasks, key=lambda task: kinds.index(task.resources))
+    return [(kind, list(group)) for kind, group in itertools.groupby(together, key=lambda task: task.resources)]
+
+
+def _submitit() -> Any:
+    # submitit would set up logging for the whole process, which closes the streams of handlers that others have set up.
+    with mock.patch.dict(os.environ, SUBMITIT_LOG_LEVEL="NOCONFIG"):
+        try:
+            import submitit
+        except ImportError as error:
+            raise ValueError("submitit is not installed; pip install 'moejax[slurm]'.") from error
+    return submitit
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,167 @@
+"""How far a study is, from its folder alone, whatever engine works on it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsspec.implementations.dirfs import DirFileSystem
+
+from moejax.study.place import read_text
+from moejax.study.study import work
+from moejax.train.attempts import ATTEMPTS, Attempt, parse_attempts
+from moejax.train.row_file import CutShort, parse_row, row_file
+from moejax.train.training import Training
+
+STATES = ("done", "running", "interrupted", "failed", "waiting")
+
+SILENT_SECONDS = 900.0
+"""A training that has logged nothing for so long, and has not said that it ended, is not running any more."""
+
+_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far one training is."""
+
+    model: str
+    state: str
+    """One of ``STATES``. Interrupted ones go on at the next launch or requeue; failed ones at the next launch."""
+    rows: tuple[dict[str, Any], ...]
+    runs: int
+    share: float
+    """Of its steps, over trunk and branches, that are taken."""
+    flops: float
+    """Of all its steps."""
+    loss: float | None
+    """Of the last step that was logged."""
+    attempts: int
+    where: str
+    """The last attempt: the engine's name for it, and the machine."""
+    why: str
+    """Why it failed, or what is wrong with its files."""
+    device_seconds: float
+    """Spent on it, lost attempts included: seconds of each device."""
+    seconds_left: float | None
+    """At the speed of its last steps; None if it is not running."""
+
+
+def standings(
+    place: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, Standing] | None = None
+) -> list[Standing]:
+    """How far each training of the study at ``place`` is. What is done in ``known`` is not looked at again."""
+    before = known or {}
+    return [
+        before[training.name]
+        if training.name in before and before[training.name].state == "done"
+        else _standing(place, training)
+        for training in trainings
+    ]
+
+
+def seconds_left(found: Sequence[Standing]) -> float | None:
+    """Until all is done, if what runs now goes on at its speed and is followed by the rest; None if nothing runs."""
+    pace = [one.flops * (1 - one.share) / one.seconds_left for one in found if one.seconds_left]
+    left = sum(one.flops * (1 - one.share) for one in found)
+    return left / sum(pace) if pace else None
+
+
+def progress(found: Sequence[Standing]) -> tuple[float, str]:
+    """The share of all work that is done, and a line on what is running."""
+    done = sum(one.flops * one.share for one in found)
+    running = ", ".join(
+        f"{one.model} compiling" if one.loss is None else f"{one.model} loss {one.loss:.2f}"
+        for one in found
+        if one.state == "running"
+    )
+    ended = sum(one.state == "done" for one in found)
+    return done / sum(one.flops for one in found), f"{ended} of {len(found)} models trained; {running}"
+
+
+def _standing(place: DirFileSystem, training: Training) -> Standing:
+    folder = f"models/{training.name}"
+    rows, problems = [], []
+    for budget in training.recipe.budgets_tokens:
+        path = f"{folder}/{row_file(budget)}"
+        try:
+            text = read_text(place, path)
+            rows += [] if text is None else [parse_row(text, path)]
+        except CutShort as problem:
+            problems.append(str(problem))
+    attempts = parse_attempts(read_text(place, f"{folder}/{ATTEMPTS}") or "")
+    logged = _last_lines(place, f"{folder}/metrics.jsonl")
+    alive = _last_sign(place, f"{folder}/metrics.jsonl", attempts)
+    state = _state(len(rows) == len(training.recipe.budgets_tokens), attempts, alive)
+    share = 1.0 if state == "done" else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
+    if attempts and state in ("failed", "interrupted"):
+        problems.append(attempts[-1].why or _silence(attempts[-1], alive))
+    return Standing(
+        model=training.name,
+        state=state,
+        rows=tuple(rows),
+        runs=len(training.recipe.budgets_tokens),
+        share=min(share, 1.0),
+        flops=work(training),
+        loss=logged[-1]["loss"] if logged else None,
+        attempts=len(attempts),
+        where=attempts[-1].where if attempts else "",
+        why=" ".join(filter(None, problems)),
+        device_seconds=math.fsum(one.devices * max(0.0, (one.ended or alive) - one.started) for one in attempts),
+        seconds_left=_seconds_left(logged, training.recipe.total_steps) if state == "running" else None,
+    )
+
+
+def _state(all_rows: bool, attempts: Sequence[Attempt], alive: float) -> str:
+    if all_rows:
+        return "done"
+    if not attempts:
+        return "waiting"
+    last = attempts[-1].result
+    if last == "running":
+        return "running" if time.time() - alive < SILENT_SECONDS else "interrupted"
+    return "failed" if last == "failed" else "interrupted"
+
+
+def _silence(last: Attempt, alive: float) -> str:
+    if last.result != "running":
+        return ""
+    return f"nothing was heard of it for {(time.time() - alive) / 60:.0f} minutes ({last.where})."
+
+
+def _last_lines(place: DirFileSystem, path: str) -> list[dict[str, Any]]:
+    """The last whole lines of a metrics file."""
+    try:
+        lines = place.cat_file(path, start=-_TAIL_BYTES).split(b"\n")
+    except (FileNotFoundError, ValueError):
+        return []
+    found = []
+    for line in lines[:-1]:
+        # The first one may be half a line.
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict)]
+
+
+def _last_sign(place: DirFileSystem, path: str, attempts: Sequence[Attempt]) -> float:
+    started = attempts[-1].started if attempts else 0.0
+    try:
+        logged = place.modified(path)
+    except (FileNotFoundError, NotImplementedError):
+        return started
+    zoned = logged if logged.tzinfo else logged.replace(tzinfo=datetime.UTC)
+    return max(started, zoned.timestamp())
+
+
+def _seconds_left(logged: Sequence[Mapping[str, Any]], total_steps: int) -> float | None:
+    leg = [line for line in logged if line["run"] == logged[-1]["run"]]
+    if len(leg) < 2:
+        return None
+    steps, seconds = (leg[-1][name] - leg[0][name] for name in ("steps_done", "seconds"))
+    return (total_steps - leg[-1]["steps_done"]) * seconds / steps if steps > 0 else None

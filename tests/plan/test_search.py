@@ -1,0 +1,150 @@
+"""Which ways to run a training are tried, in which order, and what is offered where none of its own fits."""
+
+from dataclasses import replace
+
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.model.runtime import Runtime
+from moejax.plan.memory import ChipMemory
+from moejax.plan.plan import Plan
+from moejax.plan.roofline import Roofline
+from moejax.plan.search import candidates, remedies, search
+from moejax.plan.topology import parse
+from moejax.train.mesh import MeshShape
+from moejax.train.training import Recipe, Training
+
+V5E = parse("v5e:4x4")
+
+
+def training(remat="none", microbatches=1, mesh=None):
+    return Training(
+        name="large",
+        architecture=Architecture(
+            vocab_size=32_768,
+            model_dim=2048,
+            num_layers=16,
+            num_heads=16,
+            num_kv_heads=16,
+            head_dim=128,
+            num_experts=64,
+            top_k=8,
+            expert_hidden=1024,
+        ),
+        recipe=Recipe(
+            budgets_tokens=(2**40,),
+            batch_tokens=2**18,
+            microbatches=microbatches,
+            data=DataConfig(sequence_length=4096),
+            runtime=Runtime(compute_dtype="bfloat16", scan_layers=True, remat=remat),
+            mesh=mesh or MeshShape(data=1, fsdp=16),
+        ),
+    )
+
+
+def planned(one, topology, memory=1.0, seconds=1.0):
+    """A plan without compilation."""
+    limit = 100
+    return Plan(
+        name=one.name,
+        topology=topology.name,
+        chips=topology.devices,
+        mesh=vars(one.recipe.mesh),
+        batch_tokens=one.recipe.batch_tokens,
+        sequence_length=4096,
+        microbatches=one.recipe.microbatches,
+        remat=one.recipe.runtime.remat,
+        exchange="gather",
+        memory=ChipMemory(
+            parameters=0,
+            optimizer_state=0,
+            other_state=0,
+            batch=0,
+            temporaries=int(memory * limit),
+            program=0,
+            gradients=0,
+            limit=limit,
+        ),
+        does_not_fit="" if memory <= 1 else "Used 2G of 1G",
+        model_flops=1.0,
+        model_flops_unmasked=1.0,
+        step_flops=1.0,
+        xla_flops=0.0,
+        xla_seconds=0.0,
+        exchanges=(),
+        roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
+        tokens=2**40,
+        compile_seconds=0.0,
+    )
+
+
+def test_candidates_divide_what_they_split_and_come_by_their_time():
+    found = candidates(training(), V5E)
+    assert len(found) > 20
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    for one in found:
+        mesh, recipe = one.training.recipe.mesh, one.training.recipe
+        shards = mesh.data * mesh.fsdp * mesh.expert
+        assert shards * mesh.tensor == 16
+        assert recipe.batch_sequences // recipe.microbatches % shards == 0
+        assert one.training.fingerprint() == found[0].training.fingerprint() or recipe.microbatches > 1
+
+
+def test_computing_again_and_smaller_parts_are_guessed_to_need_less_memory():
+    by_words = {one.words: one.memory_bytes for one in candidates(training(), parse("v5p:2x2x4"))}
+    whole = by_words["--mesh fsdp=16 --remat none --microbatches 1"]
+    assert by_words["--mesh fsdp=16 --remat full --microbatches 1"] < whole
+    assert by_words["--mesh fsdp=16 --remat none --microbatches 4"] < whole
+
+
+def test_a_search_compiles_its_own_way_and_ranks_what_fits_first():
+    made = []
+
+    def make(one, topology):
+        made.append(one)
+        return planned(one, topology, memory=2.0 if len(made) == 2 else 0.5, seconds=1.0 / len(made))
+
+    plans = search(training("full"), V5E, make, compiled=4)
+    assert len(plans) == len(made) == 4
+    assert made[0].recipe.mesh == MeshShape(data=1, fsdp=16)
+    assert [plan.fits for plan in plans] == [True, True, True, False]
+    seconds = [plan.roofline.step_seconds for plan in plans[:3]]
+    assert seconds == sorted(seconds)
+
+
+def test_remedies_are_tried_before_they_are_offered():
+    refused, made = training(), []
+
+    def make(one, topology):
+        made.append(one)
+        fits = one.recipe.microbatches > 1 or one.recipe.runtime.remat == "full"
+        return planned(one, topology, memory=0.5 if fits else 2.0)
+
+    found = remedies(refused, V5E, make)
+    assert len(found) == 3
+    assert len({words for words, _ in found}) == 3
+    assert all(plan.fits for _, plan in found)
+    changes = [
+        (one.recipe.mesh != refused.recipe.mesh)
+        + (one.recipe.microbatches > 1)
+        + (one.recipe.runtime.remat != refused.recipe.runtime.remat)
+        for one in made
+    ]
+    assert changes[0] == 1
+
+
+def test_where_nothing_fits_more_chips_are_tried():
+    tried = set()
+
+    def make(one, topology):
+        tried.add(topology.name)
+        return planned(one, topology, memory=0.5 if topology.devices > 16 else 2.0)
+
+    found = remedies(training(), V5E, make)
+    assert any(words.startswith("--topology v5e:") for words, _ in found)
+    assert tried > {"v5e:4x4"}
+
+
+def test_a_dense_model_has_no_expert_axis():
+    one = training()
+    dense = replace(one, architecture=one.architecture.replace(num_experts=0, top_k=0, dense_hidden=4096))
+    assert all(found.training.recipe.mesh.expert == 1 for found in candidates(dense, V5E))

@@ -1,0 +1,259 @@
+"""moejax eval: lm-evaluation-harness on our model says what it says of the exported one through its own adapter."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import referee  # noqa: F401  (nothing is fetched)
+
+from moejax.__main__ import main
+from moejax.architecture import Architecture
+from moejax.cli.given_model import open_model
+from moejax.data.train_tokenizer import train_tokenizer
+from moejax.model import transformer
+from moejax.model.runtime import Runtime
+from moejax.train.loop import train
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.training import DataConfig, Recipe, Training
+
+TOLERANCE = 1e-4
+LENGTH = 48
+
+TASKS = {
+    "choices": """
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc}, {metric: acc_norm}]
+""",
+    "last_word": """
+output_type: loglikelihood
+doc_to_text: "{{question}}"
+doc_to_target: " {{choices[answer]}}"
+metric_list: [{metric: acc}, {metric: perplexity, aggregation: perplexity, higher_is_better: false}]
+""",
+    "whole": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: bits_per_byte}, {metric: word_perplexity}]
+""",
+    "sums": """
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: " {{choices[answer]}}"
+generation_kwargs: {until: ["."], max_gen_toks: 12, do_sample: false}
+metric_list: [{metric: exact_match}]
+""",
+}
+
+
+def documents():
+    random = np.random.default_rng(0)
+    for i, j in random.integers(0, 20, (12, 2)).tolist():
+        choices = [str(i * j), str(i + j), str(i * j + 1), "nothing at all"]
+        told = "" if i < 3 else f"Of {i} and {j} much could be said; " * (i // 6)
+        yield {
+            "question": f"{told}{i} times {j} is",
+            "choices": choices,
+            "answer": 0,
+            "text": f"{i} times {j} is {i * j}. " * (1 + j),
+        }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A training on a tokenizer of its own, its export, and tasks that read a local file."""
+    root = tmp_path_factory.mktemp("harness")
+    texts = root / "texts"
+    texts.mkdir()
+    for i in range(30):
+        (texts / f"{i}.txt").write_text("".join(f"{i} times {j} is {i * j}. " for j in range(40)))
+    train_tokenizer(str(texts), root / "tokenizer.json", vocab_size=300)
+    training = Training(
+        name="small",
+        architecture=Architecture(
+            vocab_size=300,
+            model_dim=32,
+            num_layers=2,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=16,
+            num_experts=4,
+            top_k=2,
+            expert_hidden=32,
+            tied_embeddings=False,
+            norm_epsilon=1e-5,
+        ),
+        recipe=Recipe(
+            budgets_tokens=(40_960,),
+            batch_tokens=1024,
+            data=DataConfig(
+                source=str(texts),
+                tokenizer=str(root / "tokenizer.json"),
+                sequence_length=LENGTH * 2 // 3,
+                validation_share=0.2,
+                validation_tokens=320,
+            ),
+            optimizer=OptimizerConfig(learning_rate=2e-2, warmup_tokens=4096),
+        ),
+    )
+    train(training, root / "run")
+    assert main(["convert", "--to", "hf", str(root / "run"), "--out", str(root / "hf")]) == 0
+    tasks = root / "tasks"
+    tasks.mkdir()
+    (tasks / "documents.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents()))
+    place = f"data_files: {{test: {tasks}/documents.jsonl}}, cache_dir: {root}/cache"
+    for name, text in TASKS.items():
+        head = f"task: {name}\ndataset_path: json\ndataset_kwargs: {{{place}}}\ntest_split: test"
+        (tasks / f"{name}.yaml").write_text(f"{head}\nmetadata: {{version: 1.0}}\n{text.strip()}\n")
+    (tasks / "far.yaml").write_text(
+        f"task: far\ndataset_path: nobody/nothing\ntest_split: test\n{TASKS['choices'].strip()}\n"
+    )
+    return root
+
+
+def ours(folder, of="run", *words):
+    """The file that moejax eval writes."""
+    out = folder / "results" / f"{of}.json"
+    command = ["eval", str(folder / of), "--tasks", ",".join(TASKS), "--task-path", str(folder / "tasks"), "--samples"]
+    assert main([*command, "--max-length", str(LENGTH), "--out", str(out), *words]) == 0
+    return json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return ours(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder):
+    """What the harness says through its own adapter of transformers."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    model = HFLM(
+        pretrained=str(folder / "hf"), device="cpu", dtype="float32", batch_size=4, max_length=LENGTH, backend="causal"
+    )
+    manager = TaskManager(include_path=folder / "tasks", include_defaults=False)
+    return simple_evaluate(model=model, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0)
+
+
+def answers(results, task):
+    """Of every document in order, what the model answered."""
+    samples = sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
+    return [[response for of_request in sample["resps"] for response in of_request] for sample in samples]
+
+
+@pytest.mark.parametrize("task", ["choices", "last_word"])
+def test_likelihoods_are_those_of_the_harness_own_adapter(task, found, theirs):
+    mine, other = answers(found, task), answers(theirs, task)
+    assert len(mine) == len(other) == 12
+    np.testing.assert_allclose(
+        [log for one in mine for log, _ in one], [log for one in other for log, _ in one], rtol=TOLERANCE
+    )
+    assert [greedy for one in mine for _, greedy in one] == [greedy for one in other for _, greedy in one]
+    assert {greedy for one in mine for _, greedy in one} == {True, False}
+
+
+def test_whole_texts_longer_than_the_window_cost_what_they_cost_there(found, theirs):
+    np.testing.assert_allclose(answers(found, "whole"), answers(theirs, "whole"), rtol=TOLERANCE)
+    tokenizer = open_model(Path(found["model"]["path"])).tokenizer
+    assert max(map(len, tokenizer.encode([one["text"].encode() for one in documents()]))) > 2 * LENGTH
+
+
+def test_greedy_continuations_are_those_of_the_harness_own_adapter(found, theirs):
+    mine = answers(found, "sums")
+    assert mine == answers(theirs, "sums")
+    assert len({text for one in mine for text in one}) > 1
+
+
+def test_metrics_are_the_same(found, theirs):
+    for task in TASKS:
+        for name, value in theirs["results"][task].items():
+            if "stderr" not in name and isinstance(value, float):
+                assert found["results"][task][name] == pytest.approx(value, rel=TOLERANCE), (task, name)
+
+
+def test_likelihoods_are_our_own_cross_entropy(folder, found):
+    model = open_model(folder / "run")
+    w = model.weights
+    forward = jax.jit(lambda tokens: transformer.forward(w.architecture, Runtime(), w.params, tokens)[0])
+    for document, (answer,) in zip(documents(), answers(found, "last_word"), strict=True):
+        asked, answered = document["question"], f"{document['question']} {document['choices'][0]}"
+        context, whole = model.tokenizer.encode([asked.encode(), answered.encode()])
+        target, tokens = len(whole) - len(context), whole[-LENGTH - 1 :]
+        filled = np.pad(tokens, (0, LENGTH + 1 - len(tokens)))
+        shifted = np.asarray(forward(filled[None])[: len(tokens) - 1], np.float64)
+        costs = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(shifted)), tokens[1:]]
+        assert -answer[0] == pytest.approx(costs[-target:].sum(), rel=TOLERANCE)
+
+
+def test_greedy_continuations_are_those_of_moejax_sample(folder, found, capsys):
+    short = [pair for pair in zip(documents(), answers(found, "sums"), strict=True) if len(pair[0]["question"]) < 30]
+    assert len(short) > 1
+    for document, (answer,) in short[:2]:
+        words = ["--prompt", document["question"], "--tokens", "12", "--temperature", "0", "--json"]
+        assert main(["sample", str(folder / "run"), *words]) == 0
+        (continued,) = json.loads(capsys.readouterr().out)["continuations"]
+        assert answer == continued.split(".")[0]
+
+
+def test_the_export_is_the_same_model_with_the_same_results(folder, found):
+    again = ours(folder, "hf", "--batch-tokens", "100")
+    assert again["model"]["fingerprint"] == found["model"]["fingerprint"]
+    assert again["tokenizer"]["sha256"] == found["tokenizer"]["sha256"]
+    for task in TASKS:
+        for name, value in found["results"][task].items():
+            if isinstance(value, float) and not math.isnan(value):
+                assert again["results"][task][name] == pytest.approx(value, rel=TOLERANCE), (task, name)
+
+
+def test_the_file_says_what_was_evaluated_and_by_what(found):
+    assert found["model"]["leg"] == "branch-40960"
+    assert found["model"]["kind"] == "training"
+    assert found["versions"].keys() >= {"moejax", "lm-eval", "jax", "datasets", "tokenizers"}
+    assert found["task_versions"] == dict.fromkeys(TASKS, 1.0)
+    assert found["documents"]["sums"] == {"original": 12, "effective": 12}
+    assert found["settings"]["max_length"] == LENGTH
+
+
+def test_a_limit_is_kept_and_results_lie_beside_the_model(folder, capsys):
+    words = ["--tasks", "choices", "--task-path", str(folder / "tasks"), "--limit", "3"]
+    assert main(["eval", str(folder / "hf"), *words, "--max-length", str(LENGTH)]) == 0
+    written = json.loads((folder / "hf.choices.json").read_text())
+    assert written["documents"]["choices"] == {"original": 12, "effective": 3}
+    assert "samples" not in written
+    assert "acc_norm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--tasks", "choises"], "Task choises is not known; did you mean choices"),
+        (["--tasks", "lambada_opnai"], "did you mean lambada_openai"),
+        (["--tasks", "far"], "Task far could not be loaded"),
+        (["--tasks", "far"], "Its data is nobody/nothing: does this machine reach the Hugging Face Hub?"),
+        (["--tasks", "sums", "--max-length", "12"], "give at least 1, and a --max-length above them"),
+    ],
+)
+def test_a_mistake_is_a_sentence(words, sentence, folder, capsys):
+    assert main(["eval", str(folder / "run"), "--task-path", str(folder / "tasks"), *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_model_without_a_tokenizer_needs_one(folder, capsys):
+    words = ["--tasks", "choices", "--task-path", str(folder / "tasks"), "--max-length", str(LENGTH)]
+    os.rename(folder / "hf" / "tokenizer.json", folder / "aside.json")
+    try:
+        assert main(["eval", str(folder / "hf"), *words]) == 2
+        assert "carries no tokenizer; give the one it was trained with as --tokenizer" in capsys.readouterr().err
+        assert main(["eval", str(folder / "hf"), *words, "--tokenizer", str(folder / "aside.json")]) == 0
+    finally:
+        os.rename(folder / "aside.json", folder / "hf" / "tokenizer.json")

@@ -1,0 +1,215 @@
+"""How far a study is, and its table, from files that any engine wrote, here or in an object store."""
+
+import dataclasses
+import itertools
+import json
+import random
+import time
+
+import fsspec
+import pytest
+
+from moejax import run_table
+from moejax.__main__ import main
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.study.place import open_place
+from moejax.study.run import fetch, lay_out_at, write_table
+from moejax.study.status import progress, seconds_left, standings
+from moejax.study.study import Study
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.training import Recipe
+
+SHAPE = Architecture(
+    vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=32
+)
+STUDY = Study(
+    name="three",
+    models={
+        "a": SHAPE,
+        "b": dataclasses.replace(SHAPE, dense_hidden=64),
+        "c": dataclasses.replace(SHAPE, model_dim=24),
+    },
+    recipe=Recipe(
+        budgets_tokens=(4_096, 8_192),
+        batch_tokens=1_024,
+        data=DataConfig(sequence_length=64, validation_tokens=1_024),
+        optimizer=OptimizerConfig(learning_rate=1e-2),
+    ),
+)
+PLACES = itertools.count()
+
+
+@pytest.fixture(params=["a folder", "an object store"])
+def place(request, tmp_path):
+    """Where engines write, as an address."""
+    return str(tmp_path / "study") if request.param == "a folder" else f"memory://bucket-{next(PLACES)}/study"
+
+
+def write(place, path, text):
+    system = open_place(place)
+    system.makedirs(path.rpartition("/")[0], exist_ok=True)
+    system.pipe_file(path, text.encode())
+
+
+def lay_out(place):
+    """The study's folder, without its corpus."""
+    write(place, "study.json", json.dumps(STUDY.identity()))
+
+
+def row(training, budget):
+    sizes = {"params_active": training.architecture.model_dim, "params_total": training.architecture.dense_hidden}
+    plain = {"model": training.name, "group": training.name, "tokens": budget, "loss": 3.0 - budget / 1e5, **sizes}
+    return {**plain, "fingerprint": training.fingerprint()}
+
+
+def finish(place, training, budgets=None):
+    for budget in budgets or training.recipe.budgets_tokens:
+        write(place, f"models/{training.name}/branch-{budget}.json", json.dumps(row(training, budget)))
+
+
+def attempt(place, model, *events):
+    write(place, f"models/{model}/attempts.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+
+
+def started(at, **more):
+    return {"event": "started", "at": at, "where": "Slurm job 7_1, restart 0 on node1", "devices": 4, **more}
+
+
+def of(place, model):
+    return next(one for one in standings(open_place(place), STUDY.trainings()) if one.model == model)
+
+
+def test_trainings_are_waiting_running_interrupted_failed_or_done(place):
+    lay_out(place)
+    now, (first, second, third) = time.time(), STUDY.trainings()
+    assert {one.state for one in standings(open_place(place), STUDY.trainings())} == {"waiting"}
+    finish(place, first)
+    attempt(place, second.name, started(now - 60), {"event": "failed", "at": now - 50, "why": "No such corpus."})
+    attempt(place, third.name, started(now - 60), {"event": "interrupted", "at": now - 30})
+    found = {one.model: one for one in standings(open_place(place), STUDY.trainings())}
+    assert [found[one.name].state for one in (first, second, third)] == ["done", "failed", "interrupted"]
+    assert found[second.name].why == "No such corpus."
+    assert found[second.name].device_seconds == pytest.approx(4 * 10)
+    attempt(place, third.name, started(now - 60), {"event": "interrupted", "at": now - 30}, started(now - 5))
+    assert of(place, third.name).state == "running"
+    assert of(place, third.name).attempts == 2
+    assert of(place, third.name).device_seconds == pytest.approx(4 * 30, abs=4 * 30)
+
+
+def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_said(place):
+    lay_out(place)
+    attempt(place, "a", started(time.time() - 3600))
+    assert of(place, "a").state == "interrupted"
+    assert "nothing was heard of it for 60 minutes" in of(place, "a").why
+
+
+def test_time_left_follows_from_the_speed_of_the_last_steps(place):
+    lay_out(place)
+    training = STUDY.trainings()[0]
+    lines = [{"run": "trunk", "steps_done": step, "seconds": 2.0 * step, "loss": 3.0} for step in (1, 2, 3)]
+    attempt(place, training.name, started(time.time() - 10))
+    write(place, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
+    one = of(place, training.name)
+    assert one.seconds_left == pytest.approx(2 * (training.recipe.total_steps - 3))
+    found = standings(open_place(place), STUDY.trainings())
+    # The other trainings follow at the same pace.
+    assert seconds_left(found) > one.seconds_left
+    share, text = progress(found)
+    assert 0 < share < 1
+    assert text == f"0 of 3 models trained; {training.name} loss 3.00"
+
+
+def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(place):
+    lay_out(place)
+    training = STUDY.trainings()[0]
+    finish(place, training)
+    path = f"models/{training.name}/branch-8192.json"
+    write(place, path, json.dumps(row(training, 8_192))[:40])
+    one = of(place, training.name)
+    assert (one.state, len(one.rows)) == ("waiting", 1)
+    assert one.why == f"{path} was cut short; its run is done again."
+
+
+def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):
+    tables = []
+    for number, seed in enumerate((0, 1, 2)):
+        place = f"memory://order-{next(PLACES)}/study" if number else str(tmp_path / "here")
+        lay_out(place)
+        trainings = STUDY.trainings()
+        random.Random(seed).shuffle(trainings)
+        for training in trainings:
+            finish(place, training, sorted(training.recipe.budgets_tokens, reverse=bool(number)))
+        fetch(place, tmp_path / f"table-{number}")
+        tables.append(run_table.read(write_table(STUDY, tmp_path / f"table-{number}")))
+    assert len(tables[0]) == 6
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
+def test_what_is_done_is_gathered_before_all_is(place, tmp_path, capsys):
+    lay_out(place)
+    finish(place, STUDY.trainings()[0])
+    assert main(["study", "gather", place, "--out", str(tmp_path / "table")]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("2 of 6 runs: ")
+    assert "not done: " in said.err
+    assert len(run_table.read(tmp_path / "table" / "runs.parquet")) == 2
+
+
+def test_status_says_all_this_to_people_and_machines(place, capsys):
+    lay_out(place)
+    now, (first, second, _) = time.time(), STUDY.trainings()
+    finish(place, first)
+    attempt(place, first.name, started(now - 3600), {"event": "done", "at": now})
+    attempt(place, second.name, started(now - 60), {"event": "failed", "at": now - 60, "why": "The disk is full."})
+    assert main(["study", "status", place, "--price", "2"]) == 0
+    said = capsys.readouterr().out
+    assert f"{second.name} failed: The disk is full." in said
+    assert "2 of 6 runs; models: 1 done, 1 failed, 1 waiting; spent 4 device-hours, 8.00" in said
+    assert main(["study", "status", place, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["states"] == {"done": 1, "running": 0, "interrupted": 0, "failed": 1, "waiting": 1}
+    assert found["device_hours"] == pytest.approx(4, rel=1e-3)
+
+
+def test_an_object_store_gets_the_study_with_its_corpus_and_refuses_another(tmp_path):
+    place = f"memory://laid-{next(PLACES)}/study"
+    text = tmp_path / "texts"
+    text.mkdir()
+    for number in range(40):
+        (text / f"{number}.txt").write_text(f"Sentence {number} after another. " * 40)
+    recipe = dataclasses.replace(STUDY.recipe, data=dataclasses.replace(STUDY.recipe.data, source=str(text)))
+    study = dataclasses.replace(STUDY, recipe=recipe)
+    lay_out_at(study, place)
+    system = open_place(place)
+    assert json.loads(system.cat_file("models/a/training.json"))["name"] == "a"
+    assert json.loads(system.cat_file("data/corpus.json"))["source"] == str(text)
+    lay_out_at(study, place)
+    with pytest.raises(ValueError, match=r"belongs to another run: seed was 0, is 1"):
+        lay_out_at(dataclasses.replace(study, seed=1), place)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["study", "stats", "DIR"], "did you mean status"),
+        (["study", "status"], "takes one folder"),
+        (["study", "status", "DIR"], "DIR holds no study"),
+        (["study", "status", "nowhere://a/b"], "nowhere://a/b cannot be reached"),
+        (["study", "gather", "memory://none/study"], "memory://none/study holds no study"),
+    ],
+)
+def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+@pytest.fixture(autouse=True)
+def no_objects_left():
+    """What a test put into the memory of this process does not reach the next."""
+    yield
+    fsspec.filesystem("memory").store.clear()
