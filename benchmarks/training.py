@@ -87,7 +87,7 @@ SIZES = {
 
 def serve(name: str, devices: int) -> None:
     """One moejax contender: the program that ``moejax train`` runs, on random tokens."""
-    from moejax.train.allocator import keep_memory
+    from moejax.train.allocator import keep_memory, release_memory
 
     keep_memory()
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -97,8 +97,8 @@ def serve(name: str, devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
     from moejax.data.config import DataConfig
     from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
-    from moejax.train.schedule import WarmupStableDecay
-    from moejax.train.step import make_program
+    from moejax.train.program import make_program
+    from moejax.train.schedule import Schedule, WarmupStableDecay
     from moejax.train.training import Recipe, Training
 
     size, architecture = SIZES[name], architecture_of(name)
@@ -114,12 +114,15 @@ def serve(name: str, devices: int) -> None:
         state = program.init(0)
         drawn = np.random.default_rng(0).integers(0, architecture.vocab_size, (size.batch, size.length + 1))
         batch = jax.device_put({"tokens": drawn.astype(np.int32)}, batch_sharding(mesh))
-        schedule = WarmupStableDecay(peak=1e-3, warmup_steps=10.0, decay_start=1e6, decay_steps=10.0, final_share=0.1)
+        step = program.compiled_step()
+        release_memory()
+        rate = WarmupStableDecay(peak=1e-3, warmup_steps=10.0, decay_start=1e6, decay_steps=10.0, final_share=0.1)
+        schedule = Schedule(learning_rate=rate, weight_decay=0.1)
 
         def take(steps: int) -> float:
             nonlocal state
             for _ in range(steps):
-                state, metrics = program.step(state, batch, schedule)
+                state, metrics = step(state, batch, schedule)
             return float(metrics["loss"])
 
         first = take(1)

@@ -1,17 +1,28 @@
-"""The optimum along a budget, with the dense model of the same budget beside it: whoever claims a gain must beat it."""
+"""The optimum along a budget, beside dense models of the same budget: whoever claims a gain must beat them.
+
+One dense model is the best there is for the budget; the other has as many parameters in all as the optimum, all of
+which then serve every token, so that the same FLOPs buy fewer tokens: the comparison at equal N and equal C, where a
+mixture has N / N_a times the dense model's tokens. And the optimum over two coordinates at once, as a landscape.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 
-from moejax.design.problem import Limit, Optimum, Problem, optimise
-from moejax.design.sensitivity import along
+from moejax.config import unknown
+from moejax.design.coordinates import Sizes
+from moejax.design.problem import Limit, Optimum, Problem, at_the_end, optimise
+from moejax.design.sensitivity import along, solve_again
 
 POINTS_PER_DECADE = 2
+LANDSCAPE = 9
+"""Values of each coordinate of a landscape."""
 DENSE = ("expansion", "expert_expansion")
 """What is 1 in a dense model."""
 
@@ -25,6 +36,18 @@ class Point:
     """None where the law has no optimum."""
     dense: Optimum | None
     """The same with as many parameters as serve a token; None where the law knows dense models only."""
+    equal: EqualDense | None = None
+    """None where the law tells no total from active parameters, or nothing spends FLOPs on tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualDense:
+    """The dense model of an optimum's total parameters and training FLOPs."""
+
+    tokens: float
+    loss: float
+    token_multiplier: float
+    """Tokens of the optimum per token of the dense model: about total over active parameters."""
 
 
 def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point]:
@@ -42,7 +65,80 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
         held = Limit(name=chosen[0], low=1.0, high=1.0)
         others = tuple(limit for limit in problem.limits if limit.name != chosen[0])
         dense = _along(replace(problem, limits=(*others, held)), name, budgets)
-    return [Point(budget=b, best=one, dense=two) for b, one, two in zip(budgets, best, dense, strict=True)]
+    return [
+        Point(budget=b, best=one, dense=two, equal=None if one is None else equal_dense(one))
+        for b, one, two in zip(budgets, best, dense, strict=True)
+    ]
+
+
+def equal_dense(optimum: Optimum) -> EqualDense | None:
+    """The dense model that is as large in all, and as dear, as an optimum in sizes."""
+    problem, values = optimum.problem, dict(optimum.values)
+    chosen = {c.name for c in problem.space.coordinates}
+    if not isinstance(problem.space, Sizes) or not {"params_active", "tokens"} <= chosen:
+        return None
+    one = next((name for name in DENSE if name in chosen), None)
+    if one is None or problem.program.output != "loss":
+        return None
+    times = values[one]
+    dense = {**values, "params_active": values["params_active"] * times, "tokens": values["tokens"] / times, one: 1.0}
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        loss = float(problem.law(problem.space.candidate(dense).design))
+    return EqualDense(tokens=dense["tokens"], loss=loss, token_multiplier=times)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landscape:
+    """The optimum where two coordinates are held."""
+
+    names: tuple[str, str]
+    values: tuple[Sequence[float], Sequence[float]]
+    goal: str
+    optima: Sequence[Sequence[Optimum | None]]
+    """By the first coordinate, then the second; None where there is none."""
+
+    @property
+    def heights(self) -> np.ndarray:
+        """What the law gives, NaN where there is no optimum."""
+        return np.asarray([[np.nan if o is None else o.values[self.goal] for o in row] for row in self.optima])
+
+
+def landscape(
+    problem: Problem, first: tuple[str, float, float], second: tuple[str, float, float], count: int = LANDSCAPE
+) -> Landscape:
+    """The optimum at every pair of values of two coordinates, ``count`` of each, evenly spaced in their logarithms.
+
+    Raises:
+      ValueError: a name is no coordinate, or as ``optimise``, at the middle of both.
+    """
+    coordinates = [c.name for c in problem.space.coordinates]
+    for name, *_ in (first, second):
+        if name not in coordinates:
+            raise ValueError(unknown(f"a landscape over {name}", name, coordinates))
+    names, values = (first[0], second[0]), [np.geomspace(*ends[1:], count).tolist() for ends in (first, second)]
+
+    def at(pair: tuple[float, float]) -> Problem:
+        held = [Limit(name=name, low=value, high=value) for name, value in zip(names, pair, strict=True)]
+        others = [limit for limit in problem.limits if limit.name not in names]
+        return replace(problem, limits=(*others, *held))
+
+    middle = optimise(at((values[0][count // 2], values[1][count // 2])))
+    pairs = list(itertools.product(*values))
+    near = []
+    for pair in pairs:
+        point = middle.point.copy()
+        for name, value in zip(names, pair, strict=True):
+            number = coordinates.index(name)
+            point[number] = problem.space.coordinates[number].scaled(value)
+        near.append(replace(middle, point=point))
+    found = solve_again(near, [at(pair) for pair in pairs])
+    found = [None if one is None or at_the_end(one) else one for one in found]
+    return Landscape(
+        names=names,
+        values=(values[0], values[1]),
+        goal=problem.program.output,
+        optima=[found[i * count : (i + 1) * count] for i in range(count)],
+    )
 
 
 def _along(problem: Problem, name: str, budgets: Sequence[float]) -> list[Optimum | None]:

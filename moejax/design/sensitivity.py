@@ -109,6 +109,8 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
                 float(c.plain(solved.points[lane, at])) if solved.holds[lane] else math.nan
                 for lane in (2 * i, 2 * i + 1)
             )
+        # Where the end is 0, rounding goes a hair below it.
+        low = max(low, c.low) if low == low else low
         ends = tuple(bool(abs(solved.multipliers[lane, goal]) < 1e-9) for lane in (2 * i, 2 * i + 1))
         found.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
     return found

@@ -88,6 +88,16 @@ def fit_law(
     return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
 
 
+def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:
+    """The objective where every polished start of a fit's search ends, lowest first: the search, made again."""
+    form = form_of(result)
+    data = data_of(form, runs, result.fixed)
+    points = (starts or Sobol(seed=result.seed))(form, data)
+    lanes, _ = _search(form, data, runs.weight, points, search or Search(), lambda *_: None)
+    found = np.asarray(lanes.values, np.float64) * float(data["scale"])
+    return np.sort(found[np.isfinite(found)])
+
+
 NOT_SEARCHED: dict[type, str] = {
     IsoflopSurface: "it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
     "budget, not searched (moejax.laws.isoflop_surface.fit_surface).",

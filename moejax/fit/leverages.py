@@ -13,6 +13,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float, Int
 
+from moejax.fit.budgets import budgets
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.objective import Squared
@@ -109,6 +110,49 @@ def leverages(
         value=value,
         low=value * np.exp(-reach),
         high=value * np.exp(reach),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """Leverage of one set of runs over another at some FLOPs, NaN where it is undefined."""
+
+    flops: Float[np.ndarray, " budgets"]
+    value: Float[np.ndarray, " budgets"]
+    low: Float[np.ndarray, " budgets"]
+    high: Float[np.ndarray, " budgets"]
+    """Ends of the interval, as those of ``Leverages``."""
+    curve: FitResult
+    against: FitResult
+
+
+def leverage_of(
+    runs: Runs, against: Runs, flops: Float[np.ndarray, " budgets"] | None = None, *, level: float = 0.9, seed: int = 0
+) -> Between:
+    """FLOPs of the second family per FLOP of the first at equal loss, each by the best of its runs at every budget.
+
+    Args:
+      flops: where it is asked; the first family's budgets, if not given.
+
+    Raises:
+      ValueError: a family was trained at too few budgets.
+    """
+    curves, own = [], []
+    for name, family in (("first", runs), ("second", against)):
+        number, budget = budgets(family.design.flops)
+        none = np.zeros(len(family))
+        best = _best(family, none, none, number)
+        if best.sum() < LEAST_BUDGETS:
+            raise ValueError(
+                f"The {name} family was trained at {best.sum()} budgets; its loss-compute curve needs {LEAST_BUDGETS}."
+            )
+        curves.append(_curve_of(family.only(best), seed))
+        own.append(budget)
+    at = own[0] if flops is None else np.asarray(flops, float)
+    (curve, one), (dense, other) = curves
+    value, reach = _between(one, other, at, [one, other], level)
+    return Between(
+        flops=at, value=value, low=value * np.exp(-reach), high=value * np.exp(reach), curve=curve, against=dense
     )
 
 

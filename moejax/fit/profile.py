@@ -13,6 +13,7 @@ import numpy as np
 import scipy.optimize
 import scipy.stats
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
 
 from moejax.fit.bootstrap import Interval
 from moejax.fit.fit_result import FitResult
@@ -41,6 +42,76 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
     Raises:
       ValueError: the decision is more than one number, or not finite, or no coefficient moves it.
     """
+    walk = _walk(result, runs, decision, level)
+    middle = walk.middle
+    low, high = (
+        float(walk.back(_end(walk.at, walk.decision, walk.start, sign * walk.unit, walk.limit))) for sign in (-1.0, 1.0)
+    )
+    low = -np.inf if middle > 0 and low == 0 else low
+    return Interval(low=low, middle=middle, high=high, deviation=walk.deviation, undefined=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A profile: how far the objective rises as one number is held at other values, all coefficients refitted."""
+
+    values: Float[np.ndarray, " points"]
+    """Ascending; the best value is among them."""
+    rises: Float[np.ndarray, " points"]
+    """Objective above its minimum in units of chi²: twice the rise over the dispersion."""
+    limit: float
+    """The rise at which the interval of ``profile`` ends."""
+
+
+def curve(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9, farthest: float = 4.0) -> Curve:
+    """The profile of one number, half a standard error from point to point, until it is well beyond the limit.
+
+    Args:
+      farthest: standard errors at which it is given up on a side where the runs do not object.
+
+    Raises:
+      ValueError: as ``profile``.
+    """
+    walk = _walk(result, runs, decision, level)
+    lowest = float(_at(walk.at, walk.decision, np.append(walk.at.point, 0.0), walk.start, walk.unit)[0])
+    found = [(walk.middle, 0.0)]
+    for sign in (-1.0, 1.0):
+        state, place = np.append(walk.at.point, 0.0), walk.start
+        for _ in range(round(2 * farthest)):
+            target = place + sign * 0.5 * walk.unit
+            reached = _reached(walk.at, walk.decision, state, (place, target), walk.unit)
+            if reached is None:
+                break
+            state, place = reached, target
+            rise = float(_at(walk.at, walk.decision, state, walk.start, walk.unit)[0]) - lowest
+            found.append((float(walk.back(place)), rise))
+            if rise > 2.5 * walk.limit:
+                break
+    values, rises = np.array(sorted(found)).T
+    return Curve(
+        values=values,
+        rises=2 * rises / walk.at.dispersion,
+        limit=2 * walk.limit / walk.at.dispersion,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """Where a profile starts and how it goes: what is positive is walked in its logarithm."""
+
+    at: Optimum
+    decision: Decision
+    middle: float
+    start: float
+    """``middle`` in the coordinate that is walked."""
+    unit: float
+    """A standard error in it."""
+    back: Any
+    limit: float
+    deviation: float
+
+
+def _walk(result: FitResult, runs: Runs, decision: Decision, level: float) -> _Walk:
     at = optimum(result, runs)
     answer, _ = at.decide(decision)
     if answer.size != 1 or not np.isfinite(answer).all():
@@ -57,9 +128,10 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
     walked, there, back, unit = (
         (_Logarithm(decision), np.log, np.exp, spread / middle) if middle > 0 else (decision, float, float, spread)
     )
-    low, high = (float(back(_end(at, walked, float(there(middle)), sign * unit, limit))) for sign in (-1.0, 1.0))
-    low = -np.inf if middle > 0 and low == 0 else low
-    return Interval(low=low, middle=middle, high=high, deviation=spread, undefined=0.0)
+    start = float(there(middle))
+    return _Walk(
+        at=at, decision=walked, middle=middle, start=start, unit=unit, back=back, limit=limit, deviation=spread
+    )
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def read_runs(
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
     frame = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
-    frame, notes = _select(_mapped(frame, mapping or {}, named), where, named)
+    frame, notes = select(mapped(frame, mapping or {}, named), where, named)
     inputs = law if isinstance(law, tuple) else law.inputs
     needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named)
@@ -96,7 +96,12 @@ def read_runs(
     )
 
 
-def _mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
+def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
+    """The table with our columns added, by theirs or by arithmetic on theirs.
+
+    Raises:
+      ValueError: one cannot be computed.
+    """
     computed, numeric = {}, None
     for name, expression in mapping.items():
         if expression in frame.columns:
@@ -113,7 +118,12 @@ def _mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
     return frame.assign(**computed)
 
 
-def _select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str, ...]]:
+def select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str, ...]]:
+    """The rows that meet all conditions, and how many those are in words.
+
+    Raises:
+      ValueError: a condition cannot be applied, or no row meets it.
+    """
     notes = []
     for condition in where:
         before = len(frame)

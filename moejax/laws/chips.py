@@ -1,10 +1,12 @@
-"""Accelerators: what one chip computes at most and holds, as their makers state it."""
+"""Accelerators: what one chip computes at most, holds, and moves, as their makers state it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from moejax.config import unknown
+
+GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -17,20 +19,37 @@ class Chip:
     memory_bytes: float
     """Of the chip's own memory."""
     source: str
+    memory_bytes_per_second: float = 0.0
+    """Between the chip and its own memory; 0 where it is not entered."""
+    link_bytes_per_second: float = 0.0
+    """To one neighbour in a torus, one way; 0 for chips that are joined otherwise."""
+    torus_dimensions: int = 0
+    """2 or 3 for chips that are joined to a torus, two neighbours in each dimension; else 0."""
+    cycles_per_second: float = 0.0
+    """Of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where it is not entered."""
 
 
-_TPU = "Google Cloud documentation, page of TPU"
+_TPU = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"
 _NVIDIA = "NVIDIA data sheet of"
 
 CHIPS: dict[str, Chip] = {
-    "a100": Chip("NVIDIA A100 SXM 80 GB", 312e12, 80e9, f"{_NVIDIA} A100"),
-    "h100": Chip("NVIDIA H100 SXM", 989.4e12, 80e9, f"{_NVIDIA} H100, half of the figure with sparsity"),
-    "h200": Chip("NVIDIA H200 SXM", 989.4e12, 141e9, f"{_NVIDIA} H200, half of the figure with sparsity"),
+    "a100": Chip("NVIDIA A100 SXM 80 GB", 312e12, 80e9, f"{_NVIDIA} A100", 2039e9),
+    "h100": Chip("NVIDIA H100 SXM", 989.4e12, 80e9, f"{_NVIDIA} H100, half of the figure with sparsity", 3350e9),
+    "h200": Chip("NVIDIA H200 SXM", 989.4e12, 141e9, f"{_NVIDIA} H200, half of the figure with sparsity", 4800e9),
     "h800": Chip("NVIDIA H800 SXM", 989.4e12, 80e9, "an H100 SXM but for NVLink and float64; no data sheet is public"),
-    "v4": Chip("TPU v4", 275e12, 32e9, f"{_TPU} v4"),
-    "v5e": Chip("TPU v5e", 197e12, 16e9, f"{_TPU} v5e"),
-    "v5p": Chip("TPU v5p", 459e12, 95e9, f"{_TPU} v5p"),
-    "v6e": Chip("TPU v6e", 918e12, 32e9, f"{_TPU} v6e"),
+    "v4": Chip(
+        "TPU v4",
+        275e12,
+        32 * GIB,
+        f"{_TPU}/v4; links: Jouppi et al. 2023 (arXiv:2304.01433), Table 4: 6 of 50 GB/s",
+        1200e9,
+        50e9,
+        3,
+        1.05e9,
+    ),
+    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, f"{_TPU}/v5e: 400 GB/s both ways over 4 ports", 819e9, 50e9, 2, 1.5e9),
+    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, f"{_TPU}/v5p: 1200 GB/s both ways over 6 ports", 2765e9, 100e9, 3, 1.75e9),
+    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, f"{_TPU}/v6e: 800 GB/s both ways over 4 ports", 1638e9, 100e9, 2),
 }
 """Chips by name."""
 

@@ -36,9 +36,11 @@ class EffectiveParams:
         return design.params_active * design.expansion**self.expansion_exponent
 
     def __call__(self, design: Design) -> Any:
+        # The power of G by itself: G^gamma alone would overflow where runs leave gamma large and alpha small.
+        exponent = self.params_exponent * self.expansion_exponent
         return (
             self.irreducible
-            + self.params_scale * self.effective(design) ** -self.params_exponent
+            + self.params_scale * design.params_active**-self.params_exponent * design.expansion**-exponent
             + self.tokens_scale * design.tokens**-self.tokens_exponent
         )
 

@@ -18,8 +18,18 @@ from moejax.laws.sparsity import ABNAR_2025
 LUDZIEJEWSKI = PUBLISHED["expert_count"]["ludziejewski-2025"].law
 TIAN = PUBLISHED["leverage"]["tian-2025"].law
 
-QWEN3_235B = (235e9, 7.0, 0.31)
-"""N, G and S with which Table 4 of Zhao et al. is computed."""
+TABLE_4 = {
+    "gpt-oss-20b": (21e9, 0.4289),
+    "Qwen3-30B-A3B": (30e9, 0.4004),
+    "Hunyuan-A13B": (80e9, 0.3316),
+    "GLM-4.5-Air": (106e9, 0.3141),
+    "gpt-oss-120b": (117e9, 0.3082),
+    "Qwen3-235B-A22B": (235e9, 0.2695),
+    "GLM-4.5": (355e9, 0.2489),
+    "Deepseek-V3.1": (671e9, 0.2202),
+    "Kimi-K2": (1e12, 0.2040),
+}
+"""Zhao et al. (2025), Table 4: N and the theoretical optimum of N_a / N as printed, at seven experts and S = 0.31."""
 
 
 def held(name, value):
@@ -59,8 +69,10 @@ def test_zhaos_experts_shared_share_and_sizes_at_once():
     agree(found, {"params_active": sizes["params_active"], "tokens": sizes["tokens"]})
 
 
-def test_table_4_of_zhao():
-    total, experts, share = QWEN3_235B
+@pytest.mark.parametrize("model", TABLE_4)
+def test_table_4_of_zhao(model):
+    total, printed = TABLE_4[model]
+    experts, share = 7.0, 0.31
     found = chosen(
         ZHAO_2025,
         *(held("params_total", total), held("active_experts", experts), held("shared_share", share)),
@@ -68,6 +80,7 @@ def test_table_4_of_zhao():
     )
     expected = five_factor_optima.optimal_active_share(ZHAO_2025, total, experts, share).value["active_share"]
     assert 1 / found["expansion"] == pytest.approx(float(expected), rel=1e-6)
+    assert 1 / found["expansion"] == pytest.approx(printed, abs=1e-4)
 
 
 @pytest.mark.parametrize(("total", "flops"), [(3e9, 1e20), (1e10, 3e20)])

@@ -39,6 +39,7 @@ def test_a_law_is_recovered_from_the_losses_it_predicts(truth):
 
 
 def test_the_optimum_is_stationary_in_every_coefficient():
+    """marin #749."""
     assert RESULT.converged
     assert RESULT.gradient_norm < 1e-8
 
@@ -131,6 +132,7 @@ def test_the_summary_names_every_coefficient_and_the_data():
 
 
 def test_every_start_of_a_grid_can_be_followed():
+    """OLMo-core #554."""
     runs = sweep(HOFFMANN_2022, noise=0.003)
     grid = Grid(
         {

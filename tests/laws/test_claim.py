@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from moejax.laws import chinchilla, effective_params
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.claim import Claim, check
+from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
 
 exponents = st.floats(0.1, 0.8)
@@ -82,3 +83,11 @@ def test_a_constraint_that_is_no_product_of_powers_is_refused():
     )
     with pytest.raises(ValueError, match="not a product of powers"):
         check(claim)
+
+
+def test_what_total_parameters_are_worth_is_read_where_the_exponent_of_effective_ones_is_almost_0():
+    # Such ends are what fits of too few runs find: only gamma times alpha matters, and G^gamma alone is infinite.
+    law = dataclasses.replace(CHAPTER_002, expansion_exponent=1e4, params_exponent=1e-5)
+    loss = law(Design(params_active=1e9, params_total=8e9, tokens=1e11))
+    expected = effective_params.dense_slice(law, 8.0)(Design(params_active=1e9, params_total=1e9, tokens=1e11))
+    assert loss == pytest.approx(expected, rel=1e-12)

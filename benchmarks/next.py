@@ -1,0 +1,485 @@
+"""What runs chosen by ``moejax next`` save: simulations in which a published law is the truth, and real tables.
+
+    python benchmarks/next.py                                        minutes on one core
+    python benchmarks/next.py --tables DIR                           also the tables of Clark et al. and of Marin
+    python benchmarks/next.py --laws abnar --shares 0.1 --seeds 20   less
+
+A simulation measures losses by a law with .3 % noise. One arm is the paper's own grid. The designed arm may spend a
+share of the grid's FLOPs: a pilot of the cheapest runs, then rounds in which the law is fitted to what was measured and
+``moejax next`` plans the next runs, among runs spread over the grid's ranges and none larger than the grid's largest.
+The random arm draws from the same runs for as many FLOPs. Each arm's last fit is asked for what lies far beyond: the
+loss of a run of 1e24 FLOPs (Abnar's: 1e23), and the best size at that budget. Errors are |log(found / true)|, medians
+over seeds. No fit starts near the truth.
+
+On a real table the rows beyond a size are held out, and the others are bought: in the order of ``moejax next``, which
+is asked for all held-out losses at once, and in random orders. The error on the held-out rows is given along the way,
+beside that of the whole table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.stats import qmc
+
+from moejax import minimise
+from moejax.fit.answers import decision_answers, find, predicted_answer
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Squared
+from moejax.fit.problem import Form, data_of, laws_at
+from moejax.fit.runs import Runs, runs_from
+from moejax.fit.starts import Sobol
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.design import FIELDS, Design
+from moejax.next.belief import believe
+from moejax.next.criterion import known
+from moejax.next.exchange import exchange
+from moejax.next.relax import Budget, relax
+
+NOISE = 0.003
+POOL = 256
+PILOT, ROUNDS = 0.1, (0.3, 1.0)
+"""Shares of the designed arm's FLOPs that are spent when a round ends."""
+RUNS_A_ROUND = 24
+STARTS = 4
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A law that is taken to be true, and how its paper measured it."""
+
+    law: Any
+    grid: Design
+    pool: Design
+    asked: tuple[Any, ...]
+
+
+def cost(design: Design) -> np.ndarray:
+    """FLOPs of every run."""
+    return 6 * np.asarray(design.params_active) * np.asarray(design.tokens)
+
+
+def zhao() -> Truth:
+    """The 268 rows of Table 6 that the paper fits."""
+    from moejax.reproduce.zhao_experiments import table_6
+
+    rows = [row for row in table_6() if row.index < 268]
+    columns = {
+        "params_total": [row.total for row in rows],
+        "params_active": [row.active for row in rows],
+        "tokens": [row.tokens for row in rows],
+        "top_k": [row.experts * (1 - row.shared) for row in rows],
+        "num_shared_experts": [row.experts * row.shared for row in rows],
+    }
+    grid = Design(**{name: np.asarray(values, float) for name, values in columns.items()})
+    low, high = _ranges(grid, ("params_total", "expansion", "tokens", "active_experts"))
+    drawn = _spread(low, high, ("params_total", "expansion", "tokens", "active_experts"), extra=1)
+    total, expansion, tokens, experts, share = drawn.T
+    share = share * 0.8
+    pool = Design(
+        params_total=total,
+        params_active=total / expansion,
+        tokens=tokens,
+        top_k=experts * (1 - share),
+        num_shared_experts=experts * share,
+    )
+    law = PUBLISHED["five_factor"]["zhao-2025"].law
+    run = {"params_total": 1e12, "params_active": 4e10, "tokens": 4.2e12, "top_k": 5.0, "num_shared_experts": 2.0}
+    asked = (predicted_answer(law, run), _decision(law, "N_a*", flops=1e24, params_total=1e12))
+    return Truth(law, grid, _affordable(pool, grid), asked)
+
+
+def abnar() -> Truth:
+    """The grid of configs/studies/abnar.py: 157 runs."""
+    from moejax.cli.config_file import load
+    from moejax.laws.accounting import design_of
+    from moejax.study.study import Study
+
+    study = load(Study, str(Path(__file__).parent.parent / "configs" / "studies" / "abnar.py"), [])
+    designs = [design_of(t.architecture, float(b)) for t in study.trainings() for b in t.recipe.budgets_tokens]
+    names = ("params_total", "params_active", "tokens", "num_experts", "top_k")
+    grid = Design(**{name: np.asarray([getattr(d, name) for d in designs], float) for name in names})
+    experts = np.maximum(np.asarray(grid.num_experts), 1)
+    grid = Design(
+        params_total=grid.params_total,
+        params_active=grid.params_active,
+        tokens=grid.tokens,
+        num_experts=experts,
+        top_k=np.where(np.asarray(grid.top_k) > 0, grid.top_k, 1),
+    )
+    names = ("params_active", "expert_expansion", "tokens")
+    active, expansion, tokens = _spread(*_ranges(grid, names), names).T
+    # Total over active parameters as in the grid, where attention and embeddings are not experts.
+    fit = np.polyfit(np.log(np.asarray(grid.expert_expansion)), np.log(np.asarray(grid.expansion)), 2)
+    total = active * np.exp(np.maximum(np.polyval(fit, np.log(expansion)), 0.0))
+    pool = Design(
+        params_total=total, params_active=active, tokens=tokens, num_experts=expansion, top_k=np.ones(len(total))
+    )
+    law = PUBLISHED["sparsity"]["abnar-2025"].law
+    run = {"params_total": 2e11, "params_active": 1e10, "tokens": 1.67e12, "num_experts": 20.0, "top_k": 1.0}
+    asked = (predicted_answer(law, run), _decision(law, "N*", flops=1e23, sparsity=0.95))
+    return Truth(law, grid, _affordable(pool, grid), asked)
+
+
+def ludziejewski(table: Path) -> Truth:
+    """The 270 runs of the paper's Appendix E, as a table lists them."""
+    import pandas as pd
+
+    rows = pd.read_csv(table)
+    grid = Design(
+        params_active=rows["N_act_eq10"].to_numpy(float),
+        tokens=rows["D"].to_numpy(float),
+        num_experts=rows["E"].to_numpy(float),
+        top_k=np.ones(len(rows)),
+    )
+    names = ("params_active", "tokens", "num_experts")
+    active, tokens, experts = _spread(*_ranges(grid, names), names).T
+    pool = Design(params_active=active, tokens=tokens, num_experts=experts, top_k=np.ones(len(active)))
+    law = PUBLISHED["expert_count"]["ludziejewski-2025"].law
+    run = {"params_active": 6e10, "tokens": 2.8e12, "num_experts": 16.0, "top_k": 1.0}
+    asked = (predicted_answer(law, run), _decision(law, "N_act*", flops=1e24, num_experts=16.0))
+    return Truth(law, grid, _affordable(pool, grid), asked)
+
+
+def _decision(law: Any, letter: str, **given: float) -> Any:
+    (found,) = find(letter, decision_answers(type(law), given), type(law))
+    return found
+
+
+def _ranges(grid: Design, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    values = np.stack([np.asarray(getattr(grid, name), float) for name in names])
+    return values.min(axis=1), values.max(axis=1)
+
+
+def _spread(low: np.ndarray, high: np.ndarray, names: Sequence[str], extra: int = 0) -> np.ndarray:
+    """Points spread evenly over logarithms; ``extra`` columns between 0 and 1."""
+    cube = qmc.Sobol(len(names) + extra, rng=0).random(8 * POOL)
+    cube[:, : len(names)] = np.exp(np.log(low) + cube[:, : len(names)] * np.log(high / low))
+    return cube
+
+
+def _affordable(pool: Design, grid: Design) -> Design:
+    """Runs of the pool no larger, and no smaller, than the grid's, with active parameters like the grid's."""
+    flops, own = cost(pool), cost(grid)
+    active, of_grid = np.asarray(pool.params_active), np.asarray(grid.params_active)
+    kept = (flops <= own.max()) & (flops >= own.min()) & (active >= of_grid.min()) & (active <= of_grid.max())
+    return _rows(pool, np.flatnonzero(kept)[:POOL])
+
+
+def _rows(design: Design, rows: np.ndarray) -> Design:
+    values = {name: v for name in FIELDS if (v := getattr(design, name)) is not None}
+    return Design(**{name: np.asarray(v, float)[rows] for name, v in values.items()})
+
+
+def _joined(*designs: Design) -> Design:
+    names = [name for name in FIELDS if all(getattr(d, name) is not None for d in designs)]
+    return Design(**{name: np.concatenate([np.asarray(getattr(d, name), float) for d in designs]) for name in names})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The objective of a fit whose losses belong to the lane, so that every seed and arm is one compiled program."""
+
+    form: Form
+
+    def __call__(self, point: Any, shared: Any, lane: Any) -> Any:
+        return self.form(point, {**shared, "loss": lane["loss"]}, lane["weight"]) * 1e4
+
+
+class Fitter:
+    """Fits of one law to any of some runs, by least squares of log loss, from starts that know no answer."""
+
+    def __init__(self, law: type, design: Design, losses: np.ndarray):
+        self.form = Form(law, Squared())
+        self.design, self.losses = design, losses
+        self.data = data_of(self.form, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
+        self.starts = Sobol(512, seed=1)(self.form, self.data)
+
+    def fit(self, weights: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
+        """The best point of every lane, from a few of many starts and, if given, a point of an earlier round."""
+        starts, lanes = [], []
+        for number in range(len(weights)):
+            lane = {"loss": self.losses[number], "weight": weights[number]}
+            at = minimise.values(Measured(self.form), self.starts, self.data, lane, chunk=512)
+            chosen = list(self.starts[np.argsort(at)[:STARTS]]) + ([] if near is None else [near[number]])
+            starts += chosen
+            lanes += [lane] * len(chosen)
+        stacked = {name: np.stack([lane[name] for lane in lanes]) for name in ("loss", "weight")}
+        found = minimise.minimise_lanes(
+            Measured(self.form), np.stack(starts), self.data, stacked, tolerance=1e-7, max_iterations=600
+        )
+        points = found.points.reshape(len(weights), -1, starts[0].size)
+        best = np.argmin(found.values.reshape(len(weights), -1), axis=1)
+        return points[np.arange(len(weights)), best]
+
+    def law(self, point: np.ndarray) -> Any:
+        """The law at a point."""
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return jax.tree.map(float, self.form.law_at(point, self.data))
+
+    def planned(
+        self, lane: int, weights: np.ndarray, point: np.ndarray, asked: Sequence[Any], left: float, rows: np.ndarray
+    ) -> np.ndarray:
+        """The weights of one lane with what ``moejax next`` adds for so many FLOPs from some rows."""
+        prices = cost(self.design)[rows]
+        runs = Runs(design=self.design, loss=self.losses[lane], weight=weights, group=np.arange(len(weights)))
+        try:
+            belief = believe(self.law(point), runs, _rows(self.design, rows), asked, noise=NOISE)
+        except ValueError:
+            # Under this fit there is no such answer yet: the other, a loss, is asked.
+            belief = believe(self.law(point), runs, _rows(self.design, rows), self.otherwise, noise=NOISE)
+        # What is trained is not trained again: it costs more than there is.
+        prices = np.where(weights[rows] > 0, 10 * max(left, prices.max()), prices)
+        if not (prices <= left).any():
+            return weights
+        arrays, budget = known([belief]), Budget(flops=left, runs=RUNS_A_ROUND)
+        counts = exchange(arrays, prices, budget, relax(arrays, prices, budget).counts, sweeps=1)
+        weights = weights.copy()
+        weights[rows] += counts
+        return weights
+
+    otherwise: Sequence[Any] = ()
+
+    def pilot(self, row: np.ndarray, rows: np.ndarray, flops: float, rng: np.random.Generator) -> None:
+        """Mark some of the cheapest runs, up to two for each coefficient."""
+        prices, free = cost(self.design), len(self.form.free)
+        cheapest = rows[np.argsort(prices[rows])][: max(3 * free, len(rows) // 3)]
+        draw(row, rng.permutation(cheapest), prices, flops, 2 * free)
+
+
+def draw(row: np.ndarray, order: np.ndarray, prices: np.ndarray, flops: float, most: float) -> None:
+    """Mark runs in an order as far as FLOPs and their number allow."""
+    left = flops - float(row @ prices)
+    for i in order:
+        if not row[i] and prices[i] <= left and row.sum() < most:
+            row[i], left = 1.0, left - prices[i]
+
+
+class Laboratory(Fitter):
+    """Losses of a law that is the truth, of all runs for all seeds."""
+
+    def __init__(self, truth: Truth, seeds: int):
+        self.truth, self.seeds = truth, seeds
+        every = _joined(truth.grid, truth.pool)
+        self.on_grid = np.arange(len(cost(truth.grid)))
+        self.in_pool = np.arange(len(self.on_grid), len(cost(every)))
+        exact = predict(truth.law, runs_from(every, np.ones(len(cost(every)))))
+        super().__init__(
+            type(truth.law), every, exact * np.exp(NOISE * np.random.default_rng(0).normal(size=(seeds, len(exact))))
+        )
+        self.otherwise = [truth.asked[0].of]
+        with jax.enable_x64(True):
+            self.answers = [np.log(float(a.of(truth.law))) for a in truth.asked]
+
+    def errors(self, points: np.ndarray) -> np.ndarray:
+        """|log(found / true)| of every seed and answer; infinite where there is no answer."""
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            laws = laws_at(self.form, points, self.data)
+            found = [np.log(np.asarray(jax.vmap(answer.of)(laws), float)) for answer in self.truth.asked]
+        off = np.abs(np.stack(found, axis=1) - np.asarray(self.answers))
+        return np.where(np.isfinite(off), off, np.inf)
+
+    def random(self, flops: float, most: int, rng: np.random.Generator) -> np.ndarray:
+        """Weights of runs drawn from the pool until the FLOPs are spent."""
+        weights, prices = np.zeros((self.seeds, len(self.losses[0]))), cost(self.design)
+        for row in weights:
+            draw(row, rng.permutation(self.in_pool), prices, flops, most)
+        return weights
+
+    def designed(self, flops: float, answer: int, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and the last fits of the designed arm, which asks for one of the answers."""
+        prices, rng = cost(self.design), np.random.default_rng(2)
+        weights = np.zeros((self.seeds, len(prices)))
+        for row in weights:
+            self.pilot(row, self.in_pool, PILOT * flops, rng)
+        points = self.fit(weights)
+        asked = [self.truth.asked[answer].of]
+        for number, share in enumerate(ROUNDS):
+            for seed, row in enumerate(weights):
+                left = share * flops - float(row @ prices)
+                weights[seed] = self.planned(seed, row, points[seed], asked, left, self.in_pool)
+            points = self.fit(weights, points)
+            say(f"    round {number + 1}: {weights.sum(axis=1).mean():.0f} runs")
+        return weights, points
+
+
+def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: int) -> list[dict[str, Any]]:
+    """Every arm of one law."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{text}  ({time.monotonic() - began:.0f} s)", flush=True)
+
+    lab = Laboratory(truth, seeds)
+    whole = float(cost(truth.grid).sum())
+    weights = np.zeros((seeds, len(lab.losses[0])))
+    weights[:, lab.on_grid] = 1.0
+    titles = [answer.title for answer in truth.asked]
+    say(f"{name}: grid of {len(lab.on_grid)} runs, {whole:.3g} FLOPs; pool of {len(lab.in_pool)}")
+    rows = [_row(name, "the paper's grid", 1.0, lab, weights, lab.errors(lab.fit(weights)))]
+    say(_line(rows[-1]))
+    for share in shares:
+        drawn = lab.random(share * whole, len(lab.on_grid), np.random.default_rng(3))
+        rows.append(_row(name, "random", share, lab, drawn, lab.errors(lab.fit(drawn))))
+        say(_line(rows[-1]))
+        off = []
+        for answer in range(len(titles)):
+            weights, points = lab.designed(share * whole, answer, say)
+            off.append(lab.errors(points)[:, answer])
+        rows.append(_row(name, "designed", share, lab, weights, np.stack(off, axis=1)))
+        say(_line(rows[-1]))
+    return rows
+
+
+def _row(name: str, arm: str, share: float, lab: Laboratory, weights: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
+    return {
+        "law": name,
+        "arm": arm,
+        "share": share,
+        "runs": float(weights.sum(axis=1).mean()),
+        "flops": float((weights @ cost(lab.design)).mean()),
+        "median": np.median(errors, axis=0).tolist(),
+        "worst_tenth": np.quantile(errors, 0.9, axis=0).tolist(),
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    errors = ", ".join(f"{m:.2%} ({w:.2%})" for m, w in zip(row["median"], row["worst_tenth"], strict=True))
+    return f"  {row['arm']:<18}{row['share']:>6.3f} of the FLOPs, {row['runs']:>5.0f} runs: {errors}"
+
+
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+"""Of the FLOPs of a real table's rows that may be bought, where the errors are looked at."""
+
+
+def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int) -> list[dict[str, Any]]:
+    """Rows of a real table bought in our order and at random, and how well the rest is foretold."""
+    near = np.flatnonzero(~far)
+    prices = cost(runs.design)
+    fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)))
+    beyond = _rows(runs.design, np.flatnonzero(far))
+    asked = [predicted_answer(law, _one(beyond, law.inputs, i)).of for i in range(far.sum())]
+    whole, rng = float(prices[near].sum()), np.random.default_rng(0)
+
+    def error(points: np.ndarray) -> float:
+        found = [predict(fitter.law(point), runs_from(beyond, runs.loss[far])) for point in points]
+        off = np.sqrt(np.mean((np.log(np.stack(found)) - np.log(runs.loss[far])) ** 2, axis=1))
+        return float(np.median(off))
+
+    all_rows = np.zeros((lanes, len(prices)))
+    all_rows[:, near] = 1.0
+    full = error(fitter.fit(all_rows[:1]))
+    print(f"{name}: {len(near)} rows of {whole:.3g} FLOPs foretell {far.sum()} larger ones to {full:.3%}", flush=True)
+    designed, drawn = np.zeros((lanes, len(prices))), np.zeros((lanes, len(prices)))
+    orders = [rng.permutation(near) for _ in range(lanes)]
+    for row in designed:
+        fitter.pilot(row, near, SHARES[0] * whole, rng)
+    points, rows = fitter.fit(designed), []
+    for share in SHARES:
+        for lane in range(lanes):
+            left = share * whole * (1 + 1e-9) - float(designed[lane] @ prices)
+            while True:
+                more = fitter.planned(lane, designed[lane], points[lane], asked, left, near)
+                if share < 1 or (more == designed[lane]).all():
+                    break
+                designed[lane], left = more, left - float((more - designed[lane]) @ prices)
+            designed[lane] = more
+            draw(drawn[lane], orders[lane], prices, share * whole * (1 + 1e-9), np.inf)
+        points = fitter.fit(designed, points)
+        found = {
+            "table": name,
+            "share": share,
+            "rows_designed": float(designed.sum(axis=1).mean()),
+            "rows_random": float(drawn.sum(axis=1).mean()),
+            "designed": error(points),
+            "random": error(fitter.fit(drawn)),
+            "whole": full,
+        }
+        rows.append(found)
+        print(
+            f"  {share:>5.2f} of the FLOPs: designed {found['rows_designed']:>4.0f} rows {found['designed']:.3%}, "
+            f"random {found['rows_random']:>4.0f} rows {found['random']:.3%}",
+            flush=True,
+        )
+    return rows
+
+
+def _one(design: Design, names: Sequence[str], row: int) -> dict[str, float]:
+    return {name: float(np.asarray(getattr(design, name))[row]) for name in names}
+
+
+def clark(folder: Path, router: str) -> tuple[str, type, Runs, np.ndarray]:
+    """Clark et al.'s released runs of one router and their dense ones; the models of 1.3B are held out."""
+    import pandas as pd
+
+    frame = pd.read_csv(folder / "clark2022_routing" / "curves.csv.gz")
+    subset = frame.query("k == 1 and seed == 42 and routing_frequency == 0.5 and router_type in ['Dense', @router]")
+    last = subset.dropna(subset="loss_validation").sort_values("step").groupby("hyper_id").last().reset_index()
+    design = Design(
+        params_active=last["dense_parameter_count"].to_numpy(float),
+        tokens=last["step"].to_numpy(float) * 520_000,
+        num_experts=last["num_experts"].to_numpy(float),
+        top_k=last["k"].to_numpy(float),
+    )
+    runs = runs_from(design, last["loss_validation"].to_numpy(float))
+    return f"Clark {router}", LAWS["routed"], runs, np.asarray(design.params_active) > 1e9
+
+
+def marin(folder: Path, data: str) -> tuple[str, type, Runs, np.ndarray]:
+    """Marin's dense IsoFLOP runs on one set of data; the largest budget is held out."""
+    import pandas as pd
+
+    frame = pd.read_csv(folder / "open_athena_isoflops" / "isoflops_transformed.csv")
+    rows = frame.query("source == 'marin_202603' and dataset == @data and not outlier")
+    design = Design(params_active=rows["params"].to_numpy(float), tokens=rows["tokens"].to_numpy(float))
+    budget = rows["budget"].to_numpy(float)
+    return (
+        f"Marin {data}",
+        LAWS["chinchilla"],
+        runs_from(design, rows["loss"].to_numpy(float)),
+        budget > 0.99 * budget.max(),
+    )
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--laws", default="zhao,abnar,ludziejewski", help="whose truth is simulated; none for none")
+    parser.add_argument("--shares", default="0.3333,0.1")
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--lanes", type=int, default=20, help="pilots and random orders on a real table")
+    parser.add_argument(
+        "--tables", type=Path, default=os.environ.get("MOEJAX_RUN_TABLES"), help="a folder of public run tables"
+    )
+    parser.add_argument("--json", type=Path, help="where to write the rows")
+    arguments = parser.parse_args()
+    tables, rows = arguments.tables and Path(arguments.tables), []
+    for name in arguments.laws.split(",") if arguments.laws != "none" else []:
+        if name != "ludziejewski":
+            truth = {"zhao": zhao, "abnar": abnar}[name]()
+        elif tables is not None:
+            truth = ludziejewski(tables / "ludziejewski2025_design" / "design_with_published_law_loss.csv")
+        else:
+            print("ludziejewski: the paper's runs are listed in a table; give --tables")
+            continue
+        rows += simulate(name, truth, [float(word) for word in arguments.shares.split(",")], arguments.seeds)
+    if tables is not None:
+        real = [clark(tables, router) for router in ("S-Base", "RL-R", "Hash")]
+        real += [marin(tables, data) for data in ("comma", "dclm", "nemotron")]
+        for one in real:
+            rows += retrospective(*one, arguments.lanes)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What logging and checkpoints cost a training's steps, side by side with the steps alone.
+
+    taskset -c 0 python benchmarks/overhead.py
+
+A mixture of ``configs/studies/quickstart.py`` on its data, with its intervals of log and checkpoints. In turns, the
+same steps are taken by a bare loop over batches, and as ``moejax train`` takes them: with the log, the account of time,
+and checkpoints written until they are whole. What happens before the first step is in neither. Medians of the seconds
+of all turns are compared, of the clock and of the processor; where other work shares the machine, trust the latter.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from moejax.cli.config_file import load
+from moejax.data.corpus import open_corpus
+from moejax.study.study import Study
+from moejax.train.allocator import keep_memory
+from moejax.train.checkpoint import Checkpoints
+from moejax.train.legs import Leg, legs
+from moejax.train.mesh import make_mesh
+from moejax.train.metrics import MetricsLog
+from moejax.train.processes import Together
+from moejax.train.profile import Profile
+from moejax.train.program import make_program
+from moejax.train.runner import Runner
+from moejax.train.sessions import Sessions
+from moejax.train.speed import Speed
+from moejax.train.stopping import Stop
+from moejax.train.tensorboard import TensorBoardSink
+
+CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
+
+
+class Seconds(NamedTuple):
+    """Of the clock, and of the processor in all threads."""
+
+    clock: float
+    processor: float
+
+
+def now() -> Seconds:
+    return Seconds(time.perf_counter(), time.process_time())
+
+
+def since(began: Seconds) -> Seconds:
+    return Seconds(*(b - a for a, b in zip(began, now(), strict=True)))
+
+
+class FromTheFirstStep(Stop):
+    """Knows when the steps of a leg began."""
+
+    def stepping(self):
+        self.began = now()
+        return super().stepping()
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="moe-64-8e2")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--checkpoints", type=int, default=2, help="so many in a turn decide its number of steps")
+    options = parser.parse_args()
+    keep_memory()
+    study = load(Study, str(CONFIG), [])
+    (training,) = (one for one in study.trainings() if one.name == options.model)
+    recipe = training.recipe
+    steps = options.checkpoints * recipe.checkpoint_steps
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        corpus = open_corpus(recipe.data, folder / "data")
+        mesh = make_mesh(recipe.mesh)
+        with jax.set_mesh(mesh):
+            program = make_program(training, mesh)
+            trunk, _ = legs(training)
+            leg = Leg(trunk.name, 0, steps, trunk.schedule, 0)
+
+            def runner(name: str, number: int, stop: Stop) -> tuple[Runner, Path]:
+                out = folder / f"{name}-{number}"
+                out.mkdir()
+                sinks = [TensorBoardSink(out / "tensorboard")] if name == "TensorBoard too" else []
+                log = MetricsLog(out / "metrics.jsonl", sinks=sinks)
+                profile = Profile(None, out, print)
+                return Runner(
+                    training,
+                    out,
+                    corpus,
+                    program,
+                    log,
+                    Sessions(out, about={}),
+                    Speed(training),
+                    profile,
+                    Together(),
+                    stop,
+                    lambda steps, values: None,
+                    print,
+                ), out
+
+            def bare(name: str, number: int) -> Seconds:
+                state = jax.block_until_ready(program.init(0))
+                step, batches = program.compiled_step(), runner(name, number, Stop())[0].batches(0)
+                began = now()
+                for _ in range(steps):
+                    state, _ = step(state, next(batches), leg.schedule)
+                jax.block_until_ready(state)
+                return since(began)
+
+            def trained(name: str, number: int) -> Seconds:
+                stop = FromTheFirstStep()
+                here, out = runner(name, number, stop)
+                state = jax.block_until_ready(program.init(0))
+                with Checkpoints(out / "checkpoints") as saves:
+                    here.leg(leg, saves, lambda: state, set())
+                    saves.wait()
+                    return since(stop.began)
+
+            contenders = {"steps alone": bare, "log and checkpoints": trained, "TensorBoard too": trained}
+            taken: dict[str, list[Seconds]] = {name: [] for name in contenders}
+            # The first round compiles what is not compiled yet, and does not count.
+            for number in range(options.rounds + 1):
+                for name, contender in contenders.items():
+                    seconds = contender(name, number)
+                    if number:
+                        taken[name].append(seconds)
+    print(f"{training.name}: {steps} steps of {recipe.batch_tokens:,} tokens, a line every {recipe.log_every_steps}, a "
+          f"checkpoint every {recipe.checkpoint_steps}; {options.rounds} rounds")  # fmt: skip
+    middle = {name: Seconds(*map(statistics.median, zip(*found, strict=True))) for name, found in taken.items()}
+    for kind in Seconds._fields:
+        alone = getattr(middle["steps alone"], kind)
+        for name, found in middle.items():
+            times = [getattr(seconds, kind) for seconds in taken[name]]
+            per_step, more = 1000 * getattr(found, kind) / steps, getattr(found, kind) / alone - 1
+            spread = f"({min(times):.2f} to {max(times):.2f} s)"
+            print(f"{kind:>10}  {name:<20} {per_step:7.2f} ms a step {more:+7.2%}  {spread}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""How many times the compute one family of designs needs to be as good as another, under a law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, Sizes
+from moejax.design.problem import Limit, Optimum, of_sizes, optimise
+from moejax.design.sensitivity import solve_again, under_laws
+from moejax.laws.accounting import design_of
+
+SCALE = {PARAMS_ACTIVE.name, TOKENS.name, FLOPS.name}
+"""What differs within a family: everything else is held."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyLeverage:
+    """Leverage of one family over another at a budget: both at their best sizes."""
+
+    value: float
+    family: Optimum
+    """The first family at the budget."""
+    against: Optimum
+    """The second, as cheap as it can be at the loss of the first."""
+
+
+def held(given: Mapping[str, float]) -> tuple[Limit, ...]:
+    """A family in which some coordinates keep their values."""
+    return tuple(Limit(name=name, low=value, high=value) for name, value in given.items())
+
+
+def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
+    """What a law can see of an architecture, apart from its size."""
+    design = design_of(architecture, 1.0)
+    names = [c.name for c in Sizes(tuple(law.inputs)).coordinates if c.name not in SCALE]
+    return {name: float(getattr(design, name)) for name in names}
+
+
+def leverage(law: Any, family: Sequence[Limit], against: Sequence[Limit], flops: float) -> FamilyLeverage:
+    """FLOPs of the second family at the loss that the first reaches with ``flops``, over these.
+
+    Raises:
+      ValueError: as ``optimise``: a family has no optimum, or the second never reaches that loss.
+    """
+    first = optimise(of_sizes(law, (*family, Limit(name="flops", high=flops))))
+    loss = Limit(name="loss", high=first.values["loss"])
+    second = optimise(of_sizes(law, (*against, loss), goal="flops"))
+    return FamilyLeverage(value=second.values["flops"] / flops, family=first, against=second)
+
+
+def resampled(found: FamilyLeverage, laws: Any) -> list[float]:
+    """The leverage under every law of a stack (as a bootstrap has); NaN where it is undefined."""
+    best = under_laws(found.family, laws)
+    budget = found.family.values["flops"]
+    lanes = [i for i, one in enumerate(best) if one is not None]
+    problems = []
+    for i in lanes:
+        one = best[i]
+        assert one is not None
+        others = tuple(limit for limit in found.against.problem.limits if limit.name != "loss")
+        limits = (*others, Limit(name="loss", high=one.values["loss"]))
+        problems.append(replace(found.against.problem, law=one.problem.law, limits=limits))
+    again = solve_again([found.against] * len(lanes), problems) if lanes else []
+    values = np.full(len(best), np.nan)
+    for i, one in zip(lanes, again, strict=True):
+        values[i] = np.nan if one is None else one.values["flops"] / budget
+    return values.tolist()

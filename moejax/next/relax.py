@@ -1,0 +1,88 @@
+"""The best real numbers of runs: gradient steps towards the best corner of what a budget allows (Frank and Wolfe)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float
+
+from moejax.next.criterion import Known, share_left, sums
+
+STEPS = 60
+PLACES = 12
+"""Points of a line search."""
+CLOSE = 0.005
+"""The search ends when the variance can fall by no more than this share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What may be spent."""
+
+    flops: float
+    runs: int
+    repeats: int = 1
+    """How often one candidate may be trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relaxed:
+    """Where the search ended."""
+
+    counts: Float[np.ndarray, " candidates"]
+    left: float
+    """Share of the variance that is left."""
+    bound: float
+    """No runs within the budget leave less, as long as the share is convex in their numbers: under one law."""
+
+
+def relax(known: Known, cost: Float[np.ndarray, " candidates"], budget: Budget) -> Relaxed:
+    """Numbers of runs, not whole, that leave the least variance within a budget."""
+    counts, bound = np.zeros(len(cost)), 0.0
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        left = 1.0
+        for _ in range(STEPS):
+            value, slope = (np.asarray(part) for part in _slope(known, counts))
+            left = float(value)
+            corner = _corner(slope, cost, budget)
+            bound = max(bound, left + float(slope @ (corner - counts)))
+            if left - bound <= CLOSE * left:
+                break
+            # The share along the way there, at a dozen places and then around the best of them.
+            ways = np.geomspace(1e-3, 1.0, PLACES)
+            there = np.asarray(_along(known, counts, corner, ways))
+            best = int(np.argmin(there))
+            finer = np.linspace(ways[max(best - 1, 0)], ways[min(best + 1, PLACES - 1)], PLACES)
+            there = np.asarray(_along(known, counts, corner, finer))
+            if there.min() >= left:
+                break
+            counts = counts + finer[int(np.argmin(there))] * (corner - counts)
+    return Relaxed(counts=counts, left=left, bound=bound)
+
+
+def _corner(slope: np.ndarray, cost: np.ndarray, budget: Budget) -> np.ndarray:
+    """The allowed numbers of runs along which the share falls most."""
+    found = scipy.optimize.linprog(
+        slope / max(np.abs(slope).max(), 1e-300),
+        A_ub=np.stack([cost / budget.flops, np.ones(len(cost)) / budget.runs]),
+        b_ub=[1.0, 1.0],
+        bounds=(0.0, float(budget.repeats)),
+    )
+    return np.zeros(len(cost)) if found.x is None else found.x
+
+
+@jax.jit
+def _slope(known: Known, counts: Any) -> tuple[Any, Any]:
+    before = sums(known, jnp.zeros_like(counts))
+    return jax.value_and_grad(lambda n: share_left(known, sums(known, n), before))(counts)
+
+
+@jax.jit
+def _along(known: Known, counts: Any, corner: Any, ways: Any) -> Any:
+    before = sums(known, jnp.zeros_like(counts))
+    return jax.vmap(lambda way: share_left(known, sums(known, counts + way * (corner - counts)), before))(ways)

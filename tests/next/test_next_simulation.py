@@ -1,0 +1,43 @@
+"""The proof of benchmarks/next.py in small: a known law is measured with noise by a grid, at random, and as planned."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moejax.fit.answers import predicted_answer
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    path = Path(__file__).parents[2] / "benchmarks" / "next.py"
+    spec = importlib.util.spec_from_file_location("benchmark_next", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["benchmark_next"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def grid(active, tokens):
+    active, tokens = (a.ravel() for a in np.meshgrid(active, tokens))
+    return Design(params_active=active, tokens=tokens)
+
+
+def test_planned_runs_foretell_as_well_as_a_grid_of_three_times_their_flops_and_better_than_random_ones(benchmark):
+    truth = benchmark.Truth(
+        HOFFMANN_2022,
+        grid(np.geomspace(5e7, 2e9, 6), np.geomspace(1e9, 5e10, 6)),
+        grid(np.geomspace(5e7, 2e9, 9), np.geomspace(1e9, 5e10, 9)),
+        (predicted_answer(Chinchilla, {"params_active": 6e10, "tokens": 2.8e12}),),
+    )
+    rows = {row["arm"]: row for row in benchmark.simulate("hoffmann", truth, [1 / 3], seeds=8)}
+    assert rows["designed"]["flops"] <= rows["the paper's grid"]["flops"] / 3
+    assert rows["designed"]["median"] <= rows["the paper's grid"]["median"]
+    for arm in ("the paper's grid", "random"):
+        assert rows["designed"]["worst_tenth"] < rows[arm]["worst_tenth"], arm
