@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from moejax.quantities import format_bytes
@@ -36,14 +37,17 @@ def answer(concluded: Concluded) -> str:
 
 
 def _title(found: Findings) -> list[str]:
-    runs, study, corpus = found.runs, found.concluded.study, found.concluded.corpus
-    return [
-        f"{study.name}: {len(runs)} runs of {runs['model'].nunique()} models on {format_bytes(corpus.train.bytes)} of "
-        f"text ({corpus.source}, {corpus.train.documents:,} documents)"
-    ]
+    runs, corpus = found.runs, found.concluded.corpus
+    title = f"{found.concluded.name}: {len(runs)} runs of {runs['model'].nunique()} models"
+    if corpus is None:
+        return [title]
+    text = f"{format_bytes(corpus.train.bytes)} of text ({corpus.source}, {corpus.train.documents:,} documents)"
+    return [f"{title} on {text}"]
 
 
 def _signals(concluded: Concluded) -> list[str]:
+    if not concluded.signals:
+        return ["Honest signals: the table does not say what they need."]
     lines = ["Honest signals"]
     for signal in concluded.signals:
         mark = "  holds:         " if signal.holds else "  DOES NOT HOLD: "
@@ -54,14 +58,14 @@ def _signals(concluded: Concluded) -> list[str]:
 def _best(found: Findings) -> list[str]:
     rows = [
         [
-            f"{run['tokens']:,.0f}",
+            _written(run, "tokens", lambda value: f"{value:,.0f}"),
             run["model"],
             experts(run),
-            size(run["params_active"]),
-            size(run["params_total"]),
-            f"{run['flops']:.2e}",
+            _written(run, "params_active", size),
+            _written(run, "params_total", size),
+            _written(run, "flops", lambda value: f"{value:.2e}"),
             f"{run['loss']:.4f}",
-            f"{run['bits_per_byte']:.4f}",
+            _written(run, "bits_per_byte", lambda value: f"{value:.4f}"),
         ]
         for _, run in best_per_budget(found.runs).tail(BUDGETS).iterrows()
     ]
@@ -69,7 +73,14 @@ def _best(found: Findings) -> list[str]:
     return ["Best model per token budget", *_columns([headings, *rows], left=(1, 2))]
 
 
+def _written(run: Any, name: str, write: Callable[[float], str]) -> str:
+    value = run.get(name)
+    return "–" if value is None or value != value else write(value)
+
+
 def _laws(concluded: Concluded) -> list[str]:
+    if not concluded.analysed.laws:
+        return ["Laws: none could be fitted to these runs; the limits say why."]
     headings = ["law", "R²", "MAE, fitted runs", "MAE, held out", "naive MAE", "held out"]
     rows = [
         [

@@ -22,6 +22,8 @@ class Findings:
     """The run table, one row per model and token budget."""
     logs: dict[str, list[dict[str, Any]]]
     """Lines of every model's training log, by model, in the table's order."""
+    next_runs: dict[str, Any] | None = None
+    """``next.json`` of ``moejax next``, if it lies in the folder."""
 
 
 def read(concluded: Concluded) -> Findings:
@@ -29,20 +31,39 @@ def read(concluded: Concluded) -> Findings:
     runs = run_table.read(concluded.folder / TABLE)
     folder = concluded.folder / "models"
     logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
-    return Findings(concluded, runs, logs)
+    proposed = concluded.folder / NEXT
+    return Findings(concluded, runs, logs, json.loads(proposed.read_text()) if proposed.exists() else None)
+
+
+NEXT = "next.json"
+
+
+BUDGETS = 24
+"""Rows of the table of best runs, at most."""
 
 
 def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
-    """The run of least loss at every token budget, budgets ascending."""
-    return runs.loc[runs.groupby("tokens")["loss"].idxmin()].sort_values("tokens")
+    """The run of least loss at every token budget, budgets ascending.
+
+    Of a table with more than ``BUDGETS`` budgets, the last runs of the frontier: none with as little compute is better.
+    """
+    if "tokens" in runs and runs["tokens"].nunique() <= BUDGETS:
+        return runs.loc[runs.groupby("tokens")["loss"].idxmin()].sort_values("tokens")
+    order = next((name for name in ("flops", "tokens") if name in runs), "loss")
+    ordered = runs.sort_values(order)
+    return ordered[ordered["loss"] <= ordered["loss"].cummin()].tail(BUDGETS)
 
 
 def experts(run: Any) -> str:
     """The feed-forward layers of a run in a few words: ``dense``, ``2 of 8``, ``1 of 8 + 1 shared``."""
-    if not run["num_experts"]:
+    number = run.get("num_experts")
+    if number is None or number != number:
+        return "–"
+    if not number:
         return "dense"
-    shared = f" + {run['num_shared_experts']:.0f} shared" if run["num_shared_experts"] else ""
-    return f"{run['top_k']:.0f} of {run['num_experts']:.0f}{shared}"
+    few = run.get("num_shared_experts")
+    shared = f" + {few:.0f} shared" if few and few == few else ""
+    return f"{run.get('top_k', float('nan')):.0f} of {number:.0f}{shared}"
 
 
 def layer_loads(run: Any) -> list[list[float]]:
@@ -54,14 +75,16 @@ def layer_loads(run: Any) -> list[list[float]]:
 def summary(found: Findings) -> dict[str, Any]:
     """The few numbers that a report states and that its parts do not hold as such."""
     runs = found.runs
-    columns = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
+    named = ["tokens", "model", "params_active", "params_total", "flops", "loss", "bits_per_byte"]
+    columns = [name for name in named if name in runs]
+    corpus = found.concluded.corpus
     return {
         "runs": len(runs),
         "models": int(runs["model"].nunique()),
-        "budgets": int(runs["tokens"].nunique()),
+        "budgets": int(runs["tokens"].nunique()) if "tokens" in runs else None,
         "signals_that_hold": sum(signal.holds for signal in found.concluded.signals),
-        "corpus_documents": found.concluded.corpus.train.documents + found.concluded.corpus.validation.documents,
-        "corpus_bytes": found.concluded.corpus.train.bytes + found.concluded.corpus.validation.bytes,
+        "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
+        "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
         "best_per_budget": plain(best_per_budget(runs)[columns].to_dict("records")),
         "confirmed": [decision.checked.holds for decision in found.concluded.analysed.decisions],
         "train_seconds": plain(seconds(runs)),

@@ -1,4 +1,4 @@
-"""The figure of a frontier: loss and sizes of the best designs against a budget."""
+"""Figures of a frontier (loss and sizes of the best designs against a budget) and of a landscape (over two of them)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from moejax.design.frontier import Point
+from moejax.design.frontier import Landscape, Point
 from moejax.report.figures.style import RC
 
 SIZES = ("params_total", "params_active", "tokens")
@@ -28,9 +28,24 @@ def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
                 for size in SIZES if kind == "best" else ():
                     if size in known[0][1].values:
                         right.plot(budgets, [one.values[size] for _, one in known], style, label=size.replace("_", " "))
+        equal = [(p.budget, p.equal.loss) for p in points if p.equal]
+        if equal:
+            left.plot(*zip(*equal, strict=True), "^:", label="dense of equal N and C")
         left.set(xscale="log", xlabel=name.replace("_", " "), ylabel="loss, nats per token", title=law.split(" (")[0])
         right.set(xscale="log", yscale="log", xlabel=name.replace("_", " "), title="the best designs")
         for axes in (left, right):
             if axes.get_legend_handles_labels()[0]:
                 axes.legend()
+        figure.savefig(path, dpi=150)
+
+
+def draw_landscape(found: Landscape, law: str, path: Path) -> None:
+    """Write the figure: lines of equal loss, or of equal leverage."""
+    with rc_context(RC):
+        figure = Figure(figsize=(5.2, 4), layout="constrained")
+        axes = figure.subplots()
+        lines = axes.contourf(*found.values, found.heights.T, levels=14, cmap="viridis")
+        figure.colorbar(lines, label=found.goal.replace("_", " "))
+        first, second = (name.replace("_", " ") for name in found.names)
+        axes.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=law.split(" (")[0])
         figure.savefig(path, dpi=150)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+from math import exp
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -17,33 +18,60 @@ from moejax.report import svg
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import Findings, best_per_budget, experts, seconds, versions
-from moejax.report.wording import against_naive, confirmations, family, size
+from moejax.report.wording import against_naive, confirmations, family, size, worth
 
+ROWS = 600
+"""Runs that are rows of the page's table, those of least loss; the CSV has all."""
+SHOWN = (
+    *("model", "num_experts", "top_k", "num_shared_experts", "params_active", "params_total", "tokens", "flops"),
+    *("loss", "bits_per_byte", "load_cv", "max_violation", "dropped_share", "tokens_per_second"),
+)
+"""Columns of the page's table."""
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
 
 def page(found: Findings, pictures: dict[str, Picture]) -> str:
     """The page's text."""
-    template = _environment().get_template("page.html.j2")
     concluded = found.concluded
-    return template.render(
-        study=concluded.study,
+    shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
+    study = concluded.study
+    config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
+    return render(
+        "page.html.j2",
+        name=concluded.name,
+        study=study,
+        notes=concluded.notes,
         corpus=concluded.corpus,
         signals=concluded.signals,
         laws=concluded.analysed.laws,
         best_law=min(concluded.analysed.laws, key=lambda law: law.held_out.mae, default=None),
         decisions=concluded.analysed.decisions,
         limits=concluded.analysed.limits,
-        runs=found.runs.to_dict("records"),
-        runs_csv=found.runs.drop(columns=list(LONG), errors="ignore").to_csv(index=False),
-        best=best_per_budget(found.runs).to_dict("records"),
+        count=len(found.runs),
+        models=int(found.runs["model"].nunique()),
+        runs=shown.reindex(columns=list(SHOWN)).to_dict("records"),
+        runs_csv=found.runs.drop(columns=list(LONG), errors="ignore").to_csv(index=False, float_format="%.8g"),
+        best=best_per_budget(found.runs).reindex(columns=list(SHOWN)).to_dict("records"),
+        next=found.next_runs,
         seconds=seconds(found.runs),
         versions=versions(found.runs),
-        config=json.dumps({**concluded.study.identity(), "analysis": dump(concluded.study.analysis)}, indent=2),
+        config=json.dumps(config, indent=2) if config else "",
         pictures=pictures,
-        drawn={name: Markup(svg.inline(name, picture)) for name, picture in pictures.items()},
-        colours=COLOURS,
+    )
+
+
+def render(template: str, *, pictures: dict[str, Picture], **values: Any) -> str:
+    """A page of this folder's templates, its pictures drawn in place."""
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            pictures=pictures,
+            drawn={name: Markup(svg.inline(name, picture)) for name, picture in pictures.items()},
+            colours=COLOURS,
+            **values,
+        )
     )
 
 
@@ -64,7 +92,10 @@ def _environment() -> Environment:
         "percent": lambda value: _or_dash(value, lambda v: f"{v:.1%}"),
         "bytes": format_bytes,
         "clock": _clock,
-        "csv_link": lambda text: "data:text/csv;charset=utf-8," + quote(text),
+        "csv_link": lambda text: "data:text/csv;charset=utf-8;base64," + base64.b64encode(text.encode()).decode(),
+        "deviation": lambda value: (
+            "–" if value is None else f"{value:.2%}" if value < 0.3 else f"a factor {exp(value):.3g}"
+        ),
         "interval": _interval,
     }
     environment.globals |= {
@@ -72,6 +103,7 @@ def _environment() -> Environment:
         "family": family,
         "confirmations": confirmations,
         "against_naive": against_naive,
+        "worth": worth,
         "formula": lambda law: (type(law).__doc__ or "").partition("\n")[0],
         "meanings": lambda law: {f.name: f.metadata for f in dataclasses.fields(law)},
     }

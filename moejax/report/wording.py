@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from moejax.fit.bootstrap import Interval
 from moejax.quantities import format
 from moejax.study.analysis import HeldOutCheck
@@ -45,6 +47,22 @@ def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
             interval(name, decision.intervals[name]),
         )
         for name, words in VARIABLES.items()
+    ]
+
+
+TENTH = math.log(1.1)
+"""E-folds in a tenth more."""
+
+
+def worth(decision: Decision) -> list[str]:
+    """What a tenth more of each limit is worth, in sentences."""
+    words = {
+        "flops": "A tenth more training FLOPs",
+        "expansion": "A tenth more total parameters at as many active ones",
+    }
+    return [
+        f"{words[name]} would change the least loss by {price * TENTH:+.2g} nats/token."
+        for name, price in decision.prices.items()
     ]
 
 

@@ -205,7 +205,7 @@ def _fit() -> Records:
     )
 
 
-def _shape(model_dim: int, sparsity: Number) -> Architecture:
+def shape_of(model_dim: int, sparsity: Number) -> Architecture:
     """A family of shapes for Figure 7: experts of 4·d_model as in Appendix C, width 64 times the layers."""
     return Architecture(
         vocab_size=50_432,
@@ -224,7 +224,7 @@ def _flops_estimate() -> Records:
     widths = (512, 1024, 2048, 4096)
     family = "models with d_model of 512 to 4096, 64 of it per layer; the document's shapes are not printed"
     for sparsity in (0.0, 0.5, 0.75, 0.9, 0.95, 0.98):
-        shapes = [_shape(width, sparsity) for width in widths]
+        shapes = [shape_of(width, sparsity) for width in widths]
         gaps = [
             abs(FLOPS["abnar-eq9"].per_token(shape, 2048) / FLOPS["6-params-active"].per_token(shape, 2048) - 1)
             for shape in shapes
@@ -232,7 +232,7 @@ def _flops_estimate() -> Records:
         name = f"gap between Eq. 9 and 6·N_a per token, with size, at S = {sparsity:g}"
         yield record("Appendix C and Figure 7", name, "falls", Reading(trend(gaps), family))
     for model_dim in widths:
-        shape = _shape(model_dim, 0.98)
+        shape = shape_of(model_dim, 0.98)
         router = FLOPS["abnar"].per_token(shape, 2048) / FLOPS["abnar-eq9"].per_token(shape, 2048) - 1
         name = f"share of the router in the FLOPs at d_model = {model_dim} and S = 0.98 ('negligible')"
         yield record("Appendix C", name, "<0.01", Reading(router, f"less than 1 % for {family}"))
@@ -241,7 +241,7 @@ def _flops_estimate() -> Records:
 
 def _multipliers() -> Records:
     """What one more of each costs in our count of the document's estimator."""
-    shape, context, where = _shape(1024, 0.9), 2048, "Appendix C"
+    shape, context, where = shape_of(1024, 0.9), 2048, "Appendix C"
 
     def more(architecture: Architecture, tokens: int = context) -> Number:
         return FLOPS["abnar"].per_token(architecture, tokens) - FLOPS["abnar"].per_token(shape, context)

@@ -28,7 +28,7 @@ def test_a_study_of_dense_models_has_no_expert_loads(tmp_path):
     dense = {name: architecture for name, architecture in MODELS.items() if not architecture.is_moe}
     folder = write_study(tmp_path / "study", dense)
     drawn = draw_all(read(conclude_without_fitting(folder, spread=0.02)))
-    assert set(FIGURES) - set(drawn) == {"expert_loads"}
+    assert set(FIGURES) - set(drawn) == {"expert_loads", "routing_health"}
 
 
 def test_a_study_without_logs_has_no_training_curves(concluded):

@@ -32,6 +32,7 @@ def test_hundreds_of_quantities_of_all_five_documents_are_recomputed(records):
 
 
 def test_every_verdict_is_the_one_on_record(records):
+    """marin #8096."""
     assert changes(records, recorded()) == []
 
 

@@ -17,6 +17,8 @@ NUMBERED = 20
 
 def draw(found: Findings) -> Picture | None:
     """Every mixture at its largest token budget, a row per layer; None if no run has experts."""
+    if "expert_loads" not in found.runs or "tokens" not in found.runs:
+        return None
     largest = found.runs.sort_values("tokens").drop_duplicates("model", keep="last").sort_index()
     layers = [
         (str(run["model"]), number + 1, sorted(loads, reverse=True))

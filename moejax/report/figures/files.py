@@ -1,9 +1,10 @@
-"""A picture as files of its own: PNG and SVG to look at, CSV with the data behind it."""
+"""A picture as files of its own: PNG, SVG or PDF to look at, CSV with the data behind it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 
@@ -12,25 +13,29 @@ from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import PAPER, RC
 
 DOTS_PER_INCH = 200
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What a figure can be written as, with the metadata that would make its bytes depend on the day."""
 
 
-def write_picture(folder: Path, name: str, draw: Callable[[], Picture]) -> tuple[str, ...]:
-    """Draw in the report's style and write ``name.png``, ``name.svg`` and ``name.csv``; returns the names.
+def write_picture(
+    folder: Path, name: str, draw: Callable[[], Picture], formats: Sequence[str] = ("png", "svg")
+) -> tuple[str, ...]:
+    """Draw in the report's style and write ``name.png`` and so on, and ``name.csv``; returns the names.
 
     Each is either the old file or the new one; the same picture gives the same bytes.
     """
     written = []
     with rc_context(RC):
         picture = draw()
-        for suffix in ("png", "svg"):
+        for suffix in formats:
             written.append(f"{name}.{suffix}")
             with whole(folder / written[-1]) as partial:
                 picture.figure.savefig(
-                    partial,
-                    format=suffix,
-                    dpi=DOTS_PER_INCH,
-                    facecolor=PAPER,
-                    metadata={"Date": None} if suffix == "svg" else {"Software": None},
+                    partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
     written.append(f"{name}.csv")
     with whole(folder / written[-1]) as partial:

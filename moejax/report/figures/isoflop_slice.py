@@ -42,6 +42,8 @@ def draw(found: Findings) -> Picture | None:
             _optimum(axes, decision, colour)
             rows += _rows(decision, active, losses)
         axes.set_xscale("log")
+        # An interval that is not determined goes on beyond the edge.
+        axes.set_xlim(active[0], active[-1])
         quantity_axis(axes.xaxis, active, most=5)
         axes.set_title(f"{law.name}, {_of(law.name, analysed.decisions)[0].flops:.3g} FLOPs")
         axes.set_xlabel("active parameters")

@@ -13,14 +13,21 @@ from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, grid, labels_at, quantity_axis
 from moejax.report.findings import Findings, experts
 
+MODELS = 200
+"""Models that are lines; a larger study is seen over its compute."""
 LABELLED = 24
 """Models whose names fit beside the axes; in a larger study the CSV has them."""
 TICKS = 6
 """Budgets that are ticks themselves; more make a plain log axis."""
 
 
-def draw(found: Findings) -> Picture:
-    """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares."""
+def draw(found: Findings) -> Picture | None:
+    """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares.
+
+    None if the table does not say widths, experts and tokens, or has too many models.
+    """
+    if not {"model_dim", "num_experts", "tokens"} <= set(found.runs) or found.runs["model"].nunique() > MODELS:
+        return None
     runs = found.runs.sort_values("tokens")
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))

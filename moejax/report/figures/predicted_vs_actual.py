@@ -9,6 +9,8 @@ from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 from moejax.report.findings import Findings
 
+MANY = 1500
+"""Runs beyond which points are pixels, so that the page stays small."""
 KINDS = ((True, "mixture of experts", BLUE, "o"), (False, "dense", ORANGE, "s"))
 
 
@@ -18,7 +20,8 @@ def draw(found: Findings) -> Picture | None:
     if not laws:
         return None
     measured = found.runs["loss"].to_numpy()
-    mixture = found.runs["num_experts"].to_numpy() > 0
+    mixture = found.runs["num_experts"].to_numpy() > 0 if "num_experts" in found.runs else np.zeros(len(measured), bool)
+    many = len(measured) > MANY
     figure, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
     rows = []
     for law, axes in zip(laws, panels, strict=True):
@@ -26,7 +29,7 @@ def draw(found: Findings) -> Picture | None:
         axes.axline((measured[0], measured[0]), slope=1, color=MUTED, linewidth=0.9, zorder=1)
         for kind, label, colour, marker in KINDS:
             own = mixture == kind
-            axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35)
+            axes.vlines(measured[own], low[own], high[own], color=colour, linewidth=3, alpha=0.35, rasterized=many)
             axes.plot(
                 measured[own],
                 predicted[own],
@@ -34,7 +37,8 @@ def draw(found: Findings) -> Picture | None:
                 color=colour,
                 markeredgecolor=PAPER,
                 markeredgewidth=0.6,
-                label=label,
+                label=label if own.any() else None,
+                rasterized=many,
             )
         axes.set_title(f"{law.name}: R² {law.fit.metrics.r_squared:.3f}, MAE {law.fit.metrics.mae:.4f}")
         axes.set_xlabel("measured loss, nats/token")
@@ -44,7 +48,7 @@ def draw(found: Findings) -> Picture | None:
                 {
                     "law": law.name,
                     "model": run["model"],
-                    "tokens": run["tokens"],
+                    "tokens": run.get("tokens"),
                     "measured_nats_per_token": measured[number],
                     "predicted_nats_per_token": predicted[number],
                     "predicted_low_nats_per_token": low[number],
@@ -52,6 +56,8 @@ def draw(found: Findings) -> Picture | None:
                 }
             )
     every = np.concatenate([measured, *(law.predicted for law in laws)])
+    for axes in panels[-2:]:
+        axes.tick_params(labelbottom=True)
     panels[0].xaxis.set_major_locator(MaxNLocator(6))
     panels[0].yaxis.set_major_locator(MaxNLocator(6))
     panels[0].set(xlim=around(every), ylim=around(every))

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -20,6 +22,20 @@ INK, MUTED, FAINT, PAPER = "#1d232b", "#5f6975", "#d3d8de", "#fefefe"
 BLUE, ORANGE, GREEN, PINK, SKY, RED = "#0072b2", "#d55e00", "#009e73", "#b0558f", "#3f95cc", "#a4232f"
 SERIES = (BLUE, ORANGE, GREEN, PINK, SKY, RED)
 """Colours of categories, in the order they are used (after Okabe and Ito)."""
+
+SEQUENTIAL = LinearSegmentedColormap.from_list("moejax", colormaps["viridis"](np.linspace(0.0, 0.93, 256)))
+"""Colours of a quantity, dark where it is small; read alike by colour-blind eyes and in grey."""
+
+
+def ramp(count: int) -> list[str]:
+    """Colours of ``count`` ordered series, dark to light."""
+    return [to_hex(SEQUENTIAL(place)) for place in np.linspace(0.08, 0.9, max(count, 2))[:count]]
+
+
+def classes(count: int) -> list[str]:
+    """Colours of ``count`` classes in a page, which has a dark side: the page's own while there are enough."""
+    return list(SERIES[:count]) if count <= len(SERIES) else ramp(count)
+
 
 COLOURS = {
     "ink": INK,

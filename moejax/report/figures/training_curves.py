@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, grid
+from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, WIDTH_INCHES, grid
 from moejax.report.findings import Findings
 from moejax.report.wording import size
 from moejax.train.metrics import TRUNK
@@ -25,8 +26,11 @@ def draw(found: Findings) -> Picture | None:
     if not curves:
         return None
     shown = dict(list(curves.items())[:PANELS])
-    entropy = found.concluded.corpus.unigram_entropy
-    figure, panels = grid(len(shown), 5, height_inches=1.55, sharex=True, sharey=True)
+    corpus = found.concluded.corpus
+    entropy = corpus.unigram_entropy if corpus else float("nan")
+    # As many panels side by side as have room for their names.
+    columns = max(1, min(5, int(WIDTH_INCHES / (0.3 + 0.08 * max(map(len, shown))))))
+    figure, panels = grid(len(shown), columns, height_inches=1.55, sharex=True, sharey=True)
     for (name, own), axes in zip(shown.items(), panels, strict=True):
         for other in shown.values():
             _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
@@ -39,7 +43,7 @@ def draw(found: Findings) -> Picture | None:
         axes.xaxis.set_major_locator(MaxNLocator(3))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
-    panels[0].set_ylim(min(losses) - 0.1, max(entropy, sorted(losses)[int(0.97 * len(losses))]) + 0.15)
+    panels[0].set_ylim(min(losses) - 0.1, float(np.nanmax([entropy, sorted(losses)[int(0.97 * len(losses))]])) + 0.15)
     figure.supxlabel("training tokens", fontsize=8.5)
     figure.supylabel("training loss, nats/token", fontsize=8.5)
     left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""

@@ -1,0 +1,68 @@
+"""What a fit knows about itself, as tables for the figures of ``moejax.report.figures.evidence``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from moejax.fit.fit_law import ends
+from moejax.fit.fit_result import FitResult
+from moejax.fit.influence import influence
+from moejax.fit.optimum import Decision
+from moejax.fit.profile import curve
+from moejax.fit.runs import Runs
+
+
+def coefficients(result: FitResult) -> dict[str, Decision]:
+    """Every coefficient that was searched and that the data set, as something to ask the law for."""
+    free = [name for name in result.coefficients if name not in result.fixed and name not in result.stuck]
+    return {name: _Coefficient(name) for name in free}
+
+
+class _Coefficient:
+    """The decision that is one coefficient; equal for equal names, so that it is compiled once."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, law: Any) -> Any:
+        return getattr(law, self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Coefficient) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def profile_table(result: FitResult, runs: Runs, answers: Mapping[str, Decision] | None = None) -> pd.DataFrame:
+    """Profiles of several answers, of every coefficient if none is named; one that no run moves is left out."""
+    parts = []
+    for name, decision in (answers or coefficients(result)).items():
+        try:
+            found = curve(result, runs, decision)
+        except ValueError:
+            continue
+        parts.append(pd.DataFrame({"answer": name, "value": found.values, "rise": found.rises, "limit": found.limit}))
+    return pd.concat(parts) if parts else pd.DataFrame({"answer": [], "value": [], "rise": [], "limit": []})
+
+
+def influence_table(result: FitResult, runs: Runs, name: str, decision: Decision, labels: list[str]) -> pd.DataFrame:
+    """What one number would gain without each run, to first order."""
+    (found,) = influence(result, runs, decision)
+    return pd.DataFrame(
+        {
+            "run": labels,
+            "answer": name,
+            "answer_value": found.answer,
+            "if_removed": np.asarray(found.if_removed, np.float64),
+        }
+    )
+
+
+def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
+    """Where the starts of the fit's search ended."""
+    return pd.DataFrame({"objective": ends(result, runs)})

@@ -1,0 +1,177 @@
+"""Abnar et al. (2025), Figures 1, 2, 8 and 9: the loss of one budget over size and sparsity, and its slices.
+
+The paper fits a polynomial to each budget's runs, which are not public; these surfaces are Eq. 6 along 6·N_a·D = C.
+A run table of one's own adds its points. The document does not give N_a(N, S): it is read here as experts around a
+backbone of half the active experts' size (``laws/active_params.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from moejax.laws.active_params import BackboneByActive
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.sparsity_optima import best_params_total, best_sparsity
+from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import INK, ORANGE, ramp
+from moejax.report.figures.subject import Subject, column, evaluate
+from moejax.report.wording import size
+from moejax.reproduce.abnar import BUDGETS
+
+READING = BackboneByActive(ratio=0.5)
+HOW = "N_a is read as experts around a backbone of half the active experts' size, which the document does not give."
+IDLE = replace(SPARSITY, scale="share")
+SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
+SIZES = (5e8, 1e9, 2e9, 4e9)
+LEAST_TOKENS_PER_PARAM = 0.5
+"""Designs with fewer tokens per active parameter are left blank: no one trains them, and the law shoots up."""
+
+
+def surface(subject: Subject) -> Picture:
+    """Figure 1, at 1e20 FLOPs."""
+    fields = _fields(subject, 1e20)
+    figure, rows = draw(fields, columns=2, height=3.1)
+    return Picture(
+        "IsoFLOP surface",
+        f"Loss at C = 1e20 by {subject.name}: along the line of best sizes the loss falls with sparsity, total "
+        f"parameters grow and active ones shrink. {HOW}" + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def surfaces(subject: Subject) -> Picture:
+    """Figure 8: five budgets."""
+    fields = [_fields(subject, budget)[0] for budget in BUDGETS]
+    figure, rows = draw(fields, columns=3, height=2.5)
+    return Picture(
+        "IsoFLOP surfaces by budget",
+        f"Loss over total parameters and sparsity by {subject.name}; the line of best sizes moves up with the budget. "
+        f"{HOW}" + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def slices(subject: Subject) -> Picture:
+    """Figure 2, at 1e20 FLOPs."""
+    return _slices(subject, (1e20,), "IsoFLOP slices")
+
+
+def slices_by_budget(subject: Subject) -> Picture:
+    """Figure 9: a row per budget."""
+    return _slices(subject, (3e19, 1e20, 1e21), "IsoFLOP slices by budget")
+
+
+def loss(subject: Subject, flops: float, total: Any, sparsity: Any) -> np.ndarray:
+    """Loss of designs that spend a budget, NaN where hardly a token is left."""
+    total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
+    active = READING(total, sparsity)
+    tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
+    found = evaluate(
+        subject.law, params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0, params_active=active
+    )
+    return np.where(tokens > LEAST_TOKENS_PER_PARAM * active, found, np.nan)
+
+
+def best_sizes(subject: Subject, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
+    """N* at every sparsity."""
+    return np.array([float(best_params_total(subject.law, flops, s, READING)) for s in sparsities])
+
+
+def best_sparsities(subject: Subject, flops: float, sizes: Sequence[float] | np.ndarray, cap: float) -> np.ndarray:
+    """S* at every size, at most ``cap``."""
+    return np.array([float(best_sparsity(subject.law, flops, total, READING, cap=cap)) for total in sizes])
+
+
+def _fields(subject: Subject, flops: float) -> list[Field]:
+    active_share = np.geomspace(1.0, 0.015, 41)
+    sparsity = 1 - active_share
+    best = best_sizes(subject, flops, sparsity[::4])
+    low, high = best.min() / 6, best.max() * 6
+    total = np.geomspace(low, high, 61)
+    by_total = loss(subject, flops, total[None, :], sparsity[:, None])
+    own = np.geomspace(READING(best, sparsity[::4]).min() / 6, best[0] * 6, 61)
+    per_active = 1 / READING(1.0, sparsity)
+    by_active = loss(subject, flops, own[None, :] * per_active[:, None], sparsity[:, None])
+    fields = []
+    for axis, xs, zs, line in (
+        (TOTAL, total, by_total, best),
+        (ACTIVE, own, by_active, READING(best, sparsity[::4])),
+    ):
+        floor = np.nanmin(zs)
+        marks = [Series(label="best size", x=line, y=active_share[::4], colour=ORANGE)]
+        marks += _points(subject, flops, axis.column)
+        fields.append(
+            Field(
+                x=axis,
+                y=IDLE,
+                z=LOSS,
+                xs=xs,
+                ys=active_share,
+                zs=np.where(zs < floor + 0.5, zs, np.nan),
+                title=f"C = {flops:.0e}".replace("e+", "e"),
+                marks=marks,
+                contours=floor + np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.4]),
+            )
+        )
+    return fields
+
+
+def _points(subject: Subject, flops: float, name: str) -> list[Series]:
+    if not subject.has("flops", "sparsity", name):
+        return []
+    own = subject.table[np.isclose(column(subject.table, "flops"), flops, rtol=0.15)]
+    if not len(own):
+        return []
+    return [Series(label="runs", x=column(own, name), y=1 - column(own, "sparsity"), mark="open", colour=INK)]
+
+
+def _slices(subject: Subject, budgets: Sequence[float], title: str) -> Picture:
+    panels = [panel for budget in budgets for panel in _row(subject, budget)]
+    figure, rows = draw(panels, columns=3, height=2.5)
+    return Picture(
+        title,
+        f"Loss by {subject.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
+        f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. {HOW}"
+        + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def _row(subject: Subject, flops: float) -> list[Panel]:
+    name = f"C = {flops:.0e}".replace("e+", "e")
+    active_share = np.geomspace(1.0, 0.02, 61)
+    by_sparsity, by_total, by_active = [], [], []
+    for total, colour in zip(SIZES, ramp(len(SIZES)), strict=True):
+        found = loss(subject, flops, total, 1 - active_share)
+        by_sparsity += _curve(f"N = {size(total, 3)}", active_share, found, colour)
+    for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
+        best = best_sizes(subject, flops, [sparsity])[0]
+        total = np.geomspace(best / 12, best * 12, 61)
+        found = loss(subject, flops, total, sparsity)
+        keep = found < np.nanmin(found) + 0.3
+        total, found = total[keep], found[keep]
+        label = f"S = {100 * sparsity:g} %"
+        by_total += _curve(label, total, found, colour, dotted=True)
+        by_active += _curve(label, READING(total, sparsity), found, colour, dotted=True)
+    return [
+        Panel(x=IDLE, y=LOSS, series=by_sparsity, title=name),
+        Panel(x=TOTAL, y=LOSS, series=by_total),
+        Panel(x=ACTIVE, y=LOSS, series=by_active),
+    ]
+
+
+def _curve(label: str, xs: np.ndarray, ys: np.ndarray, colour: str, *, dotted: bool = False) -> list[Series]:
+    lowest = int(np.nanargmin(ys))
+    curve = Series(label=label, x=xs, y=ys, colour=colour, mark="dashed" if dotted else "line")
+    if lowest in (0, len(xs) - 1):
+        return [curve]
+    star = Series(label="least loss", x=[xs[lowest]], y=[ys[lowest]], mark="stars", colour=colour, in_legend=False)
+    return [curve, star]

@@ -1,0 +1,96 @@
+"""How far a fit may be trusted, as pictures: profile likelihoods, influence of runs, agreement of starts.
+
+The tables are computed by ``moejax.fit``; here they are only drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.report.figures.panels import Axis, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
+from moejax.report.figures.subject import Subject, column
+
+PROFILES = 12
+"""Answers that get a panel."""
+INFLUENTIAL = 12
+"""Runs that get a bar."""
+
+
+def profiles(subject: Subject) -> Picture:
+    """How far the objective rises as each answer is pushed away from its best value, everything else fitted again."""
+    panels = []
+    for answer in list(dict.fromkeys(subject.table["answer"]))[:PROFILES]:
+        own = subject.table[subject.table["answer"] == answer].sort_values("value")
+        value, rise = column(own, "value"), column(own, "rise")
+        limit = float(own["limit"].iloc[0])
+        wide = value.min() > 0 and value.max() / value.min() > 5
+        lowest = value[np.argmin(rise)]
+        panels.append(
+            Panel(
+                x=Axis("value", str(answer).replace("_", " "), "quantity" if wide and value.max() > 1e3 else "linear"),
+                y=Axis("rise_chi_squared", "rise, units of χ²"),
+                series=[
+                    Series(label="profile, all else refitted", x=value, y=rise, colour=BLUE, mark="joined"),
+                    Series(label="best fit", x=[lowest], y=[0.0], colour=ORANGE, mark="stars"),
+                ],
+                level=limit,
+                ylim=(-0.06 * limit, 2.2 * limit),
+            )
+        )
+    figure, rows = draw(panels, columns=3, height=2.2)
+    return Picture(
+        "Profile likelihoods",
+        "Each answer is held at a value and every coefficient fitted again. Where the curve crosses the grey line the "
+        "90 % interval ends; a curve that never does is an answer that the runs do not set.",
+        figure,
+        rows,
+    )
+
+
+def influence(subject: Subject) -> Picture:
+    """What the answer would be without each of the runs that decide it most."""
+    table = subject.table.copy()
+    table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "answer_value")), 1e-300)
+    table = table.reindex(table["share"].abs().sort_values(ascending=False).index).head(INFLUENTIAL)[::-1]
+    shares, names = 100 * column(table, "share"), [str(name) for name in table["run"]]
+    figure, (axes,) = grid(1, 1, height_inches=0.9 + 0.24 * len(names))
+    axes.barh(names, shares, color=np.where(shares > 0, BLUE, ORANGE), height=0.65)
+    axes.axvline(0.0, color=MUTED, linewidth=0.9)
+    axes.set_xlabel(f"change of {table['answer'].iloc[0]} if the run had not been trained, %")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    return Picture(
+        "Which runs decide the answer",
+        f"The {len(names)} most decisive runs, to first order, by differentiating through the optimum. An answer that "
+        "hangs on one run is that run's.",
+        figure,
+        table[["run", "answer", "answer_value", "if_removed"]][::-1].to_dict("records"),
+    )
+
+
+def starts(subject: Subject) -> Picture:
+    """Where every start of the search ended."""
+    value = np.sort(column(subject.table, "objective"))
+    above = value / value[0] - 1
+    near = above <= 1e-4
+    rank = np.arange(1, len(value) + 1)
+    panel = Panel(
+        x=Axis("rank", "start, best first"),
+        y=Axis("objective_above_lowest_share", "objective over the lowest, minus 1", "log"),
+        series=[
+            Series(label="agrees with the best", x=rank[near], y=np.maximum(above[near], 1e-10), mark="points"),
+            Series(label="ended elsewhere", x=rank[~near], y=above[~near], mark="squares", colour=ORANGE),
+        ],
+        level=1e-4,
+        ylim=(3e-11, max(1.0, 3 * float(above.max()))),
+    )
+    figure, rows = draw([panel], columns=1, height=2.8)
+    return Picture(
+        "Agreement of starts",
+        f"{near.sum()} of {len(value)} starts that were followed to their end reached the lowest objective, to 0.01 % "
+        "(grey line; exact ties are drawn at 1e-10). If few do, the optimum may not be the lowest there is.",
+        figure,
+        rows,
+    )

@@ -1,0 +1,55 @@
+"""Every run of a table over its training FLOPs: the picture of any table, of three runs or of ten thousand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.quantities import format
+from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import INK, classes
+from moejax.report.figures.subject import Subject, column, ordered
+from moejax.run_table import DataFrame
+
+BY = ("sparsity", "expansion", "active_experts", "params_active")
+"""What colours the points: the first of these that varies."""
+CLASSES = 5
+MOST = 2000
+"""Points that are drawn; of a larger table an even sample, and every run of the frontier."""
+
+
+def runs(subject: Subject) -> Picture:
+    """Loss against training FLOPs, with the frontier: the least loss that any run reached with as little compute."""
+    table = subject.table[["loss", "flops", *[name for name in BY if name in subject.table]]]
+    table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
+    best = table["loss"].cummin()
+    frontier = table[table["loss"] <= best]
+    shown = table if len(table) <= MOST else table.iloc[np.unique(np.linspace(0, len(table) - 1, MOST).astype(int))]
+    series = _classes(shown)
+    series.append(
+        Series(label="frontier", x=column(frontier, "flops"), y=column(frontier, "loss"), colour=INK, width=1.1)
+    )
+    figure, rows = draw([Panel(x=FLOPS, y=LOSS, series=series)], columns=1, height=3.4)
+    sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
+    return Picture(
+        "Loss against compute",
+        "Every run; the line joins the runs that none with as little compute beats." + sampled + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def _classes(table: DataFrame) -> list[Series]:
+    """Points in up to five classes of the first variable that varies."""
+    name = next((name for name in BY if name in table and table[name].nunique() > 1), None)
+    if name is None:
+        return [Series(label="runs", x=column(table, "flops"), y=column(table, "loss"), mark="points")]
+    values = ordered(table[name].dropna())
+    parts = np.array_split(values, min(CLASSES, len(values)))
+    found = []
+    for own, colour in zip(parts, classes(len(parts)), strict=True):
+        rows = table[(table[name] >= own[0]) & (table[name] <= own[-1])]
+        ends = dict.fromkeys(format(value, 3) for value in (own[0], own[-1]))
+        label = f"{name.replace('_', ' ')} {' to '.join(ends)}"
+        found.append(Series(label=label, x=column(rows, "flops"), y=column(rows, "loss"), mark="points", colour=colour))
+    return found

@@ -1,0 +1,323 @@
+"""Panels as data: what is drawn is what the table holds, since both are made from the same series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, grid
+from moejax.report.wording import size
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A variable of a panel."""
+
+    column: str
+    """Its column in the table, with the unit where it has one."""
+    words: str
+    """What is written along the axis, with the unit."""
+    scale: str = "linear"
+    """``linear``; or logarithmic: ``log``, ``quantity`` with ticks as people write them (2B), ``percent``, and
+    ``share`` for 1-S written as S."""
+
+
+LOSS = Axis("loss_nats_per_token", "loss, nats/token")
+TOTAL = Axis("params_total", "total parameters", "quantity")
+ACTIVE = Axis("params_active", "active parameters", "quantity")
+TOKENS = Axis("tokens", "training tokens", "quantity")
+FLOPS = Axis("flops", "training FLOPs", "log")
+SPARSITY = Axis("sparsity", "sparsity, idle share of experts")
+
+MARKS: dict[str, dict[str, Any]] = {
+    "line": {"linestyle": "-"},
+    "dashed": {"linestyle": (0, (4, 2))},
+    "dotted": {"linestyle": (0, (1, 1.6))},
+    "points": {"linestyle": "", "marker": "o", "markeredgecolor": PAPER, "markeredgewidth": 0.5},
+    "squares": {"linestyle": "", "marker": "s", "markersize": 4.5, "markeredgecolor": PAPER, "markeredgewidth": 0.5},
+    "open": {"linestyle": "", "marker": "o", "markerfacecolor": "none"},
+    "stars": {"linestyle": "", "marker": "*", "markersize": 10, "markeredgecolor": PAPER, "markeredgewidth": 0.6},
+    "joined": {"linestyle": "-", "marker": "o", "markersize": 4},
+}
+"""How the points of a series are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Points of a panel that are drawn alike."""
+
+    label: str
+    """Its name in the legend and in the table."""
+    x: Any
+    y: Any
+    mark: str = "line"
+    colour: str = BLUE
+    tokens: Any = None
+    """Tokens of every point, whose areas are proportional to them."""
+    in_legend: bool = True
+    width: float = 1.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One set of axes."""
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    title: str = ""
+    level: float | None = None
+    """A horizontal line that a reader compares with."""
+    diagonal: bool = False
+    """Whether equal values of both axes are a line, and both axes the same."""
+    ylim: tuple[float, float] | None = None
+    note: str = ""
+    """A few words in the upper right corner."""
+    corner: str = ""
+    """A few words in the lower right corner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Values over two axes, as colours with contours."""
+
+    x: Axis
+    y: Axis
+    z: Axis
+    xs: Any
+    ys: Any
+    zs: Any
+    """Rows go with ``ys``, columns with ``xs``; NaN is left blank."""
+    title: str = ""
+    marks: Sequence[Series] = ()
+    middle: float | None = None
+    """Where two colours meet; None for a scale with two ends."""
+    high_is_good: bool = False
+    contours: Any = 8
+    """How many, or their levels."""
+
+
+MOST_TICKS = {1: 9, 2: 6, 3: 4}
+"""On a horizontal axis, by the panels beside each other."""
+
+LARGEST_AREA = 60.0
+"""Of a point, in square points."""
+
+
+def draw(
+    panels: Sequence[Panel | Field], *, columns: int = 3, height: float = 2.6, sharey: bool = False
+) -> tuple[Figure, list[dict[str, Any]]]:
+    """The figure of some panels, with one legend below them, and the rows of its table."""
+    figure, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
+    known: dict[str, Line2D] = {}
+    most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
+    rows: list[dict[str, Any]] = []
+    for number, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+        axes.set_title(panel.title)
+        most_ticks = MOST_TICKS[min(columns, len(panels))] - (panel.x.scale == "quantity")
+        scale_axis(axes, "x", panel.x, _values(panel, "x"), most_ticks)
+        scale_axis(axes, "y", panel.y, _values(panel, "y"), 6)
+        axes.set_xlabel(panel.x.words)
+        if not (sharey and number % columns):
+            axes.set_ylabel(panel.y.words)
+        rows += _field(figure, axes, panel, known) if isinstance(panel, Field) else _panel(axes, panel, known, most)
+    if len(known) > 1:
+        # What stands out on every curve is named after the curves.
+        names = sorted(known, key=lambda name: known[name].get_marker() == "*")
+        figure.legend(
+            handles=[known[name] for name in names],
+            loc="outside lower center",
+            ncols=columns_of(names),
+            handlelength=1.8,
+            columnspacing=1.4,
+        )
+    return figure, rows
+
+
+CHARACTERS = 105
+"""About as many as fit side by side in a legend as wide as the figure."""
+
+
+def columns_of(names: Sequence[str]) -> int:
+    """Columns of a legend, as many as fit."""
+    fits = int(CHARACTERS // (max(map(len, names)) + 7))
+    columns = max(1, min(len(names), fits))
+    lines = -(-len(names) // columns)
+    return -(-len(names) // lines)
+
+
+def _all(panel: Panel | Field) -> Sequence[Series]:
+    return panel.series if isinstance(panel, Panel) else panel.marks
+
+
+def _panel(axes: Axes, panel: Panel, known: dict[str, Line2D], most: float) -> list[dict[str, Any]]:
+    if panel.level is not None:
+        axes.axhline(panel.level, color=MUTED, linewidth=0.9)
+    for series in panel.series:
+        _series(axes, series, most)
+        _name(series, known)
+    if panel.diagonal:
+        _same_axes(axes, panel)
+    if panel.ylim:
+        axes.set_ylim(panel.ylim)
+    for words, height, side in ((panel.note, 0.97, "top"), (panel.corner, 0.03, "bottom")):
+        if words:
+            axes.text(0.98, height, words, transform=axes.transAxes, ha="right", va=side, fontsize=7.5, color=MUTED)
+    return [row for series in panel.series for row in _rows(panel, series)]
+
+
+def _series(axes: Axes, series: Series, most: float, *, clip_off: bool = False) -> None:
+    style = dict(MARKS[series.mark])
+    if series.tokens is None:
+        axes.plot(series.x, series.y, color=series.colour, linewidth=series.width, clip_on=not clip_off, **style)
+        return
+    area = LARGEST_AREA * np.asarray(series.tokens, float) / most * (2.0 if series.mark == "stars" else 1.0)
+    hollow = series.mark == "open"
+    axes.scatter(
+        series.x,
+        series.y,
+        s=np.maximum(area, 4.0),
+        marker=style["marker"],
+        facecolors="none" if hollow else series.colour,
+        edgecolors=series.colour if hollow else PAPER,
+        linewidths=0.9 if hollow else 0.3,
+        zorder=4 if series.mark == "stars" else 3,
+    )
+
+
+def _name(series: Series, known: dict[str, Line2D]) -> None:
+    if series.in_legend and series.label and series.label not in known:
+        known[series.label] = Line2D([], [], color=series.colour, label=series.label, **MARKS[series.mark])
+
+
+def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
+    head = {"panel": panel.title, "series": series.label} if panel.title else {"series": series.label}
+    tokens = np.full(np.size(series.x), np.nan) if series.tokens is None else np.asarray(series.tokens, float)
+    sized = series.tokens is not None and "tokens" not in (panel.x.column, panel.y.column)
+    return [
+        {**head, panel.x.column: float(x), panel.y.column: float(y), **({"tokens": float(d)} if sized else {})}
+        for x, y, d in zip(np.ravel(series.x), np.ravel(series.y), np.ravel(tokens), strict=True)
+    ]
+
+
+def _field(figure: Figure, axes: Axes, field: Field, known: dict[str, Line2D]) -> list[dict[str, Any]]:
+    xs, ys, zs = (np.asarray(v, float) for v in (field.xs, field.ys, field.zs))
+    norm: Any = None
+    if field.middle is not None:
+        far = max(float(np.nanmax(np.abs(zs - field.middle))), 1e-12)
+        norm = TwoSlopeNorm(field.middle, field.middle - far, field.middle + far)
+    colours = "PuOr" if field.middle is not None else SEQUENTIAL if field.high_is_good else SEQUENTIAL.reversed()
+    mesh = axes.pcolormesh(xs, ys, zs, cmap=colours, norm=norm, shading="nearest", rasterized=True)
+    if np.isfinite(zs).sum() > 8 and min(zs.shape) > 2 and np.nanmin(zs) < np.nanmax(zs):
+        lines = axes.contour(xs, ys, zs, levels=field.contours, colors=INK, linewidths=0.5, alpha=0.55)
+        axes.clabel(lines, fontsize=6, fmt=lambda value: f"{value:.4g}")
+    for series in field.marks:
+        _series(axes, series, 1.0, clip_off=not MARKS[series.mark].get("linestyle"))
+        _name(series, known)
+    axes.set_xlim(_ends(xs, field.x))
+    axes.set_ylim(_ends(ys, field.y))
+    axes.grid(False)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=22)
+    bar.set_label(field.z.words)
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)  # type: ignore[union-attr]
+    head = {"panel": field.title} if field.title else {}
+    cells = [
+        {**head, field.x.column: float(x), field.y.column: float(y), field.z.column: float(zs[i, j])}
+        for i, y in enumerate(ys)
+        for j, x in enumerate(xs)
+        if np.isfinite(zs[i, j])
+    ]
+    return cells + [row for series in field.marks for row in _rows(field, series)]
+
+
+def _ends(values: np.ndarray, axis: Axis) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    return (high, low) if axis.scale == "share" else (low, high)
+
+
+def _values(panel: Panel | Field, which: str) -> np.ndarray:
+    if isinstance(panel, Field):
+        return np.ravel(np.asarray(panel.xs if which == "x" else panel.ys, float))
+    parts = [np.ravel(np.asarray(getattr(series, which), float)) for series in panel.series]
+    if which == "y" and panel.ylim:
+        parts = [np.asarray(panel.ylim)]
+    found = np.concatenate(parts) if parts else np.array([1.0])
+    found = found[np.isfinite(found)]
+    return found if len(found) else np.array([1.0])
+
+
+def scale_axis(axes: Axes, which: str, axis: Axis, values: np.ndarray, most: int) -> None:
+    """Scale and ticks of one axis; a logarithmic one has about ``most`` ticks, at numbers that people write."""
+    own = axes.xaxis if which == "x" else axes.yaxis
+    if axis.scale == "linear":
+        own.set_major_locator(MaxNLocator(min(most, 5) if which == "x" else 6))
+        return
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    if axis.scale == "share":
+        ticks = [tick for tick in IDLE_TICKS if values.min() <= tick * 1.001 and tick <= values.max() * 1.001]
+        (axes.invert_xaxis if which == "x" else axes.invert_yaxis)()
+    else:
+        ticks = log_ticks(float(values.min()), float(values.max()), most)
+    own.set_major_locator(FixedLocator(ticks))
+    own.set_minor_locator(NullLocator())
+    own.set_major_formatter(FuncFormatter(lambda value, _: WRITTEN[axis.scale](value)))
+
+
+IDLE_TICKS = (1.0, 0.5, 0.2, 0.05, 0.02)
+"""Shares of experts that serve a token where sparsity has its ticks: 0, 50, 80, 95 and 98 %."""
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most ``most`` numbers between two, at decades and round parts of them; a few more where none are round."""
+    margin = (high / low) ** 0.05
+    low, high = low / margin, high * margin
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    tried = []
+    for subs in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
+        ticks = [float(f"{sub}e{power}") for power in decades for sub in subs]
+        tried.append([tick for tick in ticks if low <= tick <= high])
+    best = max((ticks for ticks in tried if len(ticks) <= most), key=len, default=[])
+    if len(tried[2]) > most:
+        return tried[2][:: -(-len(tried[2]) // most)]
+    if len(best) > (1 if high > 8 * low else 2):
+        return best
+    found = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(tick) for tick in found if low <= tick <= high and tick > 0] or best
+
+
+def _number(value: float) -> str:
+    if 1e-2 <= value < 1e4:
+        return f"{value:.4g}"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+WRITTEN: dict[str, Callable[[float], str]] = {
+    "log": _number,
+    "quantity": lambda value: size(value, 3),
+    "percent": lambda value: f"{100 * value:.3g} %",
+    "share": lambda value: f"{100 * (1 - value):.3g} %",
+}
+"""How ticks of a logarithmic scale are written."""
+
+
+def _same_axes(axes: Axes, panel: Panel) -> None:
+    values = np.concatenate([np.ravel(v) for s in panel.series for v in (s.x, s.y)] or [np.array([0.0, 1.0])])
+    values = values[np.isfinite(values)]
+    if axes.get_xscale() == "log":
+        low, high = values.min() / 1.1, values.max() * 1.1
+    else:
+        margin = 0.06 * np.ptp(values) or 0.1
+        low, high = values.min() - margin, values.max() + margin
+    axes.axline((low, low), (high, high), color=MUTED, linewidth=0.9, zorder=1)
+    axes.set(xlim=(low, high), ylim=(low, high))
+    axes.set_aspect("equal", adjustable="box")

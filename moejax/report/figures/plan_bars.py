@@ -1,0 +1,57 @@
+"""What a plan for a machine costs: bars of memory per chip, or of seconds per step, by part."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.patches import Patch
+
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import INK, MUTED, PAPER, RED, SERIES, grid
+from moejax.report.figures.subject import Subject
+
+UNITS = {
+    "bytes": (1e9, "memory per chip, GB"),
+    "seconds": (1e-3, "time per step, ms"),
+    "flops": (1e12, "TFLOPs per chip"),
+}
+
+
+def bars(subject: Subject) -> Picture:
+    """A panel per quantity, a bar per plan, stacked by part; a limit is a line."""
+    table = subject.table
+    quantities = list(dict.fromkeys(table["quantity"]))
+    plans = list(dict.fromkeys(table["plan"]))
+    parts = list(dict.fromkeys(table["part"]))
+    colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
+    figure, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * len(plans), sharey=True)
+    for quantity, axes in zip(quantities, panels, strict=True):
+        own = table[table["quantity"] == quantity]
+        unit, words = UNITS.get(str(quantity), (1.0, str(quantity)))
+        left = np.zeros(len(plans))
+        for part in parts:
+            width = np.array(
+                [own[(own["plan"] == plan) & (own["part"] == part)]["value"].sum() / unit for plan in plans]
+            )
+            if width.any():
+                axes.barh(plans, width, left=left, color=colours[part], edgecolor=PAPER, linewidth=0.6, height=0.6)
+                left += width
+        for total, plan in zip(left, range(len(plans)), strict=True):
+            axes.annotate(
+                f"{total:.3g}", (total, plan), (3, 0), textcoords="offset points", va="center", fontsize=7.5, color=INK
+            )
+        limit = own["limit"].dropna().unique() if "limit" in own else []
+        for value in limit:
+            axes.axvline(value / unit, color=RED, linewidth=1.2, linestyle="--")
+        axes.set_xlim(0, 1.16 * max([left.max(), *(value / unit for value in limit)]))
+        axes.set_xlabel(words)
+        axes.grid(axis="y", visible=False)
+        axes.tick_params(axis="y", length=0)
+    panels[0].invert_yaxis()
+    handles = [Patch(color=colours[part], label=str(part)) for part in parts]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(parts), 5), handlelength=1.0)
+    return Picture(
+        "Plans, part by part",
+        "What each plan needs on one chip; the dashed line is what the chip has." + subject.whose,
+        figure,
+        table.to_dict("records"),
+    )

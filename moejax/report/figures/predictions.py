@@ -1,0 +1,58 @@
+"""Predicted against measured from a table of predictions, as ``moejax compare --out`` writes it.
+
+Zhao et al. (2025), Figure 5; Abnar et al. (2025), Figure 6.
+"""
+
+from __future__ import annotations
+
+from moejax.report.figures.panels import Axis, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, ORANGE
+from moejax.report.figures.subject import Subject, column
+
+MEASURED = Axis("measured_nats_per_token", "measured loss, nats/token")
+PREDICTED = Axis("predicted_nats_per_token", "predicted loss, nats/token")
+ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
+
+
+def by_law(subject: Subject) -> Picture:
+    """Zhao's Figure 5: a panel per law, runs kept from the fit as stars, areas proportional to the tokens."""
+    laws = list(dict.fromkeys(subject.table["law"]))
+    panels = [_panel(subject.table[subject.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
+    figure, rows = draw(panels, columns=3, height=2.8)
+    return Picture(
+        "Predicted against measured, by law",
+        "A point on the line is predicted exactly; stars were kept from the fit that predicts them. Areas ∝ tokens."
+        + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def fitted_and_held_out(subject: Subject) -> Picture:
+    """Abnar's Figure 6: the fitted runs and the held-out ones beside each other, for the first law of the table."""
+    law = subject.table["law"].iloc[0]
+    own = subject.table[subject.table["law"] == law]
+    panels = [_panel(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
+    figure, rows = draw(panels, columns=2, height=3.3)
+    return Picture(
+        "Fitted and held out",
+        "Left: runs that set the coefficients. Right: runs that did not, predicted by a fit without them. The line is "
+        "equality." + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def _panel(table, title: str, roles: tuple[str, ...]) -> Panel:
+    series, errors = [], []
+    for role, colour, mark in ROLES:
+        own = table[table["role"] == role]
+        if role not in roles or not len(own):
+            continue
+        measured, predicted = column(own, MEASURED.column), column(own, PREDICTED.column)
+        tokens = column(own, "tokens") if "tokens" in own else None
+        series.append(Series(label=role, x=measured, y=predicted, mark=mark, colour=colour, tokens=tokens))
+        errors.append(f"{role} {abs(predicted - measured).mean():.4f}")
+    note = "\n".join(["MAE, nats", *errors])
+    return Panel(x=MEASURED, y=PREDICTED, series=series, title=title, diagonal=True, corner=note)

@@ -1,0 +1,110 @@
+"""What happened while training: expert loads over layers and time, and where a training was stopped and went on."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.lines import Line2D
+
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, FAINT, GREEN, MUTED, ORANGE, RED, WIDTH_INCHES, grid
+from moejax.report.figures.subject import Subject, ordered
+from moejax.report.wording import size
+
+LAYERS = 6
+"""Layers that get a panel, spread over the model's depth."""
+OUTCOMES = {"done": GREEN, "running": BLUE, "preempted": ORANGE, "killed": RED, "failed": RED}
+"""Colours of how an attempt ended."""
+
+
+def loads(subject: Subject) -> Picture:
+    """Load of every expert over the tokens seen, a panel per layer."""
+    table = subject.table
+    layers = ordered(table["layer"])
+    shown = [
+        layers[i] for i in np.unique(np.linspace(0, len(layers) - 1, min(LAYERS, len(layers))).round().astype(int))
+    ]
+    norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(table["load"].quantile(0.995))))
+    figure, panels = grid(len(shown), 3, height_inches=2.0, sharex=True, sharey=True)
+    for number, (layer, axes) in enumerate(zip(shown, panels, strict=True)):
+        cells = table[table["layer"] == layer].pivot_table(index="expert", columns="tokens", values="load").sort_index()
+        axes.pcolormesh(
+            cells.columns.to_numpy(float),
+            np.arange(1, len(cells) + 1),
+            cells.to_numpy(float),
+            cmap="PuOr_r",
+            norm=norm,
+            shading="nearest",
+            rasterized=True,
+        )
+        axes.set_title(f"layer {layer:g}")
+        axes.grid(False)
+        axes.xaxis.set_major_formatter(lambda value, _: size(value, 3) if value else "0")
+        axes.tick_params(labelbottom=number >= len(shown) - min(3, len(shown)))
+    figure.supxlabel("training tokens", fontsize=8.5)
+    figure.supylabel("expert", fontsize=8.5)
+    bar = figure.colorbar(ScalarMappable(norm, "PuOr_r"), ax=panels, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25)
+    bar.set_label("load, 1 = balanced")
+    bar.outline.set_visible(False)  # type: ignore[union-attr]
+    return Picture(
+        "Expert loads over time",
+        "Share of assignments of every expert over the balanced one, as training goes on: purple experts are starved, "
+        "brown ones crowded. A stripe that stays is an expert that routing has given up." + subject.whose,
+        figure,
+        table[["layer", "expert", "tokens", "load"]].to_dict("records"),
+    )
+
+
+def restarts(subject: Subject) -> Picture:
+    """Attempts of every training over wall time, with how each ended and what it lost."""
+    table = subject.table
+    names = list(dict.fromkeys(table["model"]))
+    origin = float(table["start_seconds"].min())
+    figure, (axes,) = grid(1, 1, height_inches=1.1 + 0.32 * len(names))
+    for row, name in enumerate(names):
+        own = table[table["model"] == name].sort_values("start_seconds")
+        axes.axhline(row, color=FAINT, linewidth=0.8, zorder=0)
+        for attempt in own.to_dict("records"):
+            begin, end = ((attempt[key] - origin) / 60 for key in ("start_seconds", "end_seconds"))
+            colour = OUTCOMES.get(str(attempt["outcome"]), MUTED)
+            axes.barh(row, end - begin, left=begin, height=0.5, color=BLUE, alpha=0.35)
+            marker = "|" if attempt["outcome"] in ("done", "running") else "X"
+            axes.plot(end, row, marker, color=colour, markersize=7 if marker == "X" else 12, markeredgewidth=2)
+            lost = attempt.get("lost_steps", np.nan)
+            if lost == lost and lost:
+                axes.annotate(
+                    f"−{lost:.0f}",
+                    (end, row),
+                    (0, 9),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7,
+                    color=colour,
+                )
+    axes.set_yticks(range(len(names)), [str(name) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.7)
+    axes.set_xlabel("wall time, minutes")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    seen = [o for o in OUTCOMES if (table["outcome"] == o).any()]
+    keys = [
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker="|" if o in ("done", "running") else "X",
+            color=OUTCOMES[o],
+            label=o,
+            markeredgewidth=2,
+        )
+        for o in seen
+    ]
+    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
+    return Picture(
+        "Kills and resumes",
+        "Every attempt of every training over wall time; a cross is a kill, the number the steps since the last "
+        "checkpoint that were trained again." + subject.whose,
+        figure,
+        table.to_dict("records"),
+    )

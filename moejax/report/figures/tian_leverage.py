@@ -1,0 +1,171 @@
+"""Tian et al. (2025), Figures 1b, 4, 5 and 17: efficiency leverage, how much compute a mixture saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from moejax.laws.leverage import optimal_granularity
+from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, ramp
+from moejax.report.figures.subject import Subject, column, evaluate
+from moejax.reproduce.record import short
+
+RATIO = Axis("activation_ratio", "activation ratio A", "percent")
+GRANULARITY = Axis("granularity", "granularity G", "log")
+LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
+BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
+LARGEST_FITTED = 3e20
+
+
+def leverage(law: Any, ratio: Any, granularity: Any, flops: Any) -> np.ndarray:
+    """EL of mixtures with A and G given as numbers."""
+    return evaluate(
+        law,
+        "efficiency_leverage",
+        num_experts=1.0,
+        top_k=ratio,
+        num_shared_experts=0.0,
+        model_dim=granularity,
+        expert_hidden=2.0,
+        flops=flops,
+    )
+
+
+def landscape(subject: Subject) -> Picture:
+    """Figure 1b: EL over A and G at 1e22 FLOPs."""
+    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
+    found = leverage(subject.law, ratio[:, None], granularity[None, :], 1e22)
+    best = float(np.asarray(optimal_granularity(subject.law, 0.031, 1e22).value["granularity"]))
+    marks = [
+        Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK),
+        Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE),
+    ]
+    field = Field(
+        x=GRANULARITY,
+        y=RATIO,
+        z=Axis("efficiency_leverage", "efficiency leverage"),
+        xs=granularity,
+        ys=ratio,
+        zs=found,
+        marks=marks,
+        high_is_good=True,
+        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    )
+    figure, rows = draw([field], columns=1, height=3.8)
+    return Picture(
+        "Efficiency leverage at 1e22 FLOPs",
+        f"How many times a mixture's compute the dense model of equal loss needs, by {subject.name}. The budget is "
+        "33 times the largest that was fitted.",
+        figure,
+        rows,
+    )
+
+
+def one_by_one(subject: Subject) -> Picture:
+    """Figure 4: EL against A at G = 2, against G at A = 3.1 %, against C."""
+    ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
+    by_ratio, by_granularity, by_flops = [], [], []
+    for budget, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True):
+        mark = "line" if budget <= LARGEST_FITTED else "dashed"
+        label = f"C = {short(budget)}"
+        by_ratio.append(
+            Series(label=label, x=ratio, y=leverage(subject.law, ratio, 2.0, budget), mark=mark, colour=colour)
+        )
+        found = leverage(subject.law, 0.031, granularity, budget)
+        by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
+    chosen = (3 / 5, 3 / 9, 3 / 17, 3 / 33, 3 / 65, 3 / 129, 3 / 257)
+    for a, colour in zip(chosen, ramp(len(chosen)), strict=True):
+        found = leverage(subject.law, a, 2.0, flops)
+        by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
+    panels = [
+        Panel(x=RATIO, y=LEVERAGE, series=by_ratio, title="G = 2"),
+        Panel(x=GRANULARITY, y=LEVERAGE, series=by_granularity, title="A = 3.1 %"),
+        Panel(x=FLOPS, y=LEVERAGE, series=by_flops, title="G = 2"),
+    ]
+    figure, rows = draw(panels, columns=3, height=2.7)
+    return Picture(
+        "Efficiency leverage against A, G and C",
+        f"By {subject.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
+        "Dashed budgets lie beyond the fitted 3e20.",
+        figure,
+        rows,
+    )
+
+
+MEASURED = Axis("measured_efficiency_leverage", "measured EL")
+PREDICTED = Axis("predicted_efficiency_leverage", "predicted EL")
+ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
+
+
+def validation(subject: Subject) -> Picture:
+    """Figure 5: predicted against measured EL, the larger ones kept from the fit."""
+    panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(subject, residual=False), diagonal=True)
+    figure, rows = draw([panel], columns=1, height=3.8)
+    return Picture(
+        "Leverage, predicted against measured",
+        "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest."
+        + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def residuals(subject: Subject) -> Picture:
+    """Figure 17: residuals of the joint law, over the prediction and as a histogram."""
+    table = subject.table
+    gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
+    counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
+    stairs = Series(
+        label="residuals",
+        x=np.repeat(edges, 2)[1:-1],
+        y=np.repeat(counts, 2),
+        colour=BLUE,
+        in_legend=False,
+    )
+    normal = np.linspace(edges[0], edges[-1], 61)
+    spread = max(float(gap.std()), 1e-12)
+    bell = len(gap) * (edges[1] - edges[0]) * np.exp(-((normal - gap.mean()) ** 2) / (2 * spread**2))
+    panels = [
+        Panel(
+            x=PREDICTED,
+            y=Axis("residual", "predicted minus measured EL"),
+            series=_by_role(subject, residual=True),
+            level=0.0,
+        ),
+        Panel(
+            x=Axis("residual", "predicted minus measured EL"),
+            y=Axis("count", "points"),
+            series=[
+                stairs,
+                Series(
+                    label="normal of the same mean and spread",
+                    x=normal,
+                    y=bell / (spread * np.sqrt(2 * np.pi)),
+                    mark="dashed",
+                    colour=MUTED,
+                ),
+            ],
+            note=f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}",
+        ),
+    ]
+    figure, rows = draw(panels, columns=2, height=2.9)
+    return Picture(
+        "Residuals of the leverage law",
+        "Residuals should be centred on 0 whatever is predicted, and look like a bell." + subject.whose,
+        figure,
+        rows,
+    )
+
+
+def _by_role(subject: Subject, *, residual: bool) -> list[Series]:
+    table, series = subject.table, []
+    for role, colour, mark in ROLES:
+        own = table[table["role"] == role]
+        if len(own):
+            predicted, measured = column(own, PREDICTED.column), column(own, MEASURED.column)
+            x, y = (predicted, predicted - measured) if residual else (measured, predicted)
+            series.append(Series(label=role, x=x, y=y, mark=mark, colour=colour))
+    return series

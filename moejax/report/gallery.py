@@ -1,0 +1,111 @@
+"""The gallery: every named figure on one page of the documentation, drawn from published laws and data in the repo.
+
+A figure that needs a table is drawn from ``gallery/NAME.csv`` beside the page where there is one, from made-up data
+where there is none, and says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib import rc_context
+from PIL import Image
+
+from moejax import run_table
+from moejax.folder import whole
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import PAPER, RC
+from moejax.report.figures.subject import Subject
+from moejax.report.plots import PLOTS, draw, example_of, subject_of
+
+FOLDER, PAGE = "gallery", "gallery.md"
+QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
+"""Dots per inch and colours of the palette; the first at which an image is small enough."""
+LARGEST_BYTES = 60_000
+
+SECTIONS = {
+    "zhao": "Zhao et al. (2025): five factors",
+    "abnar": "Abnar et al. (2025): sparsity",
+    "tian": "Tian et al. (2025): efficiency leverage",
+    "chapter-002": "Chapter 002: effective parameters",
+    "li": "ICLR 2026 explainer: resources",
+    "": "Ours",
+}
+"""Headings by the beginning of the figures' names."""
+
+Update = Callable[[float, str], None]
+
+
+def write_gallery(docs: Path, update: Update = lambda share, text: None) -> Path:
+    """Draw every figure into ``docs/gallery`` and write ``docs/gallery.md``; returns the page's path."""
+    folder = docs / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: dict[str, list[str]] = {heading: [] for heading in SECTIONS.values()}
+    for number, name in enumerate(PLOTS):
+        update(number / len(PLOTS), f"drawing {name}")
+        subject, data = _subject(name, folder)
+        picture = draw(name, subject)
+        with whole(folder / f"{name}.png") as partial:
+            partial.write_bytes(small_png(picture))
+        entries[heading_of(name)].append(_entry(name, picture, data))
+    text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
+    with whole(docs / PAGE) as partial:
+        partial.write_text("\n".join(text), encoding="utf-8")
+    update(1.0, "drawn")
+    return docs / PAGE
+
+
+def heading_of(name: str) -> str:
+    """The section a figure belongs to."""
+    return next(heading for start, heading in SECTIONS.items() if name.startswith(start))
+
+
+def small_png(picture: Picture) -> bytes:
+    """The picture as a PNG of few colours, smaller than ``LARGEST_BYTES``."""
+    found = b""
+    for dots, colours in QUALITIES:
+        with rc_context(RC):
+            drawn = io.BytesIO()
+            picture.figure.savefig(drawn, format="png", dpi=dots, facecolor=PAPER, metadata={"Software": None})
+        image = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        out = io.BytesIO()
+        image.save(out, format="png", optimize=True)
+        found = out.getvalue()
+        if len(found) < LARGEST_BYTES:
+            break
+    return found
+
+
+def _subject(name: str, folder: Path) -> tuple[Subject, str]:
+    """What is drawn, and a sentence on the data behind it."""
+    data = folder / f"{name}.csv"
+    if data.exists():
+        subject = subject_of(name, table=run_table.read_as_it_is(data))
+        return dataclasses.replace(subject, made_up=False), f" Data: [{FOLDER}/{data.name}]({FOLDER}/{data.name})."
+    subject = example_of(name)
+    return subject, " Data made up, to show the form." if subject.made_up else ""
+
+
+def _entry(name: str, picture: Picture, data: str) -> str:
+    plot = PLOTS[name]
+    data = "" if "made up" in picture.caption else data
+    table = f" --runs {'RUNS' if 'loss' in plot.columns else 'TABLE'}" if plot.needs_table else ""
+    return (
+        f"### {name}\n\n![{picture.title}]({FOLDER}/{name}.png)\n\n**{picture.title}** ({plot.source}). "
+        f"{picture.caption}{data}\n\n`moejax plot {name}{table}`\n"
+    )
+
+
+_INTRODUCTION = """\
+# Gallery
+
+Every figure that `moejax plot NAME` draws, written by `make gallery`. Curves are the laws with their published
+coefficients; `--fit fit.json` draws them with yours, `--runs runs.csv` adds or replaces the points. Each figure comes
+with its data as CSV; `--format png,svg,pdf` chooses the files, `--list` names the figures and the columns they read.
+
+No document published its runs' losses. Where a figure is of runs, it is drawn from the 27 runs of the quickstart (the
+tables in `gallery/`), or from data made up to show its form, and says which.
+"""

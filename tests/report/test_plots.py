@@ -1,0 +1,220 @@
+"""Named figures: every one is in the table, draws from published laws or an example, and comes with its data."""
+
+import csv
+import importlib
+import inspect
+import io
+import pkgutil
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from moejax.__main__ import DONE, USERS, main
+from moejax.fit.derived_columns import with_derived
+from moejax.fit.fit_law import fit_law
+from moejax.fit.objective import Squared
+from moejax.fit.profile import curve, profile
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Given
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+from moejax.laws.door import published
+from moejax.report import evidence, figures, gallery, made_up
+from moejax.report.figures.panels import log_ticks
+from moejax.report.figures.subject import Subject, evaluate, structured
+from moejax.report.plots import PLOTS, chosen, draw, example_of, subject_of
+
+PAPERS = {
+    "zhao": ("1", "2", "3", "4", "5", "11", "14", "15", "16"),
+    "abnar": ("1", "2", "3", "4", "6", "7", "8", "9", "11", "12"),
+    "tian": ("1b", "2", "3", "4", "5", "7", "8", "9", "10", "11", "12", "13", "16", "17"),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return {name: draw(name, example_of(name)) for name in PLOTS}
+
+
+def test_the_papers_figures_are_in_the_table_under_their_numbers():
+    named = {f"{paper}-{number}" for paper, numbers in PAPERS.items() for number in numbers}
+    assert named | {"chapter-002", "li-ratio", "li-shape"} <= set(PLOTS)
+
+
+def test_every_function_that_draws_a_named_figure_is_in_the_table():
+    drawn = {plot.draw for plot in PLOTS.values()}
+    for module in pkgutil.iter_modules(figures.__path__, f"{figures.__name__}."):
+        for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
+            own = function.__module__ == module.name and not name.startswith("_")
+            if own and list(inspect.get_annotations(function).items()) == [
+                ("subject", "Subject"),
+                ("return", "Picture"),
+            ]:
+                assert function in drawn, f"{module.name}.{name} is missing from PLOTS"
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_every_figure_draws_and_comes_with_its_data(pictures, name):
+    picture = pictures[name]
+    rows = list(csv.DictReader(io.StringIO(picture.csv())))
+    assert len(rows) == len(picture.rows) > 3
+    assert picture.title
+    assert picture.caption.endswith(".")
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_every_axis_says_what_it_is(pictures, name):
+    panels = [axes for axes in pictures[name].figure.axes if axes.get_visible()]
+    whole = [pictures[name].figure.get_supxlabel(), pictures[name].figure.get_supylabel()]
+    for axes in panels:
+        named_rows = bool(axes.get_yticklabels()) and name in ("influence", "restarts", "plan")
+        shared = axes.get_shared_y_axes().joined(axes, panels[0]) and axes is not panels[0]
+        assert axes.get_ylabel() or whole[1] or named_rows or shared
+        assert axes.get_xlabel() or whole[0] or axes.get_label() == "<colorbar>"
+
+
+def test_a_figure_with_made_up_points_says_so_and_no_other(pictures):
+    for name, picture in pictures.items():
+        assert ("made up" in picture.caption) <= PLOTS[name].needs_table
+
+
+def test_a_curve_is_the_law(pictures):
+    row = next(row for row in pictures["zhao-3"].rows if row["series"] == "N = 496M" and row["panel"] == "D = 20B")
+    sizes = {"params_active": 99e6, "params_total": 496e6, "tokens": 20e9}
+    expected = evaluate(published("five_factor").law, **structured(row["active_experts"], 0.2, **sizes))
+    assert row["loss_nats_per_token"] == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_stars_of_a_slice_are_its_least_loss(pictures):
+    rows = pd.DataFrame(pictures["abnar-2"].rows)
+    stars = rows[rows["series"] == "least loss"]["loss_nats_per_token"]
+    curves = rows[rows["series"] != "least loss"].groupby(["series"])["loss_nats_per_token"].min()
+    assert len(stars) > 10
+    assert all(np.isclose(star, curves).any() for star in stars)
+
+
+def test_runs_of_a_table_stand_on_the_curve_they_belong_to():
+    runs = pd.DataFrame(
+        {
+            "params_active": 99e6,
+            "params_total": 496e6,
+            "tokens": 20e9,
+            "top_k": [4.0, 8.0],
+            "num_shared_experts": [1.0, 2.0],
+            "loss": [3.1, 3.2],
+        }
+    )
+    rows = draw("zhao-3", subject_of("zhao-3", table=runs)).rows
+    own = [row for row in rows if row["series"] == "runs of the table"]
+    assert [(row["active_experts"], row["loss_nats_per_token"]) for row in own] == [(5.0, 3.1), (10.0, 3.2)]
+
+
+def test_a_fit_of_the_same_law_replaces_the_published_constants_and_another_law_is_refused():
+    subject = subject_of("abnar-3", law=published("sparsity").law, law_name="mine")
+    assert "mine" in draw("abnar-3", subject).caption
+    with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity and was given Chinchilla"):
+        subject_of("abnar-3", law=HOFFMANN_2022)
+
+
+def test_a_missing_table_or_column_is_named():
+    with pytest.raises(ValueError, match="the table is not there; give one with --runs"):
+        subject_of("tian-16")
+    with pytest.raises(ValueError, match="has no column num_heads"):
+        subject_of("tian-16", table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_a_table_of_few_runs_draws(rows):
+    assert draw("runs", Subject(table=with_derived(made_up.runs(rows)))).rows
+
+
+def test_ten_thousand_runs_are_drawn_as_a_sample_with_the_whole_frontier():
+    picture = draw("runs", Subject(table=made_up.runs(10_000)))
+    assert "2,000 of 10,000 runs are drawn" in picture.caption
+    assert len(picture.rows) < 3_000
+
+
+def test_a_paper_s_name_is_all_of_its_figures_and_an_unknown_one_gets_the_nearest():
+    assert chosen(["zhao", "zhao-1"]) == [name for name in PLOTS if name.startswith("zhao-")]
+    with pytest.raises(ValueError, match=r"no figure 'abnar-5'; did you mean abnar"):
+        chosen(["abnar-5"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 1.4), (0.012, 1.0), (3e17, 1e21), (5e7, 4e9), (90.0, 110.0), (2.0, 64.0)]
+)
+@pytest.mark.parametrize("most", [3, 4, 6, 9])
+def test_a_logarithmic_axis_has_ticks_and_not_too_many(low, high, most):
+    ticks = log_ticks(low, high, most)
+    assert 1 <= len(ticks) <= most + 3
+    assert sorted(set(ticks)) == ticks
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    active, tokens = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10)]).T
+    design = Design(params_active=active, tokens=tokens)
+    loss = evaluate(HOFFMANN_2022, params_active=active, tokens=tokens)
+    runs = runs_from(design, loss * np.exp(np.random.default_rng(0).normal(0, 2e-3, 12)))
+    return fit_law(Chinchilla, runs, penalty=Squared(), starts=Given((HOFFMANN_2022,))), runs
+
+
+def test_a_profile_curve_crosses_its_limit_where_the_interval_ends(fitted):
+    result, runs = fitted
+    ask = evidence.coefficients(result)["params_exponent"]
+    found, interval = curve(result, runs, ask), profile(result, runs, ask)
+    below = np.interp(interval.low, found.values, found.rises)
+    above = np.interp(interval.high, found.values, found.rises)
+    assert found.rises.min() == 0.0
+    assert below == pytest.approx(found.limit, rel=0.1)
+    assert above == pytest.approx(found.limit, rel=0.1)
+
+
+def test_evidence_of_a_fit_draws(fitted):
+    result, runs = fitted
+    answers = evidence.coefficients(result)
+    one = {"irreducible": answers["irreducible"]}
+    tables = {
+        "profile": evidence.profile_table(result, runs, one),
+        "influence": evidence.influence_table(
+            result, runs, "irreducible", one["irreducible"], [f"{i}" for i in range(12)]
+        ),
+    }
+    for name, table in tables.items():
+        assert draw(name, subject_of(name, table=table)).rows
+
+
+def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
+    words = ["plot", "li-shape", "tian-16", "--made-up", "--out", str(tmp_path), "--format", "png,svg,pdf"]
+    assert main(words) == DONE
+    expected = {f"{name}.{end}" for name in ("li-shape", "tian-16") for end in ("png", "svg", "pdf", "csv")}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+    assert "li-shape: Shape ratios." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["zhao-6"], "There is no figure 'zhao-6'; did you mean"),
+        (["zhao-16", "--format", "gif"], "Figures are not written as 'gif'; choose of png, svg, pdf."),
+        ([], "No figure was named"),
+        (["tian-16"], "give one with --runs"),
+        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json holds no fit"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys):
+    assert main(["plot", *words, "--out", str(tmp_path)]) == USERS
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
+    page = (gallery.Path(__file__).parents[2] / "docs" / gallery.PAGE).read_text()
+    images = re.findall(r"!\[.*?\]\((.*?)\)", page)
+    assert images == [
+        f"gallery/{name}.png"
+        for name in sorted(PLOTS, key=lambda n: list(gallery.SECTIONS.values()).index(gallery.heading_of(n)))
+    ]
+    folder = gallery.Path(__file__).parents[2] / "docs"
+    assert all((folder / image).stat().st_size < 60_000 for image in images)

@@ -1,0 +1,158 @@
+"""Reports of tables and fits that no study of ours wrote: any size, any columns, a useful page or a sentence."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from known_study import TRUTH, _fit
+from test_report import Page
+
+from moejax.__main__ import DONE, USERS, main
+from moejax.fit.metrics import metrics
+from moejax.fit.runs import runs_from
+from moejax.laws.design import Design
+from moejax.report import made_up
+from moejax.report.findings import read
+from moejax.report.markdown import markdown
+from moejax.report.report import DATA, PAGE, TEXT, write_report
+from moejax.report.wording import worth
+from moejax.study import run as study_run
+from moejax.study.analysis import Analysed, limits
+from moejax.study.decision import prices
+from moejax.study.run import conclude_table
+
+
+@pytest.fixture
+def unfitted(monkeypatch):
+    """Conclusions without any law."""
+
+    def nothing(table, analysis, update):
+        frame = study_run.run_table.read(table)
+        return Analysed(runs=len(frame), laws=[], decisions=[], limits=limits(frame, [], []))
+
+    monkeypatch.setattr(study_run, "analyse", nothing)
+
+
+def _page(table, folder, **options):
+    concluded = conclude_table(table, "runs.csv", folder, lambda share, text: None, **options)
+    text = write_report(concluded).read_text(encoding="utf-8")
+    assert Page(text).open == []
+    return text
+
+
+def test_a_table_is_fitted_decided_and_reported(tmp_path):
+    table = made_up.runs(60)
+    text = _page(table, tmp_path, laws=("chinchilla",), resamples=12)
+    assert 'id="predicted_vs_actual"' in text
+    assert "A tenth more training FLOPs would change the least loss by" in text
+    data = json.loads((tmp_path / DATA).read_text())
+    assert len(data["runs"]) == 60
+    assert data["decisions"][0]["flops"] == pytest.approx(10 * table["flops"].max())
+    assert "| coefficient | fitted |" in (tmp_path / TEXT).read_text()
+
+
+@pytest.mark.parametrize("count", [500, 10_000])
+def test_pages_of_many_runs_stay_small_and_hold_every_run(tmp_path, unfitted, count):
+    text = _page(made_up.runs(count), tmp_path)
+    assert len(text.encode()) < 8e6
+    assert f"{count:,} runs of {count // 4:,} models" in text
+    assert len(json.loads((tmp_path / DATA).read_text())["runs"]) == count
+
+
+def test_one_run_is_a_page_that_says_why_nothing_was_fitted(tmp_path):
+    text = _page(made_up.runs(1), tmp_path)
+    assert "No law could be fitted to these runs" in text
+    assert "chinchilla was not fitted: 1 run cannot set the 5 free coefficients" in text
+
+
+@pytest.mark.parametrize("columns", [["loss"], ["loss", "tokens"], ["loss", "flops", "params_active"]])
+def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
+    text = _page(made_up.runs(12)[columns], tmp_path)
+    assert "12 runs" in text
+    assert markdown(read(conclude_table(made_up.runs(12)[columns], "x", tmp_path, lambda *_: None))).startswith("# x")
+
+
+def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
+    table = made_up.runs(8)
+    table.loc[2, "loss"] = np.nan
+    assert "1 rows have no loss and are left out." in _page(table, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("loss\n", "has no rows"),
+        ("entropy,tokens\n3,1e9\n", "has no column loss"),
+        ("loss,tokens\n,1e9\n", "loss is empty"),
+    ],
+)
+def test_a_table_that_holds_no_runs_is_a_sentence(tmp_path, capsys, content, sentence):
+    (tmp_path / "runs.csv").write_text(content)
+    assert main(["report", str(tmp_path / "runs.csv")]) == USERS
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_prices_are_what_solving_again_gives():
+    found = prices("effective_params", TRUTH, 1e20, 8.0)
+    from moejax.laws.effective_params import compute_optimal
+
+    def least(flops, expansion):
+        claim = compute_optimal(TRUTH, flops, expansion)
+        return float(claim.objective(claim.value))
+
+    step = 1e-3
+    flops = (least(1e20 * math.exp(step), 8.0) - least(1e20 * math.exp(-step), 8.0)) / (2 * step)
+    expansion = (least(1e20, 8.0 * math.exp(step)) - least(1e20, 8.0 * math.exp(-step))) / (2 * step)
+    assert found["flops"] == pytest.approx(flops, rel=1e-3)
+    assert found["expansion"] == pytest.approx(expansion, rel=1e-3)
+    assert found["flops"] < 0
+
+
+def test_a_dense_decision_has_no_price_of_expansion(concluded):
+    sentences = {decision.expansion > 1: len(worth(decision)) for decision in concluded.analysed.decisions}
+    assert sentences == {True: 2, False: 1}
+
+
+def test_proposed_runs_in_the_folder_are_on_the_page(tmp_path, unfitted):
+    asked = "params_active at 1e24"
+    proposed = {
+        "runs": [
+            {
+                "label": None,
+                "params_active": 3e8,
+                "params_total": 2e9,
+                "tokens": 6e9,
+                "flops": 1.1e19,
+                "variance_left": 0.4,
+            }
+        ],
+        "flops": 1.1e19,
+        "deviation_of_log_before": {asked: 0.2},
+        "deviation_of_log_after": {asked: 0.12},
+    }
+    (tmp_path / "next.json").write_text(json.dumps(proposed))
+    text = _page(made_up.runs(8), tmp_path)
+    assert 'id="next"' in text
+    assert "standard deviation 20.00% now, 12.00% expected" in text
+
+
+@pytest.fixture
+def fit_file(tmp_path):
+    table = made_up.runs(20)
+    design = Design(**{name: table[name].to_numpy() for name in TRUTH.inputs})
+    fit = _fit(TRUTH, metrics(TRUTH, runs_from(design, table["loss"].to_numpy())))
+    return fit.save(tmp_path / "fit.json")
+
+
+def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys):
+    pd.DataFrame({"loss": [2.0, 3.0, 2.5], "predicted": [2.1, 2.9, 2.5]}).to_csv(tmp_path / "predictions.csv")
+    assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
+    parsed = Page((tmp_path / "out" / PAGE).read_text())
+    assert parsed.open == []
+    assert {"predicted", "chapter-002", "laws", "provenance"} <= set(parsed.names)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA}
+    assert "report:" in capsys.readouterr().out
