@@ -6,25 +6,39 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: quickstart test slow referees lint format constraints clean
+# Linux lets a process map 65,530 pieces of memory, and every program compiled for a CPU takes three: one process for all
+# tests runs out of them, and XLA crashes.
+HEAVIEST := tests/model tests/routing tests/train
+
+.PHONY: quickstart gallery test slow referees test-slurm docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
 
+gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
+	$(BIN)/moejax plot --gallery docs
+
 test: lint  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/pytest -n 2 -r s
+	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%)
+	$(BIN)/pytest -n 2 -r s $(HEAVIEST)
 
 slow: $(VENV)/.installed  ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
-referees: $(VENV)/.referees  ## our models against Hugging Face transformers in PyTorch
+referees: $(VENV)/.referees $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
 	$(BIN)/pytest -n 2 -m referee tests/referees
+
+test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on this machine (root, Debian)
+	$(BIN)/pytest -m slurm -r s --durations 0 tests/study/test_slurm.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+docs: $(VENV)/.docs  ## the site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 constraints: $(VENV)/.installed  ## write down the versions installed now, without addresses
 	$(BIN)/pip freeze --exclude-editable | grep -v '@' > constraints/python$(VERSION).txt
@@ -42,7 +56,18 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 $(VENV)/.referees: $(VENV)/.installed constraints/referees.txt
-	@echo "Installing PyTorch and transformers into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
+	@echo "Installing PyTorch, transformers and lm-evaluation-harness into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
-	  torch transformers -c constraints/referees.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  torch transformers accelerate lm-eval -c constraints/referees.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
+	  -e '.[docs]' -c constraints/docs.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.engines: constraints/engines.txt
+	@echo "Installing SkyPilot and Kubernetes' schemas into $(VENV)/engines, an environment of their own: 0.6 GB."
+	$(PYTHON) -m venv $(VENV)/engines
+	$(VENV)/engines/bin/python -m pip install --disable-pip-version-check --quiet -r constraints/engines.txt
 	@touch $@

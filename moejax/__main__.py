@@ -40,6 +40,20 @@ exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mis
 """
 
 
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """What reads the words after a command's name."""
+    command = importlib.import_module(f"moejax.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"moejax {name}",
+        description=command.HELP,
+        epilog=f"example:\n{command.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    return parser
+
+
 def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
     """Words without, and the words that are, overrides: ``--config.a.b=value`` or ``--config.a.b value``."""
     rest, overrides = [], []
@@ -70,17 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}."
         return _fail(f"{name} is no command; {hint}")
     command = importlib.import_module(f"moejax.cli.{name}")
-    parser = argparse.ArgumentParser(
-        prog=f"moejax {name}",
-        description=command.HELP,
-        epilog=f"example:\n{command.EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.add_arguments(parser)
     try:
         words, overrides = split_overrides(rest)
-        options = parser.parse_args(words)
+        options = parser_of(name).parse_args(words)
         if overrides and not getattr(options, "config", None):
             raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
         options.overrides, options.command_line = overrides, rest

@@ -16,8 +16,12 @@ from moejax.laws import accounting
 from moejax.laws.chips import CHIPS
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
+from moejax.plan.memory import parameter_bytes
+from moejax.plan.plan import check_plan, mesh_sizes
+from moejax.plan.topology import parse
 from moejax.study.estimate import estimate
 from moejax.study.study import Study
+from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Training
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -74,6 +78,36 @@ def test_a_training_config_is_a_training(path):
     training = load(Training, str(path), [])
     training.check()
     assert counted_alike(training.architecture)
+
+
+PLANS = {
+    "moe_mini": ("v5e:16x16", 17.5e9, 0.85e9),
+    "qwen3_30b_a3b": ("v5p:4x4x4", 30.5e9, 3.3e9),
+    "deepseek_v3": ("v5p:8x8x16", 671e9, 36.7e9),
+    "weak_scaling": ("v5p:2x2x4", 6.9e9, 1.3e9),
+    "weak_scaling:1024": ("v5p:8x8x16", 6.9e9, 1.3e9),
+}
+"""Configs for plans, the topology that each is for, and what is said of its size."""
+
+
+def test_every_config_of_a_plan_is_for_a_topology():
+    assert {path.stem for path in (CONFIGS / "plans").glob("*.py")} == {name.partition(":")[0] for name in PLANS}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_config_of_a_plan_can_be_split_over_its_topology(name):
+    topology, total, active = PLANS[name]
+    file, _, argument = name.partition(":")
+    config = f"{CONFIGS / 'plans' / file}.py" + (f":{argument}" if argument else "")
+    training = choose_hyperparameters(load(Training, config, [])).training
+    check_plan(training, parse(topology))
+    assert counted_alike(training.architecture)
+    counts = accounting.params(training.architecture)
+    assert counts.total == pytest.approx(total, rel=0.06)
+    assert counts.active == pytest.approx(active, rel=0.65)
+    mesh = mesh_sizes(training, parse(topology))
+    split = counts.routed_experts / mesh["expert"] + counts.total - counts.routed_experts
+    assert parameter_bytes(training, mesh) == pytest.approx(4 * split / mesh["fsdp"], rel=0.02)
 
 
 def test_every_study_is_held_to_its_paper():

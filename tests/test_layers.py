@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "moejax"
 
-BASE = {"architecture", "config", "folder", "minimise", "quantities", "run_table", "__init__"}
+BASE = {"architecture", "config", "folder", "minimise", "quantities", "run_table", "target", "wording", "__init__"}
 MAY_IMPORT = {
     **dict.fromkeys(BASE, BASE),
     "routing": {"routing"} | BASE,
@@ -17,15 +17,30 @@ MAY_IMPORT = {
     "model": {"model", "routing"} | BASE,
     "weights": {"weights", "model", "routing"} | BASE,
     "huggingface": {"huggingface", "weights", "model", "routing"} | BASE,
+    "evaluation": {"evaluation", "weights", "data", "model", "routing"} | BASE,
     "fit": {"fit", "laws"} | BASE,
     "design": {"design", "laws"} | BASE,
+    "next": {"next", "fit", "design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws"} | BASE,
-    "study": {"study", "train", "data", "fit", "laws", "model"} | BASE,
-    "report": {"report", "study", "train", "fit", "design", "laws"} | BASE,
+    "plan": {"plan", "train", "data", "model", "laws"} | BASE,
+    "study": {"study", "plan", "train", "data", "fit", "laws", "model"} | BASE,
+    "report": {"report", "reproduce", "study", "train", "fit", "design", "laws"} | BASE,
     "reproduce": {"reproduce", "fit", "model", "laws"} | BASE,
-    "cli": {"cli", "report", "reproduce", "study", "train", "huggingface", "weights", "data", "design"}
-    | {"fit", "model", "routing", "laws"}
+    "cli": {
+        "cli",
+        "report",
+        "reproduce",
+        "plan",
+        "study",
+        "train",
+        "huggingface",
+        "evaluation",
+        "weights",
+        "data",
+        "design",
+    }
+    | {"next", "fit", "model", "routing", "laws"}
     | BASE,
     "__main__": {"cli"} | BASE,
 }
@@ -41,9 +56,14 @@ ONLY_IN = {
     "tokenizers": {"data"},
     "array_record": {"data"},
     "datasets": {"data"},
+    "lm_eval": {"evaluation"},
+    "fsspec": {"study"},
+    "submitit": {"study"},
+    "yaml": {"study"},
     "optax": {"train"},
     "matplotlib": {"report"},
     "jinja2": {"report"},
+    "PIL": {"report"},
 }
 """Where a library may be imported."""
 

@@ -112,7 +112,8 @@ def _value(text: str, old: Any, path: str) -> Any:
         return _number(text, old, path)
     if isinstance(old, list | tuple):
         words = [word for word in text.strip("[]()").split(",") if word.strip()]
-        like = old[0] if old else ""
+        # Of what kind the items of an empty list are, their look tells.
+        like = old[0] if old else None
         return [_value(word.strip(), like, path) for word in words]
     if old is None:
         return None if text.lower() == "none" else _literal(text)

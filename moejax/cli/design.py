@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from moejax.cli import given_architecture
+from moejax.cli import COMMANDS, given_architecture
 from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
 from moejax.cli.run_table_options import add_table_arguments
 
@@ -20,7 +20,8 @@ moejax design --law all --flops 1e24 --params-total 1T
 moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
 moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
 moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
-moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier"""
+moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
+moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep granularity=1:32 --out landscape"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument("--shape", action="store_true", help="choose shapes, counted exactly, from the start")
     around = parser.add_argument_group("around the optimum")
     around.add_argument("--within", type=float, default=0.001, metavar="NATS", help="of the flat region (%(default)s)")
-    around.add_argument("--sweep", metavar="NAME=LOW:HIGH", help="the frontier along a limit, with a figure in --out")
+    around.add_argument(
+        "--sweep",
+        action="append",
+        metavar="NAME=LOW:HIGH",
+        help="the frontier along a limit, with a figure in --out; given twice, a landscape over two choices",
+    )
     around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
     around.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples of it")
     around.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
@@ -99,7 +105,7 @@ def _like(arguments: argparse.Namespace) -> Any:
     return None if found is None else found[1]
 
 
-def _law(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
+def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """Name, law, and what was published or fitted."""
     from moejax.laws import PUBLISHED
     from moejax.laws.door import law_name, published
@@ -123,7 +129,7 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.design.decide import decide
     from moejax.laws.published import Published
 
-    name, law, known = _law(arguments)
+    name, law, known = law_and_source(arguments)
     problem = _problem(arguments, law, limits_of(arguments), shape=arguments.shape)
     known_set = known if isinstance(known, Published) else None
     decision = decide(problem, like=_like(arguments), within=arguments.within, known=known_set)
@@ -138,28 +144,39 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
         text = config_text(decision.built, "designed", says, sequence)
         with out_folder(arguments.out), whole(arguments.out / "config.py") as partial:
             partial.write_text(text)
-    return design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
+        if "plan" in COMMANDS:
+            print(f"Its plan: moejax plan --config={arguments.out}/config.py --topology CHIP:SHAPE", file=sys.stderr)
+    plain, text = design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
+    if arguments.chips:
+        plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
+        text += design_text.chips_in_words(plain["on_chips"], problem.setting)
+    return plain, text
 
 
 def _intervals(arguments: argparse.Namespace, result: Any, optimum: Any) -> dict[str, Any]:
     """The interval of every coordinate and of the goal over fits to resamples."""
-    from moejax.cli.run_table_options import read_table
     from moejax.design.sensitivity import under_laws
-    from moejax.fit.bootstrap import bootstrap, check_level, interval
-    from moejax.fit.fit_result import FitResult
+    from moejax.fit.bootstrap import check_level, interval
 
-    if not isinstance(result, FitResult):
-        raise ValueError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
     level = check_level(arguments.level)
-    read = read_table(arguments, type(result.law).inputs)
-    resampled = bootstrap(result, read.runs, arguments.bootstrap)
-    found = under_laws(optimum, resampled.laws)
+    found = under_laws(optimum, fit_resamples(arguments, result).laws)
     names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.undecided]
     goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
     nan = float("nan")
     return {
         name: interval([nan if one is None else one.values[name] for one in found], level) for name in [*names, goal]
     }
+
+
+def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
+    """The bootstrap of a fit, of the table that ``--runs`` names."""
+    from moejax.cli.run_table_options import read_table
+    from moejax.fit.bootstrap import bootstrap
+    from moejax.fit.fit_result import FitResult
+
+    if not isinstance(result, FitResult):
+        raise ValueError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+    return bootstrap(result, read_table(arguments, type(result.law).inputs).runs, arguments.bootstrap)
 
 
 def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
@@ -181,8 +198,10 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli.design_limits import range_of
     from moejax.design.frontier import frontier
 
-    name, low, high = range_of(arguments.sweep, "--sweep")
-    label, law, _ = _law(arguments)
+    if len(arguments.sweep) > 1:
+        return _landscape(arguments)
+    name, low, high = range_of(arguments.sweep[0], "--sweep")
+    label, law, _ = law_and_source(arguments)
     others = [limit for limit in limits_of(arguments, least=0) if limit.name != name]
     rows = frontier(_problem(arguments, law, others, shape=arguments.shape), name, low, high)
     if arguments.out:
@@ -192,3 +211,23 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
         with out_folder(arguments.out):
             draw(rows, name, label, arguments.out / "frontier.png")
     return design_text.plain_sweep(label, name, rows), design_text.text_sweep(label, name, rows)
+
+
+def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    from moejax.cli import design_text
+    from moejax.cli.design_limits import range_of
+    from moejax.design.frontier import landscape
+
+    if len(arguments.sweep) > 2:
+        raise ValueError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
+    first, second = (range_of(text, "--sweep") for text in arguments.sweep)
+    label, law, _ = law_and_source(arguments)
+    limits = limits_of(arguments, least=0)
+    found = landscape(_problem(arguments, law, limits, shape=arguments.shape), first, second)
+    if arguments.out:
+        from moejax.cli.out_folder import out_folder
+        from moejax.report.frontier import draw_landscape
+
+        with out_folder(arguments.out):
+            draw_landscape(found, label, arguments.out / "landscape.png")
+    return design_text.plain_landscape(label, found), design_text.text_landscape(label, found)

@@ -8,18 +8,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import dump
-from moejax.quantities import format
+from moejax.quantities import format, format_bytes
 
 if TYPE_CHECKING:
     from moejax.design.build import Built
     from moejax.design.decide import Decision
-    from moejax.design.frontier import Point
+    from moejax.design.frontier import Landscape, Point
+    from moejax.design.measures import Setting
     from moejax.design.problem import Limit, Optimum
 
 Block = str | tuple[str, list[str], list[list[str]], list[str]]
 """A paragraph; or a table's title, columns, rows, and those of its columns that hold words."""
 
+SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
+"""Of names, in tables with many columns."""
 SIDE_BY_SIDE = ("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity", "tokens")
+
+
+HEADS = tuple(SHORT.get(name, name) for name in SIDE_BY_SIDE)
 
 
 def show(blocks: Sequence[Block]) -> None:
@@ -53,7 +59,9 @@ def text(name: str, decision: Decision, intervals: Mapping[str, Any]) -> list[Bl
         rows.append([coordinate, format(value), ends, interval])
     blocks: list[Block] = [
         f"law: {name}; limits: {'; '.join(map(str, optimum.problem.limits))}; least {goal}",
-        ("The optimum", ["", "value", f"within {decision.within:g}", "interval of resamples"], rows, []),
+        _without_empty(
+            ("The optimum", ["", "value", f"within {decision.within:g}", "interval of resamples"], rows, [])
+        ),
     ]
     if optimum.undecided:
         blocks.append(f"Nothing here depends on {', '.join(optimum.undecided)}: they are not decided.")
@@ -100,6 +108,30 @@ def _built(decision: Decision) -> list[Block]:
     return [block for block in blocks if block]
 
 
+def on_chips(decision: Decision, chips: int) -> dict[str, float]:
+    """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
+    if decision.built is None:
+        return {}
+    measures = decision.built.measures
+    return {
+        "chips": chips,
+        "days": measures["chip_hours"] / chips / 24,
+        "memory_bytes_a_chip": measures["memory_bytes"] / chips,
+    }
+
+
+def chips_in_words(found: Mapping[str, float], setting: Setting) -> list[Block]:
+    """The same as a sentence."""
+    if not found:
+        return []
+    held = format_bytes(found["memory_bytes_a_chip"])
+    return [
+        f"On {found['chips']:.0f} chips: {found['days']:.3g} days at {setting.mfu:.0%} of {setting.chip_flops:.3g} "
+        f"FLOP/s; {held} a chip at {setting.bytes_per_param:g} bytes a parameter"
+        + ("." if setting.memory_tokens else ", without activations (--memory-tokens).")
+    ]
+
+
 def _published(name: str, built: Built, goal: str) -> list[str]:
     m = built.measures
     numbers = [format(m[key]) for key in ("params_total", "params_active", "tokens", "flops")]
@@ -116,7 +148,7 @@ def text_laws(found: Mapping[str, Optimum | str], limits: Sequence[Limit]) -> li
         rows.append([name, *(_cell(one, key) for key in SIDE_BY_SIDE), _cell(one, "loss")])
     title = f"Every law under {'; '.join(map(str, limits))}"
     return [
-        (title, ["law", *SIDE_BY_SIDE, "loss"], rows, []),
+        _without_empty((title, ["law", *HEADS, "loss"], rows, [])),
         "Losses of different laws are of different data and tokenisers: compare the designs.",
         *silent,
     ]
@@ -132,11 +164,21 @@ def _cell(optimum: Optimum, name: str) -> str:
 def text_sweep(law: str, name: str, points: Sequence[Point]) -> list[Block]:
     """The frontier."""
     rows = [
-        [format(p.budget), *(("",) * (len(SIDE_BY_SIDE) + 1) if p.best is None else _row(p.best)), _dense(p)]
+        [
+            format(p.budget),
+            *(("",) * (len(SIDE_BY_SIDE) + 1) if p.best is None else _row(p.best)),
+            _dense(p),
+            *_equal(p),
+        ]
         for p in points
     ]
     title = f"The best along {name}, {law}"
-    said: list[Block] = [(title, [name, *SIDE_BY_SIDE, "loss", "dense"], rows, [])]
+    compared = ["loss", "dense", "at equal N, C", "tokens ×"]
+    said: list[Block] = [
+        _without_empty((title, [name, *HEADS, *compared], rows, [])),
+        "dense: the best of the budget. At equal N, C: the dense model as large in all; tokens ×: of the best, per one "
+        "of its tokens.",
+    ]
     if any(p.best is None for p in points):
         said.append("Where a row is empty the law has no optimum within the limits.")
     return said
@@ -148,6 +190,35 @@ def _row(optimum: Optimum) -> list[str]:
 
 def _dense(point: Point) -> str:
     return "" if point.dense is None else _cell(point.dense, point.dense.problem.program.output)
+
+
+def _equal(point: Point) -> list[str]:
+    return ["", ""] if point.equal is None else [f"{point.equal.loss:.4f}", format(point.equal.token_multiplier)]
+
+
+def _without_empty(block: tuple[str, list[str], list[list[str]], list[str]]) -> Block:
+    """A table without the columns in which nothing stands."""
+    title, columns, rows, words = block
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    return title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], words
+
+
+def text_landscape(law: str, found: Landscape) -> list[Block]:
+    """The law's output by two coordinates."""
+    first, second = found.names
+    rows = [
+        [format(value, 3), *("" if x != x else f"{x:.4g}" for x in heights)]
+        for value, heights in zip(found.values[0], found.heights.tolist(), strict=True)
+    ]
+    columns = [f"{first} \\ {second}", *(format(value, 3) for value in found.values[1])]
+    return [(f"The best {found.goal.replace('_', ' ')} by {first} and {second}, {law}", columns, rows, [])]
+
+
+def plain_landscape(law: str, found: Landscape) -> dict[str, Any]:
+    """The same as plain data."""
+    heights = [[None if x != x else x for x in row] for row in found.heights.tolist()]
+    values = {name: list(values) for name, values in zip(found.names, found.values, strict=True)}
+    return {"law": law, "over": values, found.goal: heights}
 
 
 def plain(name: str, decision: Decision, intervals: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +279,7 @@ def plain_sweep(law: str, name: str, points: Sequence[Point]) -> dict[str, Any]:
                 "budget": p.budget,
                 "best": None if p.best is None else plain_optimum(p.best),
                 "dense": None if p.dense is None else plain_optimum(p.dense),
+                "dense_of_equal_params_and_flops": None if p.equal is None else dataclasses.asdict(p.equal),
             }
             for p in points
         ],

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from moejax.cli.training_text import clock, training_text
+
 SECONDS_BETWEEN_LINES = 15.0
 
 Update = Callable[[float, str], None]
@@ -58,9 +60,8 @@ def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, 
     with progress_display() as update:
 
         def report(steps: int, values: dict[str, Any]) -> None:
-            loss = f"loss {values['loss']:.3f}" if "loss" in values else ""
-            total = training.recipe.total_steps
-            update(steps / total, f"{training.name}: step {steps:,} of {total:,} {loss}")
+            total, told = training.recipe.total_steps, training_text(values)
+            update(steps / total, f"{training.name}: step {steps:,} of {total:,}{told and f', {told}'}")
 
         yield report
 
@@ -81,9 +82,3 @@ def _lines() -> Update:
         print(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})", file=sys.stderr, flush=True)
 
     return update
-
-
-def clock(seconds: float) -> str:
-    """Seconds as minutes and seconds, ``12:07``."""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes}:{seconds:02d}"

@@ -1,21 +1,41 @@
-"""``moejax report``: the conclusions of a trained study, drawn and written again."""
+"""``moejax report``: the conclusions of a study, of any run table or of a fit, drawn and written as one page."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+from moejax.cli.number import number, whole_number
 
 NAME = "report"
-HELP = "Conclude again from the folder of a trained study, and write its report.html and report.json there."
+HELP = (
+    "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
+    "which laws are fitted), or from the fit.json of moejax fit."
+)
 EXAMPLE = """\
   moejax report runs/quickstart
+  moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
+  moejax report fit/fit.json
   moejax report runs/quickstart --json > conclusions.json"""
+
+TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("folder", metavar="DIR", help="output folder of moejax study")
+    from moejax.cli.run_table_options import add_table_arguments
+
+    parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study, run table, or fit.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for a table or a fit (NAME-report beside it)")
+    table = parser.add_argument_group("a run table")
+    table.add_argument(
+        "--laws", default="", metavar="NAMES", help="to fit, separated by commas (what the columns allow)"
+    )
+    table.add_argument("--flops", type=number, metavar="NUMBER", help="budget to decide about (ten times the largest)")
+    table.add_argument("--resamples", type=whole_number, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
+    add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
 
 
@@ -26,12 +46,54 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude
 
+    source = Path(arguments.source)
+    if source.name.endswith(".json"):
+        return _of_fit(source, arguments)
     with progress_display() as update:
-        concluded = conclude(Path(arguments.folder), update)
-    path = write_report(concluded)
+        concluded = _of_table(source, arguments, update) if source.name.endswith(TABLES) else conclude(source, update)
+        update(1.0, "drawing")
+        path = write_report(concluded)
     if arguments.json:
         print(json.dumps(as_data(concluded), indent=2))
     else:
         print(answer(concluded))
         print(f"report: {path.resolve()}")
     return 0
+
+
+def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
+    from moejax.cli.run_table_options import read_table
+    from moejax.laws.door import law_name
+    from moejax.study.run import conclude_table
+
+    arguments.runs = source
+    read = read_table(arguments, ())
+    frame = read.frame if arguments.loss == "loss" else read.frame.assign(loss=read.frame[arguments.loss])
+    return conclude_table(
+        frame if arguments.group is None else frame.assign(group=frame[arguments.group].astype(str)),
+        source.name,
+        _out(source, arguments),
+        update,
+        laws=[law_name(name) for name in arguments.laws.split(",") if name],
+        flops=arguments.flops,
+        resamples=arguments.resamples,
+        notes=read.notes,
+    )
+
+
+def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
+    from moejax.cli.out_folder import out_folder
+    from moejax.fit.fit_result import load
+    from moejax.report.fit_report import as_data, write_fit_report
+
+    fit = load(source)
+    with out_folder(_out(source, arguments)) as folder:
+        path = write_fit_report(fit, source, folder)
+    print(
+        json.dumps(as_data(fit, source), indent=2) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}"
+    )
+    return 0
+
+
+def _out(source: Path, arguments: argparse.Namespace) -> Path:
+    return arguments.out or source.parent / f"{source.name.split('.')[0]}-report"

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moejax.cli.errors import UserError
+from moejax.cli.given_model import open_model
 from moejax.cli.number import whole_number
-
-if TYPE_CHECKING:
-    from moejax.data.tokenizer import Tokenizer
-    from moejax.weights.folder import Weights
 
 NAME = "sample"
 HELP = "Continue a prompt with a trained or converted model."
@@ -48,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     import jax.numpy as jnp
     import numpy as np
 
+    from moejax.data.bytes_tokenizer import BytesTokenizer
     from moejax.model.generate import Sampling, generate
     from moejax.model.runtime import Runtime
 
@@ -57,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     sampling = Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
     sampling.check()
-    weights, tokenizer = _open(Path(arguments.model), arguments.tokenizer)
+    model = open_model(Path(arguments.model), arguments.tokenizer)
+    weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
     prompt = tokenizer.encode([arguments.prompt.encode()])[0]
     if prompt is None:
         raise UserError("The tokenizer cannot read this prompt; give plain text.")
@@ -84,34 +81,3 @@ def run(arguments: argparse.Namespace) -> int:
 def _document(tokens, end: int):
     ends = (tokens == end).nonzero()[0]
     return tokens[: ends[0]] if len(ends) else tokens
-
-
-def _open(path: Path, named: str | None) -> tuple[Weights, Tokenizer]:
-    from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
-    from moejax.weights.folder import is_weights, load_weights
-
-    if is_weights(path):
-        weights = load_weights(path)
-        return weights, _tokenizer(path, named, weights.architecture.vocab_size)
-    if not is_training(path):
-        raise UserError(
-            f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
-            f"moejax convert writes."
-        )
-    with tempfile.TemporaryDirectory() as between:
-        folder = Path(between) / "weights"
-        write_saved_weights(find_saved_state(path), folder)
-        weights = load_weights(folder)
-        return weights, _tokenizer(folder, named, weights.architecture.vocab_size)
-
-
-def _tokenizer(folder: Path, named: str | None, vocab_size: int) -> Tokenizer:
-    from moejax.data.tokenizer import open_tokenizer
-
-    found = open_tokenizer(named or ("tokenizer.json" if (folder / "tokenizer.json").is_file() else "bytes"), folder)
-    if found.vocab_size > vocab_size:
-        raise UserError(
-            f"The tokenizer has {found.vocab_size} tokens and the model {vocab_size}; give the one it was trained with "
-            f"as --tokenizer."
-        )
-    return found

@@ -12,20 +12,31 @@ from moejax.cli.errors import UserError
 from moejax.cli.number import number
 
 NAME = "study"
+ACTIONS = ("status", "gather")
 HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax study --config=configs/studies/quickstart.py --out runs/quickstart
   moejax study --config=configs/studies/quickstart.py --config.analysis.decision_flops=1e15 --out runs/quickstart
   moejax study --resume --out runs/quickstart        # goes on with what the folder holds
-  moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2"""
+  moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2
+  moejax study status runs/quickstart                # done, running, failed and why, time left, device-hours
+  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of what engines have done"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
+    parser.add_argument("action", nargs="*", metavar="status DIR | gather DIR", help="of a study that was started")
     add_config_argument(parser, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one per core)")
+    parser.add_argument(
+        "--population",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train up to N models at once that differ in seed, learning rate and weight decay alone (default: 1)",
+    )
     parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
     before = parser.add_argument_group("before anything is spent")
     before.add_argument(
@@ -38,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, conclude, report, and print the answer."""
+    if arguments.action:
+        return _of_a_folder(arguments)
     study, folder = _study(arguments)
     if arguments.dry_run:
         from moejax.cli.study_estimate import print_estimate
@@ -52,9 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.study.run import conclude, train_study
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
+    for doubt in study.doubts():
+        _say(f"moejax: {doubt}")
     _say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
     with progress_display() as update:
-        train_study(study, folder, workers=arguments.workers, update=update)
+        train_study(
+            study,
+            folder,
+            workers=arguments.workers,
+            population=arguments.population,
+            update=update,
+            say=_goes_on,
+        )
     _say("2/3  fitting laws, resampling, checking the optimum")
     with progress_display() as update:
         concluded = conclude(folder, update)
@@ -71,6 +93,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _of_a_folder(arguments: argparse.Namespace) -> int:
+    from moejax.cli.study_status import gather, print_status
+    from moejax.config import unknown
+
+    name, *folders = arguments.action
+    if name not in ACTIONS:
+        raise UserError(unknown(f"moejax study {name}: action {name!r}", name, ACTIONS))
+    if len(folders) != 1:
+        raise UserError(f"moejax study {name} takes one folder; give moejax study {name} DIR.")
+    if name == "status":
+        print_status(folders[0], arguments.price, as_json=arguments.json)
+    else:
+        gather(folders[0], arguments.out)
+    return 0
+
+
 def _study(arguments: argparse.Namespace):
     from moejax.cli.config_file import load
     from moejax.study.run import read_study
@@ -78,6 +116,8 @@ def _study(arguments: argparse.Namespace):
 
     if arguments.workers is not None and arguments.workers < 1:
         raise UserError(f"--workers is {arguments.workers}; give at least 1.")
+    if arguments.population < 1:
+        raise UserError(f"--population is {arguments.population}; give at least 1.")
     if arguments.config:
         study = load(Study, arguments.config, arguments.overrides)
         return study, Path(arguments.out or f"runs/{study.name}")
@@ -88,3 +128,7 @@ def _study(arguments: argparse.Namespace):
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _goes_on(text: str) -> None:
+    _say(f"moejax: {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
         print(json.dumps(as_data(study, found), indent=2))
     else:
         _print(study, found)
+    for doubt in study.doubts():
+        print(f"moejax: {doubt}", file=sys.stderr)
 
 
 def as_data(study: Study, found: Estimate) -> dict[str, Any]:

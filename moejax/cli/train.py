@@ -30,6 +30,7 @@ EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
   moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds
+  moejax train --config=configs/tiny.py --config.population.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
   srun moejax train --config=FILE.py --distributed --out runs/large"""
 
@@ -43,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-changes", action="store_true", help="go on with settings that change the numbers (DIR/history.json)"
     )
+    parser.add_argument(
+        "--profile",
+        type=_steps,
+        metavar="A:B",
+        help="record the steps A to B, of all, with JAX's profiler in OUT/profile",
+    )
     parser.add_argument("--cpu-devices", type=whole_number, metavar="N", help="split a CPU into N devices, for a mesh")
     many = parser.add_argument_group("many processes", "every one of them runs the same command, with one DIR for all")
     many.add_argument("--processes", type=whole_number, metavar="N", help="so many; by itself, starts them all here")
@@ -55,11 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", type=float, default=300.0, metavar="SECONDS", help="for each other, at most (default: 300)"
     )
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    # Folders of trainings that are members of one population with that in --out.
+    parser.add_argument("--beside", nargs="+", metavar="DIR", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print a line per budget."""
+    began = time.time()
     several = _check_processes(arguments)
     if several and not arguments.coordinator and not arguments.distributed:
         return run_here(arguments.command_line, arguments.processes)
@@ -76,17 +86,17 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.train.processes import Together, joined
 
     if not several:
-        return _train(arguments, Together())
+        return _train(arguments, Together(), began)
     given = (arguments.coordinator, arguments.processes, arguments.process)
     with joined(*given, wait_seconds=arguments.wait):
         together = Together(arguments.wait)
         with _ending_alone(together):
-            return _train(arguments, together)
+            return _train(arguments, together, began)
 
 
-def _train(arguments: argparse.Namespace, together: Together) -> int:
+def _train(arguments: argparse.Namespace, together: Together, began: float) -> int:
     from moejax.cli.progress import training_progress
-    from moejax.train.loop import train
+    from moejax.train.loop import train, train_beside
     from moejax.train.stopping import Stopped, stop_on_signals
 
     speaks = together.first and (arguments.parent is None or together.count > 1)
@@ -95,16 +105,23 @@ def _train(arguments: argparse.Namespace, together: Together) -> int:
         print(derivation, file=sys.stderr)
     try:
         with stop_on_signals(together.count) as stop, training_progress(training, quiet=not speaks) as progress:
-            rows = train(
-                training,
-                folder,
-                data_folder=arguments.data and Path(arguments.data),
-                accept_changes=arguments.accept_changes,
-                wait_seconds=arguments.wait,
-                stop=stop,
-                say=_say if together.first else _silence,
-                progress=progress,
-            )
+            data_folder = arguments.data and Path(arguments.data)
+            options = {
+                "accept_changes": arguments.accept_changes,
+                "wait_seconds": arguments.wait,
+                "stop": stop,
+                "began": began,
+                "profile": arguments.profile,
+                "say": _say if together.first else _silence,
+                "progress": progress,
+            }
+            if arguments.beside:
+                folders = [folder, *map(Path, arguments.beside)]
+                trainings = [training, *map(_saved, folders[1:])]
+                found = train_beside(trainings, folders, data_folder or folder / "data", **options)
+                rows = [row for rows in found for row in rows]
+            else:
+                rows = train(training, folder, data_folder=data_folder, **options)
     except Stopped as stopped:
         if together.first:
             _say("Stopped and saved; the same command goes on from there.")
@@ -112,7 +129,7 @@ def _train(arguments: argparse.Namespace, together: Together) -> int:
     if together.first and arguments.json:
         print(json.dumps(rows, indent=2))
     elif speaks:
-        _print(rows)
+        _print(rows, folder)
         print(f"rows, metrics and checkpoints: {folder}")
     return 0
 
@@ -147,6 +164,8 @@ def _check_processes(arguments: argparse.Namespace) -> bool:
     """Whether this is one of several processes, or starts them."""
     if arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes is {arguments.processes}; give at least 1.")
+    if arguments.cpu_devices is not None and arguments.cpu_devices < 1:
+        raise UserError(f"--cpu-devices is {arguments.cpu_devices}; give at least 1.")
     if arguments.wait < 1:
         raise UserError(f"--wait is {arguments.wait:g}; give at least one second.")
     one = (arguments.coordinator, arguments.process)
@@ -162,6 +181,13 @@ def _check_processes(arguments: argparse.Namespace) -> bool:
     return arguments.distributed or arguments.processes is not None
 
 
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the first and the last step to record, such as 100:105.")
+    return int(first), int(last)
+
+
 def _say(text: str) -> None:
     print(f"moejax: {text}", file=sys.stderr)
 
@@ -171,7 +197,6 @@ def _silence(text: str) -> None: ...
 
 def _training(arguments: argparse.Namespace):
     from moejax.cli.config_file import load
-    from moejax.config import build
     from moejax.train.auto import choose_hyperparameters
     from moejax.train.training import Training
 
@@ -181,23 +206,37 @@ def _training(arguments: argparse.Namespace):
         return training, Path(arguments.out or f"runs/{training.name}"), chosen.derivation
     if not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
-    path = Path(arguments.out, "training.json")
+    return _saved(Path(arguments.out)), Path(arguments.out), ""
+
+
+def _saved(folder: Path):
+    from moejax.config import build
+    from moejax.train.training import Training
+
+    path = folder / "training.json"
     if not path.is_file():
-        raise UserError(f"{arguments.out} holds no training to go on with; start one with --config=FILE.py.")
-    return build(Training, json.loads(path.read_text()), str(path)), Path(arguments.out), ""
+        raise UserError(f"{folder} holds no training to go on with; start one with --config=FILE.py.")
+    return build(Training, json.loads(path.read_text()), str(path))
 
 
-def _print(rows) -> None:
+def _print(rows, folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=rows[0]["model"], title_justify="left")
+    from moejax.cli.training_text import goodput_text, memory_text, print_routing, speed_text
+    from moejax.train.status import read_status
+
+    several = len({row["model"] for row in rows}) > 1
+    table = Table(title=None if several else rows[0]["model"], title_justify="left")
+    if several:
+        table.add_column("model")
     for heading in ("tokens", "loss, nats/token", "bits/byte", "load CV", "tokens/s"):
         table.add_column(heading, justify="right")
     for row in rows:
         bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
         load_cv = "–" if row["load_cv"] is None else f"{row['load_cv']:.3f}"
         table.add_row(
+            *([row["model"]] if several else []),
             f"{row['tokens']:,}",
             f"{row['loss']:.4f}",
             bits,
@@ -205,6 +244,15 @@ def _print(rows) -> None:
             f"{row['tokens_per_second']:,.0f}",
         )
     Console().print(table)
+    if several:
+        return
+    status = read_status(folder)
+    print_routing(status.layers, "routing of the last logged batch, by layer")
+    print(f"speed: {speed_text(rows[-1]['tokens_per_second'], rows[-1]['mfu'])}")
+    if status.memory_peak_bytes is not None:
+        print(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
+    if status.goodput is not None:
+        print(f"goodput: {goodput_text(status.seconds)}")
 
 
 def _silence_writers() -> None:

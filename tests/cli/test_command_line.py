@@ -114,6 +114,7 @@ def test_overrides_may_be_written_with_a_space():
     ],
 )
 def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, words, sentence):
+    """MaxText #3649, #3933."""
     assert main(["train", f"--config={config_file}", "--out", str(tmp_path / "out"), *words]) == 2
     said = capsys.readouterr().err
     assert sentence in said
@@ -125,7 +126,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
     ("words", "sentence"),
     [
         (["trian"], "trian is no command; did you mean train?"),
-        (["zzz"], "known are data, study, train"),
+        (["zzz"], "known are data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),

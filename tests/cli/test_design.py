@@ -2,12 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from moejax.__main__ import main
 from moejax.cli import design
 from moejax.cli.config_file import load
+from moejax.fit.metrics import predict
+from moejax.fit.runs import runs_from
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.design import Design
+from moejax.run_table import write
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Training
 
@@ -28,6 +33,58 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     assert said["published"]["dense-6.1b"]["measures"]["flops"] == pytest.approx(1e21)
 
 
+def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_path):
+    words = ("--law", "zhao", "--params-total", "1T", "--sweep", "flops=1e23:1e24")
+    assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert (tmp_path / "frontier.png").stat().st_size > 1000
+    losses = [point["best"]["values"]["loss"] for point in points]
+    assert losses == sorted(losses, reverse=True)
+    for point in points:
+        values, equal = point["best"]["values"], point["dense_of_equal_params_and_flops"]
+        assert values["loss"] < point["dense"]["values"]["loss"] < equal["loss"]
+        assert equal["token_multiplier"] == pytest.approx(values["params_total"] / values["params_active"])
+        assert 6 * values["params_total"] * equal["tokens"] == pytest.approx(point["budget"])
+
+
+def test_two_sweeps_are_a_landscape(capsys, tmp_path):
+    words = ("--law", "leverage", "--flops", "1e22", "--sweep", "expert_expansion=2:128", "--sweep", "granularity=1:32")
+    assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "landscape.png").stat().st_size > 1000
+    heights = said["efficiency_leverage"]
+    assert len(heights) == len(heights[0]) == 9
+    best = [row.index(max(row)) for row in heights]
+    assert len(set(best)) == 1, "the best granularity does not depend on the activation ratio"
+    assert max(heights[-1]) > max(heights[0])
+
+
+def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path):
+    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 2e9, 4), np.geomspace(2e9, 4e10, 4)))
+    noise = np.exp(0.002 * np.random.default_rng(0).normal(size=16))
+    losses = predict(HOFFMANN_2022, runs_from(Design(params_active=active, tokens=tokens), np.ones(16))) * noise
+    rows = [{"params_active": n, "tokens": d, "loss": loss} for n, d, loss in zip(active, tokens, losses, strict=True)]
+    table = str(write(rows, tmp_path / "runs.csv"))
+    assert main(["fit", table, "--law", "chinchilla", "--starts", "64", "--out", str(tmp_path / "fit")]) == 0
+    fit = str(tmp_path / "fit" / "fit.json")
+    capsys.readouterr()
+    words = ("--law", fit, "--flops", "1e21", "--runs", table, "--bootstrap", "8", "--json")
+    assert main(["design", *words]) == 0
+    said = json.loads(capsys.readouterr().out)
+    interval = said["intervals"]["params_active"]
+    assert interval["low"] < said["optimum"]["values"]["params_active"] < interval["high"]
+    assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "8"]) == 2
+    assert "--runs gives intervals to a fit" in capsys.readouterr().err
+
+
+def test_limits_that_conflict_are_named(capsys):
+    assert main(["design", "--law", "zhao", "--flops", "1e20", "--target-loss", "1.83", "--minimise", "tokens"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot all hold" in said
+    assert "flops" in said
+    assert "loss" in said
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -42,6 +99,8 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
         (("--law", "routed", "--flops", "1e21"), "cannot split flops"),
         (("--law", "leverage", "--params-total", "1e9"), "Choose a shape"),
         (("--law", "three_factor", "--flops", "1e21"), "No constants are published"),
+        (("--law", "zhao", "--sweep", "a=1:2", "--sweep", "tokens=1:2", "--sweep", "b=1:2"), "3 times"),
+        (("--law", "zhao", "--flops", "1e21", "--sweep", "expension=1:2", "--sweep", "tokens=1:2"), "expansion"),
     ],
 )
 def test_mistakes_are_sentences(capsys, words, says):

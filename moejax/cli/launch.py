@@ -1,0 +1,177 @@
+"""``moejax launch``: a study's trainings handed to Slurm, Google Kubernetes Engine or SkyPilot."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.errors import UserError
+from moejax.cli.number import number, whole_number
+from moejax.wording import some
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from moejax.study.executor import Engine, Task
+    from moejax.study.study import Study
+
+NAME = "launch"
+HELP = """\
+Hand the trainings of a study that are not done yet to an engine. Without --submit it prints what it would hand over
+(with --json as data), and writes nothing. Run again, it goes on with what failed or was interrupted;
+`moejax study status DIR` says how far it is."""
+EXAMPLE = """\
+  moejax launch slurm --config=configs/studies/zhao.py:G --config.recipe.data.source=/shared/web --out /shared/zhao-G
+  moejax launch slurm --resume --out /shared/zhao-G --chips-per-node 4 --set partition=gpu --set account=me --submit
+  moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
+  moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/zhao --image REGISTRY/moejax:tpu > zhao.yaml
+  moejax launch gke --resume --out gs://bucket/zhao --topology v5p:4x4x4 --image REGISTRY/moejax:tpu --xpk CLUSTER
+  moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/zhao --image docker:REGISTRY/moejax:gpu --submit
+  moejax study status gs://bucket/zhao"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the three engines."""
+    engines = parser.add_subparsers(dest="engine", required=True, metavar="slurm | gke | sky")
+    both = argparse.ArgumentParser(add_help=False)
+    add_config_argument(both, required=False)
+    both.add_argument("--out", metavar="DIR", help="the study's folder, seen by every machine, or gs://… (runs/NAME)")
+    both.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
+    both.add_argument("--submit", action="store_true", help="hand it over, instead of printing it")
+    both.add_argument("--print", action="store_true", help="print it, and write nothing (the default)")
+    both.add_argument("--json", action="store_true", help="print trainings, commands and resources as JSON instead")
+    both.add_argument("--chip", metavar="NAME", help="h100, v5p, …; for Slurm also cpu")
+    both.add_argument(
+        "--mfu", type=number, default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)"
+    )
+    slurm = engines.add_parser("slurm", parents=[both], help="jobs through submitit", allow_abbrev=False)
+    slurm.add_argument("--chips-per-node", type=whole_number, default=8, metavar="N", help="(%(default)s)")
+    slurm.add_argument("--nodes", type=whole_number, metavar="N", help="for each training (default: as few as hold it)")
+    slurm.add_argument("--cores", type=whole_number, metavar="N", help="for each process (default: 1, with chips 8)")
+    slurm.add_argument("--memory", type=number, metavar="BYTES", help="of each node (default: Slurm's)")
+    slurm.add_argument("--minutes", type=whole_number, metavar="N", help="time limit (default: twice the estimate)")
+    slurm.add_argument("--grace", type=whole_number, default=120, metavar="SECONDS", help="to save in (%(default)s)")
+    slurm.add_argument("--at-a-time", type=whole_number, default=256, metavar="N", help="jobs, at most (%(default)s)")
+    slurm.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further option of sbatch")
+    slurm.add_argument("--wait", action="store_true", help="until all have ended, and write the run table")
+    gke = engines.add_parser("gke", parents=[both], help="JobSets on TPU slices", allow_abbrev=False)
+    gke.add_argument("--topology", metavar="CHIP:AxBxC", help="of every training (default: the smallest that holds it)")
+    gke.add_argument("--volume", metavar="CLAIM:PATH", help="a volume claim mounted at PATH, if --out is not gs://…")
+    gke.add_argument("--namespace", default="default", metavar="NAME", help="(%(default)s)")
+    gke.add_argument("--service-account", metavar="NAME", help="of Kubernetes, with access to the bucket")
+    gke.add_argument("--queue", metavar="NAME", help="Kueue's local queue")
+    gke.add_argument("--spot", action="store_true", help="on spot machines")
+    gke.add_argument("--xpk", metavar="CLUSTER", help="print XPK's commands for this cluster instead")
+    sky = engines.add_parser("sky", parents=[both], help="managed jobs of SkyPilot", allow_abbrev=False)
+    sky.add_argument("--topology", metavar="CHIP:AxBxC", help="for TPUs (default: the smallest that holds it)")
+    sky.add_argument("--chips-per-node", type=whole_number, default=8, metavar="N", help="of GPUs (%(default)s)")
+    sky.add_argument("--infra", metavar="CLOUD", help="cloud[/region[/zone]] (default: SkyPilot's choice)")
+    sky.add_argument("--again", action="store_true", help="also what SkyPilot has been given and has not ended")
+    sky.add_argument("--on-demand", action="store_true", help="no spot machines")
+    gke.add_argument("--image", required=True, metavar="NAME", help="with moejax in it (launch/tpu.Dockerfile)")
+    sky.add_argument("--image", metavar="docker:NAME", help="with moejax in it (default: install this folder)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or submit."""
+    if arguments.print and arguments.submit:
+        raise UserError("--print and --submit exclude each other; --print is the default.")
+    study, out = _study(arguments)
+    study.check()
+    engine, tasks = importlib.import_module(f"moejax.cli.launch_{arguments.engine}").prepare(arguments, study, out)
+    for doubt in study.doubts():
+        _say(doubt)
+    if arguments.submit:
+        engine.check()
+        study.check_data()
+    tasks = _not_done(arguments, study, out, tasks)
+    if arguments.json:
+        print(json.dumps([_as_data(task) for task in tasks], indent=2))
+    if not tasks and not arguments.json:
+        print(f"Nothing is left to hand over of {study.name}: moejax study status {out}, moejax study gather {out}.")
+    if not tasks:
+        return 0
+    if not arguments.submit:
+        if not arguments.json:
+            print(engine.describe(tasks))
+        print(f"\nmoejax: {len(tasks)} trainings; nothing was submitted (--submit).", file=sys.stderr)
+        return 0
+    return _submit(arguments, study, out, engine, tasks)
+
+
+def _as_data(task: Task) -> dict[str, Any]:
+    return {"model": task.name, "command": ["moejax", *task.words], "resources": dataclasses.asdict(task.resources)}
+
+
+def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> int:
+    from moejax.cli.progress import progress_display
+    from moejax.study.executor import Executor
+    from moejax.study.launches import write_launch
+    from moejax.study.run import lay_out_at, train_study
+
+    if getattr(arguments, "wait", False) and isinstance(engine, Executor):
+        with progress_display() as update:
+            table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, say=_say)
+        print(table, file=sys.stderr if arguments.json else sys.stdout)
+        return 0
+    lay_out_at(study, out, getattr(engine, "mount", None))
+    ids = engine.submit(tasks)
+    if arguments.engine != "slurm":
+        write_launch(out, arguments.engine, ids)
+    _say(f"{len(ids)} trainings handed over: {some(list(ids.values()))}")
+    _say(f"how far they are: moejax study status {out}")
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> tuple[Study, str]:
+    from moejax.cli.config_file import load
+    from moejax.study.run import read_study
+    from moejax.study.study import Study
+
+    if arguments.config:
+        study = load(Study, arguments.config, arguments.overrides)
+        return study, arguments.out or f"runs/{study.name}"
+    if not (arguments.resume and arguments.out):
+        raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+    return read_study(arguments.out), arguments.out
+
+
+def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
+    """Trainings that are left; all, if the folder cannot be seen from here and need not be."""
+    from moejax.study.launches import launched
+    from moejax.study.place import open_place
+    from moejax.study.run import check_owner
+    from moejax.study.status import standings
+
+    try:
+        place = open_place(out)
+    except ValueError as error:
+        if arguments.submit:
+            raise
+        _say(f"what is done is not known, so all is printed: {error}")
+        return list(tasks)
+    check_owner(study, out)
+    found = {one.model: one for one in standings(place, study.trainings())}
+    for one in found.values():
+        if one.state != "done" and one.why:
+            _say(f"{one.model}, which goes on: {one.why}")
+    left = [task for task in tasks if found[task.name].state != "done"]
+    if not arguments.submit or arguments.engine != "sky" or arguments.again:
+        return left
+    # SkyPilot would take the same job twice.
+    before = launched(out, "sky")
+    busy = [task for task in left if task.name in before and found[task.name].state in ("waiting", "running")]
+    if busy:
+        names = some([task.name for task in busy])
+        _say(f"left alone, since SkyPilot has them (sky jobs queue; --again hands them over again): {names}")
+    return [task for task in left if task not in busy]
+
+
+def _say(text: Any) -> None:
+    print(f"moejax: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,129 @@
+"""``moejax leverage``: how many times the compute one family needs to be as good as another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.number import number
+from moejax.cli.pairs import pairs
+from moejax.cli.run_table_options import add_table_arguments, read_table
+
+NAME = "leverage"
+HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
+EXAMPLE = """\
+moejax leverage 'runs.parquet:num_experts>0' 'runs.parquet:num_experts==0'
+moejax leverage mixtures.csv dense.csv --flops 1e22 --json
+moejax leverage expansion=16 expansion=1 --law effective_params --flops 1e24
+moejax leverage kimi-k2 glm-4.5 --law zhao --flops 1e24
+moejax leverage expansion=16 expansion=1 --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    family = (
+        "a table of runs, RUNS:CONDITION for some of them; with --law a published model, or what its designs hold, "
+        "NAME=VALUE,…"
+    )
+    parser.add_argument("a", metavar="A", help=family)
+    parser.add_argument("b", metavar="B", help="the same, of the other family")
+    parser.add_argument("--law", metavar="NAME|FIT", help="of the loss: a law or its paper, or a file of `moejax fit`")
+    parser.add_argument(
+        "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"
+    )
+    parser.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    parser.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for an interval")
+    parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples of it")
+    parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    from moejax.cli import table
+    from moejax.fit.bootstrap import check_level
+    from moejax.quantities import format
+
+    check_level(arguments.level)
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise ValueError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+    rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
+    if arguments.json:
+        print(json.dumps({"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}, indent=2))
+        return 0
+    cells = [
+        [
+            format(row["flops"]),
+            "undefined" if row["leverage"] is None else f"{row['leverage']:.3g}",
+            "" if row["low"] is None else f"[{row['low']:.3g}, {row['high']:.3g}]",
+        ]
+        for row in rows
+    ]
+    title = f"FLOPs of {arguments.b} per FLOP of {arguments.a}, at equal loss"
+    table.show(title, ["flops", "leverage", f"{arguments.level:.0%} interval"], cells)
+    for note in notes:
+        print(note)
+    return 0
+
+
+def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    import numpy as np
+
+    from moejax.fit.leverages import leverage_of
+
+    families = []
+    for text in (arguments.a, arguments.b):
+        path, _, condition = text.partition(":")
+        if not Path(path).is_file():
+            raise ValueError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
+        given = argparse.Namespace(**vars(arguments))
+        given.runs, given.where = Path(path), [*arguments.where, *([condition] if condition else [])]
+        families.append(read_table(given, ("flops",)).runs)
+    a, b = families
+    at = None if arguments.flops is None else np.asarray(arguments.flops)
+    found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
+    rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
+    notes = [f"! {name}: {said}" for name, fit in (("A", found.curve), ("B", found.against)) for said in fit.warnings]
+    if any(row["leverage"] is None for row in rows):
+        notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
+    return rows, notes
+
+
+def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    from moejax.cli.design import fit_resamples, law_and_source
+    from moejax.design.leverage import leverage, resampled
+    from moejax.fit.bootstrap import interval
+
+    if not arguments.flops:
+        raise ValueError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
+    arguments.constants = None
+    name, law, known = law_and_source(arguments)
+    if "loss" not in law.outputs:
+        raise ValueError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
+    a, b = (_family(text, law) for text in (arguments.a, arguments.b))
+    laws = fit_resamples(arguments, known).laws if arguments.runs else None
+    rows = []
+    for flops in arguments.flops:
+        found = leverage(law, a, b, flops)
+        ends = None if laws is None else interval(resampled(found, laws), arguments.level)
+        rows.append(_row(flops, found.value, ends and ends.low, ends and ends.high))
+    return rows, [f"law: {name}; both families at the sizes that are best for them."]
+
+
+def _family(text: str, law: Any) -> Any:
+    """The limits of a family: what it holds."""
+    from moejax.design.leverage import held, proportions
+    from moejax.laws.catalogue import find
+    from moejax.quantities import parse
+
+    if "=" in text:
+        return held({name.replace("-", "_"): parse(value) for name, value in pairs(text.split(","), text)})
+    return held(proportions(law, find(text).architecture))
+
+
+def _row(flops: float, value: Any, low: Any, high: Any) -> dict[str, Any]:
+    plain = {"flops": flops, "leverage": value, "low": low, "high": high}
+    return {name: None if v is None or v != v else float(v) for name, v in plain.items()}

@@ -1,0 +1,245 @@
+"""``moejax next``: which runs to train next, so that an answer becomes most certain for the FLOPs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from moejax.cli import given_architecture
+from moejax.cli.fit_options import add_objective_arguments, add_search_arguments
+from moejax.cli.number import number, whole_number
+from moejax.cli.pairs import pairs
+from moejax.cli.run_table_options import add_table_arguments, read_table
+
+NAME = "next"
+HELP = "Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain."
+EXAMPLE = """\
+moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
+moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --flops 3e21 --config tiny.py --out next
+moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T --flops 1e21 --candidates mine.csv"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("--law", required=True, metavar="NAME[,NAME…]", help="laws to fit; several are also told apart")
+    parser.add_argument(
+        "--target",
+        action="append",
+        required=True,
+        metavar="WHAT:NAME=VALUE,…",
+        help="what is to become certain: loss:params_active=7B,tokens=2T; a published model's, deepseek-v3.1:tokens="
+        "14.8T; a decision, 'N*:flops=1e25'; a coefficient. May be repeated",
+    )
+    parser.add_argument("--flops", type=number, required=True, metavar="NUMBER", help="of all new runs together")
+    parser.add_argument("--k", type=whole_number, default=10, metavar="COUNT", help="new runs at most (%(default)s)")
+    what = parser.add_argument_group("what could be trained", "by default shapes like those in the table")
+    given_architecture.add_arguments(parser, required=False)
+    what.add_argument("--candidates", type=Path, metavar="TABLE", help="runs to choose from, with what the laws read")
+    what.add_argument(
+        "--reach", type=float, default=4.0, metavar="FACTOR", help="beyond the table's sizes (%(default)g)"
+    )
+    what.add_argument("--largest", type=number, metavar="FLOPS", help="of one run at most")
+    what.add_argument("--repeats", type=whole_number, default=1, metavar="COUNT", help="of one run (%(default)s)")
+    what.add_argument("--sequence-length", type=whole_number, metavar="TOKENS", help="of shapes (the table's, or 4096)")
+    add_table_arguments(parser)
+    fitting = parser.add_argument_group("fitting")
+    add_objective_arguments(fitting)
+    add_search_arguments(fitting)
+    fitting.add_argument("--noise", type=float, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
+    fitting.add_argument(
+        "--around", metavar="SET", help="plan around published constants instead of a fit, as for a table of few runs"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write next.json, and study.py that trains the runs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, plan, print."""
+    from moejax.cli import next_text
+    from moejax.cli.fit_options import fixed_of, penalty_of, search_of, starts_of
+    from moejax.cli.progress import progress
+    from moejax.laws import LAWS
+    from moejax.laws.door import law_name
+    from moejax.next.propose import propose
+    from moejax.next.relax import Budget
+
+    _check(arguments)
+    laws = {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in arguments.law.split(","))}
+    fixed = fixed_of(arguments)
+    asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
+    inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
+    read = read_table(arguments, inputs)
+    recipe = _recipe(arguments, read)
+    found = _candidates(arguments, inputs, read, recipe)
+    with progress() as show:
+        proposal = propose(
+            laws,
+            read.runs,
+            found,
+            {name: [answer.of for answer in answers] for name, answers in asked.items()},
+            Budget(flops=arguments.flops, runs=arguments.k, repeats=arguments.repeats),
+            around=_around(arguments, laws),
+            noise=arguments.noise,
+            fixed=fixed,
+            penalty=penalty_of(arguments),
+            starts=starts_of(arguments),
+            search=search_of(arguments),
+            seed=arguments.seed,
+            progress=show,
+        )
+    titles = list(proposal.instead) or [answer.title for answer in next(iter(asked.values()))]
+    if proposal.instead:
+        what = ", ".join(arguments.target)
+        print(f"! The fitted law has no answer to {what} yet: planned for its coefficients.", file=sys.stderr)
+    plain = next_text.plain(proposal, titles, inputs)
+    if arguments.out:
+        _write(arguments, proposal, plain, recipe)
+    if arguments.json:
+        print(json.dumps(plain, indent=2))
+    else:
+        next_text.show(proposal, titles, inputs)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
+        value = getattr(arguments, name)
+        if value is not None and not value > least:
+            raise ValueError(f"--{name} is {value:g}; give a number above {least:g}.")
+    if arguments.candidates and (arguments.arch or arguments.config):
+        raise ValueError("--candidates names every run that there is to choose from; leave out --arch and --config.")
+
+
+def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
+    """What ``WHAT:NAME=VALUE,…`` asks of a law."""
+    from dataclasses import asdict
+
+    from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
+    from moejax.laws.accounting import design_of
+    from moejax.laws.catalogue import CATALOGUE
+    from moejax.quantities import parse
+
+    what, _, rest = text.partition(":")
+    given = {name: parse(value) for name, value in pairs(rest.split(","), "--target")} if rest else {}
+    model = CATALOGUE.get(what.lower())
+    if model is not None:
+        if set(given) != {"tokens"}:
+            raise ValueError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
+        design = asdict(design_of(model.architecture, given["tokens"], 4096))
+        return predicted_answer(law, {name: float(value) for name, value in design.items() if value is not None})
+    if what in ("loss", *law.outputs):
+        return predicted_answer(law, given)
+    known = coefficient_answers(law, fixed) if not given else []
+    (found, *_) = find(what, [*known, *decision_answers(law, given)], law)
+    return found
+
+
+def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
+    from moejax.laws.door import published
+
+    if arguments.around is None:
+        return {}
+    if len(laws) > 1:
+        raise ValueError("--around is a set of constants of one law; name one with --law.")
+    (name,) = laws
+    return {name: published(name, arguments.around).law}
+
+
+def _recipe(arguments: argparse.Namespace, read: Any) -> dict[str, Any]:
+    """How the table's last run was trained, as far as the table says; else what a config leaves open."""
+    from moejax.config import dump
+    from moejax.train.training import Recipe
+
+    if "config" not in read.frame.columns:
+        length = arguments.sequence_length or 4096
+        return {"batch_tokens": "auto", "data": {"sequence_length": length}, "optimizer": {"learning_rate": "auto"}}
+    recipe = json.loads(read.frame["config"].iloc[-1])["recipe"]
+    return _changed(recipe, dump(Recipe(budgets_tokens=())))
+
+
+def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """What is not at its default."""
+    found = {}
+    for name, value in settings.items():
+        if name == "budgets_tokens" or value == default.get(name):
+            continue
+        inner = isinstance(value, dict) and isinstance(default.get(name), dict)
+        found[name] = _changed(value, default[name]) if inner else value
+    return found
+
+
+def _candidates(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any, recipe: dict[str, Any]) -> Any:
+    from moejax.fit.read_runs import read_runs
+    from moejax.next.candidates import like, of_table
+    from moejax.run_table import read_as_it_is
+
+    most = min(arguments.flops, arguments.largest or arguments.flops)
+    if arguments.candidates:
+        frame = read_as_it_is(arguments.candidates).assign(loss=1.0)
+        mapping = dict(pairs(arguments.map, "--map"))
+        table = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
+        found = of_table(table.runs, [f"row {row}" for row in table.rows])
+        return found.only([i for i in range(len(found)) if found.flops[i] <= most] or range(len(found)))
+    optimizer = recipe.get("optimizer", {})
+    return like(
+        _likenesses(arguments, inputs, read),
+        inputs,
+        read.runs,
+        most_flops=most,
+        sequence_length=arguments.sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
+        reach=arguments.reach,
+        # A budget is at least two steps, and its warm-up ends before its decay begins.
+        least_tokens=max(_whole(recipe.get("batch_tokens")) * 2.0, _whole(optimizer.get("warmup_tokens")) * 2.0),
+        seed=arguments.seed,
+    )
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any) -> list[Any]:
+    """Architectures whose proportions are kept: what was given, or the table's, or a published model's."""
+    from types import SimpleNamespace
+
+    from moejax.architecture import Architecture
+    from moejax.config import build
+    from moejax.design.decide import customary
+
+    if (given := given_architecture.given(arguments)) is not None:
+        return [given[1]]
+    if "architecture" in read.frame.columns:
+        texts = dict.fromkeys(read.frame["architecture"])
+        found = [build(Architecture, json.loads(text), "architecture") for text in texts]
+        # One dense model and one of every kind of mixture is enough: sizes are varied.
+        kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
+        return list(kinds.values())
+    print("Shapes are like a published model's; give your own with --arch or --config.", file=sys.stderr)
+    return [customary(SimpleNamespace(inputs=inputs))]
+
+
+def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], recipe: dict[str, Any]) -> None:
+    from moejax.cli.out_folder import out_folder
+    from moejax.folder import whole, write_json
+    from moejax.next.study_text import study_text
+
+    chosen = proposal.candidates.only(proposal.plan.order)
+    written = ["next.json"]
+    with out_folder(arguments.out):
+        write_json(arguments.out / "next.json", plain)
+        if chosen.architectures:
+            if "warmup_tokens" not in recipe.get("optimizer", {}):
+                warmup = int(min(chosen.design.tokens) // 100)
+                recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
+            says = f"{len(chosen)} runs that make {', '.join(arguments.target)} more certain under {arguments.law}."
+            text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
+            with whole(arguments.out / "study.py") as partial:
+                partial.write_text(text)
+            written.append("study.py")
+    print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)
+    if not chosen.architectures:
+        print("No study.py: rows of --candidates are no architectures; train them as you know them.", file=sys.stderr)

@@ -1,0 +1,164 @@
+"""``moejax plan``: a training compiled for a pod that nobody has to own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.errors import UserError
+from moejax.cli.number import number, whole_number
+
+if TYPE_CHECKING:
+    from moejax.plan.plan import Plan
+    from moejax.plan.topology import Topology
+    from moejax.train.training import Training
+
+NAME = "plan"
+HELP = "Compile a training's step for a pod without having one: memory, what chips exchange, time, cost."
+EXAMPLE = """\
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
+  moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
+  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_config_argument(parser)
+    parser.add_argument(
+        "--topology", required=True, metavar="CHIP:SHAPE", help="v5p:8x8x8, v5e:16x16, …; cpu:8 for this CPU's devices"
+    )
+    parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor; -1 takes what the others leave")
+    parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
+    parser.add_argument("--microbatches", type=whole_number, metavar="N", help="parts of a batch, one after another")
+    parser.add_argument(
+        "--search", action="store_true", help="try meshes, remat policies and microbatches, and rank them"
+    )
+    parser.add_argument("--compile", type=whole_number, default=6, metavar="N", help="of a search (default: 6)")
+    parser.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
+    parser.add_argument("--out", metavar="DIR", help="write plan.json and the compiled program's text, program.txt")
+    parser.add_argument("--json", action="store_true", help="print the plan on stdout as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, and print what it says."""
+    from moejax.plan.topology import check_compiler, parse
+
+    topology = parse(arguments.topology)
+    training = _training(arguments)
+    check_compiler(topology)
+    if arguments.search:
+        plans = _search(training, topology, arguments.compile)
+    else:
+        plans = [_plan(training, topology, arguments.out)]
+    _write(plans, arguments)
+    if not plans[0].fits:
+        raise UserError(_too_large(plans[0], training, topology))
+    return 0
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    from moejax.cli.config_file import load
+    from moejax.train.auto import choose_hyperparameters
+    from moejax.train.training import Training
+
+    training = choose_hyperparameters(load(Training, arguments.config, arguments.overrides)).training
+    recipe = training.recipe
+    if arguments.mesh:
+        recipe = replace(recipe, mesh=_mesh(arguments.mesh))
+    if arguments.remat:
+        recipe = replace(recipe, runtime=replace(recipe.runtime, remat=arguments.remat))
+    if arguments.microbatches:
+        recipe = replace(recipe, microbatches=arguments.microbatches)
+    return replace(training, recipe=recipe)
+
+
+def _mesh(text: str) -> Any:
+    from moejax.config import unknown
+    from moejax.model.sharding import MESH_AXES
+    from moejax.train.mesh import MeshShape
+
+    sizes: dict[str, int] = {}
+    for word in text.split(","):
+        axis, equals, size = word.strip().partition("=")
+        if axis not in MESH_AXES:
+            raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
+        if not equals or not size.lstrip("-").isdigit():
+            raise UserError(
+                f"--mesh {word.strip()!r} has no size; write it as {axis}=8, or {axis}=-1 for what is left."
+            )
+        sizes[axis] = int(size)
+    # An axis that is not named has one device, unless none takes what is left.
+    return MeshShape(**{"data": 1 if -1 in sizes.values() or len(sizes) > 1 or "data" in sizes else -1, **sizes})
+
+
+def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
+    from moejax.cli.out_folder import out_folder
+    from moejax.cli.progress import progress_display
+    from moejax.plan.process import plan
+
+    with progress_display() as update:
+        update(0.0, f"compiling {training.name} for {topology.name}")
+        if out is None:
+            return plan(training, topology)
+        with out_folder(Path(out)) as folder:
+            return plan(training, topology, text_to=folder / "program.txt")
+
+
+def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
+    from moejax.cli.progress import progress
+    from moejax.plan.process import plan
+    from moejax.plan.search import search
+
+    if compiled < 1:
+        raise UserError(f"--compile is {compiled}; give at least 1.")
+    with progress() as show:
+        return search(training, topology, plan, compiled=compiled, say=lambda done, n, what: show(what, done, n))
+
+
+def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
+    from moejax.cli.out_folder import out_folder
+    from moejax.cli.plan_text import as_data, show_plan, show_search
+
+    data = as_data(plans[0], arguments.price)
+    if arguments.search:
+        data["others"] = [as_data(plan, arguments.price) for plan in plans[1:]]
+    if arguments.out:
+        with out_folder(Path(arguments.out)) as folder:
+            (folder / "plan.json").write_text(json.dumps(data, indent=2) + "\n")
+    if arguments.json:
+        print(json.dumps(data, indent=2))
+        return
+    if arguments.search:
+        show_search(plans)
+    show_plan(plans[0], arguments.price)
+
+
+def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
+    from moejax.cli.progress import progress
+    from moejax.plan.process import plan as make
+    from moejax.plan.search import remedies
+    from moejax.quantities import format_bytes
+
+    with progress() as show:
+        found = remedies(training, topology, make, say=lambda done, n, what: show(what, done, n))
+    memory = plan.memory
+    over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
+    parts = (
+        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
+        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
+    )
+    what = f"{plan.name} does not fit {plan.topology}: it needs {over} ({parts})."
+    if memory.left >= 0:
+        what = f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit}. {parts.capitalize()}."
+    if not found:
+        return f"{what} Nothing that was tried does; use more or larger chips, or a smaller batch."
+    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in found]
+    return f"{what} These were tried and fit:\n" + "\n".join(lines)
+
+
+def _at(plan: Plan) -> str:
+    return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""

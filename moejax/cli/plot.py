@@ -1,0 +1,176 @@
+"""``moejax plot``: the papers' figures and ours, from published laws, a fit of one's own, or a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.out_folder import out_folder
+
+if TYPE_CHECKING:
+    from moejax.fit.fit_result import FitResult
+
+NAME = "plot"
+HELP = (
+    "Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a run."
+)
+EXAMPLE = """\
+moejax plot --list
+moejax plot zhao-3 abnar-4 tian-1b
+moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
+moejax plot profile influence starts --fit fit.json --runs runs.csv
+moejax plot zhao-5 --runs compared/predicted_vs_actual.csv"""
+
+EVIDENCE = ("profile", "influence", "starts")
+"""Figures whose tables are computed from a fit and its runs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    from moejax.cli.run_table_options import add_table_arguments
+
+    parser.add_argument("names", nargs="*", metavar="NAME", help="figures, or a paper: zhao, abnar, tian")
+    parser.add_argument("--list", action="store_true", help="name every figure with what it draws")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="fit.json of moejax fit: draw its law")
+    parser.add_argument("--runs", type=Path, metavar="TABLE", help="a run table, or the table that a figure names")
+    parser.add_argument("--answer", metavar="NAME", help="coefficient that influence is about (the last, if not given)")
+    parser.add_argument("--made-up", action="store_true", help="made-up data where a table is needed")
+    parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
+    parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
+    parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")
+    add_table_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw, write, say where."""
+    from moejax.cli.progress import progress_display
+    from moejax.report import plots
+    from moejax.report.gallery import write_gallery
+
+    if arguments.list:
+        return _list(arguments.json)
+    if arguments.gallery:
+        with out_folder(arguments.gallery), progress_display() as update:
+            print(write_gallery(arguments.gallery, update))
+        return 0
+    if not arguments.names:
+        raise ValueError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
+    formats = _formats(arguments.format)
+    names = plots.chosen(arguments.names)
+    given = _Given(arguments)
+    subjects = {name: given.subject(name) for name in names}
+    found = {}
+    with out_folder(arguments.out) as folder, progress_display() as update:
+        for number, (name, subject) in enumerate(subjects.items()):
+            update(number / len(names), f"drawing {name}")
+            found[name] = _write(folder, name, subject, formats)
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for name, one in found.items():
+            print(f"{name}: {one['title']}. {', '.join(one['files'])}")
+        print(f"Wrote to {arguments.out}.", file=sys.stderr)
+    return 0
+
+
+def _write(folder: Path, name: str, subject: Any, formats: list[str]) -> dict[str, Any]:
+    from moejax.report import plots
+    from moejax.report.figures.files import write_picture
+    from moejax.report.findings import plain
+
+    picture = plots.draw(name, subject)
+    files = write_picture(folder, name, lambda: picture, formats)
+    data = {"title": picture.title, "caption": picture.caption, "source": plots.PLOTS[name].source}
+    return {**data, "files": [str(folder / file) for file in files], "rows": plain(list(picture.rows))}
+
+
+class _Given:
+    """The fit and the table that were given, read once."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        from moejax import run_table
+        from moejax.fit.fit_result import load
+
+        self.arguments = arguments
+        self.fit = load(arguments.fit) if arguments.fit else None
+        self.table = run_table.read_as_it_is(arguments.runs) if arguments.runs else None
+        if self.table is not None:
+            self.table = _renamed(self.table, arguments)
+
+    def subject(self, name: str) -> Any:
+        """What one figure is asked to show."""
+        from moejax.report import plots
+
+        plot = plots.PLOTS[name]
+        if self.arguments.made_up and plot.needs_table:
+            return plots.example_of(name)
+        table = self.table
+        if name in EVIDENCE and self.fit is not None and table is not None and plot.columns[0] not in table:
+            table = self._evidence(name, self.fit)
+        law = self.fit.law if self.fit is not None and plot.law else None
+        words = f"the fit in {self.arguments.fit}" if law is not None else ""
+        found = plots.subject_of(name, law=law, law_name=words, table=table)
+        if table is not None and plot.columns and found.table is None:
+            print(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.", file=sys.stderr)
+        return found
+
+    def _evidence(self, name: str, fit: FitResult) -> Any:
+        from moejax.cli.run_table_options import read_table
+        from moejax.report import evidence
+
+        read = read_table(self.arguments, type(fit.law).inputs)
+        if name == "starts":
+            return evidence.starts_table(fit, read.runs)
+        answers = evidence.coefficients(fit)
+        if name == "profile":
+            return evidence.profile_table(fit, read.runs)
+        asked = self.arguments.answer or next(reversed(answers))
+        if asked not in answers:
+            raise ValueError(f"The fit set no coefficient '{asked}'; it set {', '.join(answers)}.")
+        model = read.frame["model"] if "model" in read.frame else [f"row {row}" for row in read.rows]
+        return evidence.influence_table(fit, read.runs, asked, answers[asked], [str(one) for one in model])
+
+
+def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
+    """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
+    from moejax import run_table
+    from moejax.cli.pairs import pairs
+    from moejax.fit.read_runs import mapped, select
+
+    mapping = dict(pairs(arguments.map, "--map"))
+    if arguments.loss != "loss":
+        mapping["loss"] = arguments.loss
+    named = str(arguments.runs)
+    kept, notes = select(mapped(table, mapping, named), arguments.where, named)
+    for note in notes:
+        print(note, file=sys.stderr)
+    return run_table.check(kept, where=named)
+
+
+def _formats(text: str) -> list[str]:
+    from moejax.report.figures.files import FORMATS
+
+    names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in FORMATS:
+            raise ValueError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
+    return names
+
+
+def _list(as_json: bool) -> int:
+    from moejax.cli.table import show
+    from moejax.report.plots import PLOTS
+
+    if as_json:
+        print(json.dumps({name: {"source": p.source, "law": p.law, "columns": p.columns} for name, p in PLOTS.items()}))
+        return 0
+    rows = [
+        [name, p.source, p.law, ("needs " if p.needs_table else "may use ") + ", ".join(p.columns) if p.columns else ""]
+        for name, p in PLOTS.items()
+    ]
+    show("Figures", ["name", "follows", "law", "table"], rows, words=("follows", "law", "table"))
+    return 0

@@ -1,0 +1,117 @@
+"""``moejax status``: how a training or a study stands, from its files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
+from moejax.config import dump
+from moejax.quantities import format
+from moejax.train.status import RUNNING, Status, is_study_folder, read_statuses
+
+NAME = "status"
+HELP = "How a training stands, running or dead, or every model of a study: from the files in its folder."
+EXAMPLE = """\
+  moejax status runs/tiny
+  moejax status runs/tiny --layers              # the routing of every layer
+  moejax status runs/quickstart --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("folder", metavar="DIR", help="the folder of a training or of a study")
+    parser.add_argument("--layers", action="store_true", help="a table of each mixture layer's routing")
+    parser.add_argument("--json", action="store_true", help="print all of it on stdout as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it."""
+    folder = Path(arguments.folder)
+    found, is_study = read_statuses(folder), is_study_folder(folder)
+    if arguments.json:
+        plain = [dump(status) for status in found]
+        print(json.dumps(plain if is_study else plain[0], indent=2))
+        return 0
+    if is_study:
+        _print_study(found)
+    else:
+        _print(found[0])
+    if arguments.layers:
+        for status in found:
+            print_routing(status.layers, f"{status.name}: the last logged batch")
+    return 0
+
+
+def _print(status: Status) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{status.name} in {status.folder}", title_justify="left", show_header=False)
+    for name, text in _lines(status):
+        table.add_row(name, text)
+    Console().print(table)
+
+
+def _lines(status: Status) -> Iterator[tuple[str, str]]:
+    """What is known, in words."""
+    yield "state", status.state + (f": {status.why}" if status.why else "")
+    if status.leg is not None and status.step is not None and status.tokens is not None:
+        yield (
+            "leg",
+            f"{status.leg}, step {status.step:,}: {format(status.tokens)} tokens of {format(status.budget_tokens)}",
+        )
+    if status.total_steps is not None:
+        yield "steps", f"{status.steps_done:,} of {status.total_steps:,}"
+    if status.loss is not None:
+        yield "loss", f"{status.loss:.4f} nats/token"
+    if status.validation_loss is not None:
+        yield "validation loss", f"{status.validation_loss:.4f} nats/token"
+    if status.tokens_per_second is not None:
+        yield "speed", speed_text(status.tokens_per_second, status.mfu)
+    if status.eta_seconds is not None:
+        yield "left", f"about {clock(status.eta_seconds)}"
+    if status.state == RUNNING and status.silent_seconds is not None:
+        yield "last sign of life", f"{clock(status.silent_seconds)} ago"
+    if status.last_checkpoint is not None:
+        place, step, age = (status.last_checkpoint[name] for name in ("leg", "step", "age_seconds"))
+        yield "last checkpoint", f"{place}, step {step:,}, {clock(age)} ago"
+    if status.best_checkpoint is not None:
+        place, step, loss = (status.best_checkpoint[name] for name in ("leg", "step", "validation_loss"))
+        yield "best checkpoint", f"{place}, step {step:,}, validation loss {loss:.4f} nats/token"
+    if status.skipped_steps:
+        yield "skipped steps", f"{status.skipped_steps:,}"
+    if status.memory_peak_bytes is not None:
+        yield "memory", memory_text(status.memory_bytes, status.memory_peak_bytes)
+    if status.sessions > 1:
+        yield "started", f"{status.sessions} times"
+    if status.goodput is not None:
+        yield "goodput", goodput_text(status.seconds)
+    for row in status.rows:
+        yield f"at {format(row['tokens'])} tokens", f"validation loss {row['loss']:.4f} nats/token"
+
+
+def _print_study(found: list[Status]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("model", "state", "steps", "loss", "validation", "tokens/s", "left", "goodput"):
+        table.add_column(heading, justify="left" if heading in ("model", "state") else "right")
+    for status in found:
+        table.add_row(
+            status.name,
+            status.state,
+            f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else ""),
+            "–" if status.loss is None else f"{status.loss:.4f}",
+            "–" if not status.rows else f"{status.rows[-1]['loss']:.4f}",
+            "–" if status.tokens_per_second is None else f"{status.tokens_per_second:,.0f}",
+            "–" if status.eta_seconds is None else clock(status.eta_seconds),
+            "–" if status.goodput is None else f"{status.goodput:.1%}",
+        )
+    Console().print(table)
+    for status in found:
+        if status.why:
+            Console().print(f"{status.name} {status.state}: {status.why}", highlight=False, soft_wrap=True)

@@ -1,0 +1,113 @@
+"""``moejax study status DIR`` and ``moejax study gather DIR``: what engines have done in a study's folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moejax.cli.errors import UserError
+from moejax.wording import some
+
+if TYPE_CHECKING:
+    from moejax.study.status import Standing
+
+_SHOWN = 20
+
+
+def print_status(url: str, price: float | None, *, as_json: bool) -> None:
+    """Say how far the study in a folder is, here or in an object store.
+
+    Raises:
+      ValueError: the folder holds no study.
+    """
+    from moejax.study.place import open_place
+    from moejax.study.run import read_study
+    from moejax.study.status import standings
+
+    study = read_study(url)
+    found = standings(open_place(url), study.trainings())
+    if as_json:
+        rows = [{**asdict(one), "rows": len(one.rows)} for one in found]
+        print(json.dumps({"study": study.name, **totals(found, price), "models": rows}, indent=2))
+    else:
+        _print(study.name, url, found, price)
+
+
+def gather(url: str, out: str | None) -> None:
+    """Write the run table of a study's folder; one in an object store is fetched into ``out`` first.
+
+    Raises:
+      ValueError: there is no study, no row, or ``out`` belongs to another study.
+    """
+    from moejax.study.place import is_remote, open_place
+    from moejax.study.run import fetch, read_study, write_table
+    from moejax.study.status import standings
+
+    study = read_study(url)
+    if is_remote(url) and out is None:
+        raise UserError(f"{url} is no folder of this machine; name one for its rows and table with --out DIR.")
+    if out is not None and out != url:
+        fetch(url, Path(out))
+    folder = Path(out or url)
+    path = write_table(study, folder)
+    found = standings(open_place(folder), study.trainings())
+    missing = [one.model for one in found if one.state != "done"]
+    rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
+    print(f"{rows} of {runs} runs: {path}")
+    if missing:
+        print(f"not done: {some(missing)}; see moejax study status {url}", file=sys.stderr)
+
+
+def totals(found: list[Standing], price: float | None) -> dict[str, Any]:
+    """What the trainings of a study come to."""
+    from moejax.study.status import STATES, seconds_left
+
+    hours = sum(one.device_seconds for one in found) / 3600
+    return {
+        "states": {state: sum(one.state == state for one in found) for state in STATES},
+        "runs_done": sum(len(one.rows) for one in found),
+        "runs": sum(one.runs for one in found),
+        "share": sum(one.share * one.flops for one in found) / sum(one.flops for one in found),
+        "device_hours": hours,
+        "cost": None if price is None else hours * price,
+        "seconds_left": seconds_left(found),
+    }
+
+
+def _print(name: str, url: str, found: list[Standing], price: float | None) -> None:
+    from moejax.cli.progress import clock
+    from moejax.cli.table import show
+
+    counted = totals(found, price)
+    # What a person must see is never among those left out.
+    order = ("failed", "interrupted", "running", "waiting", "done")
+    shown = sorted(found, key=lambda one: order.index(one.state))
+    columns = ["model", "state", "runs", "of steps", "loss", "attempts", "device-hours", "left", "where"]
+    rows = [
+        [
+            one.model,
+            one.state,
+            f"{len(one.rows)}/{one.runs}",
+            f"{one.share:.0%}",
+            "" if one.loss is None else f"{one.loss:.3f}",
+            str(one.attempts),
+            f"{one.device_seconds / 3600:,.3g}",
+            "" if one.seconds_left is None else clock(one.seconds_left),
+            one.where,
+        ]
+        for one in shown[:_SHOWN]
+    ]
+    show(f"{name} in {url}", columns, rows, words=["state", "where"])
+    if len(shown) > _SHOWN:
+        print(f"and {len(shown) - _SHOWN} more, {shown[_SHOWN].state} and further (--json has all)\n")
+    for one in shown:
+        if one.why:
+            print(f"{one.model} {one.state}: {one.why}")
+    states = ", ".join(f"{count} {state}" for state, count in counted["states"].items() if count)
+    spent = f"{counted['device_hours']:,.3g} device-hours" + (f", {counted['cost']:,.2f}" if price is not None else "")
+    left = counted["seconds_left"]
+    rest = f"; about {clock(left)} left at this pace" if left else ""
+    print(f"{counted['runs_done']} of {counted['runs']} runs; models: {states}; spent {spent}{rest}")

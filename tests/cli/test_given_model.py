@@ -1,0 +1,100 @@
+"""A model is opened from wherever it lies, with the tokenizer that it was made with."""
+
+import json
+
+import jax
+import pytest
+
+from moejax.architecture import Architecture
+from moejax.cli.given_model import open_model
+from moejax.data.json_tokenizer import JsonTokenizer
+from moejax.data.train_tokenizer import train_tokenizer
+from moejax.huggingface.write import to_huggingface
+from moejax.model import transformer
+from moejax.train.loop import train
+from moejax.train.optimizer import OptimizerConfig
+from moejax.train.training import DataConfig, Recipe, Training
+from moejax.weights.fingerprint import fingerprint
+from moejax.weights.folder import save_weights
+
+SMALL = Architecture(
+    vocab_size=300,
+    model_dim=16,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    num_experts=4,
+    top_k=2,
+    expert_hidden=8,
+    tied_embeddings=False,
+    norm_epsilon=1e-5,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Of 300 tokens, beside a folder with the text it was learnt from."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "texts"
+    folder.mkdir()
+    for i in range(20):
+        (folder / f"{i}.txt").write_text("".join(f"{i} times {j} is {i * j}. " for j in range(40)))
+    train_tokenizer(str(folder), folder.parent / "tokenizer.json", vocab_size=300)
+    return folder.parent / "tokenizer.json"
+
+
+def training(tokenizer, name):
+    return Training(
+        name="small",
+        architecture=SMALL,
+        recipe=Recipe(
+            budgets_tokens=(512,),
+            batch_tokens=256,
+            data=DataConfig(
+                source=str(tokenizer.parent / "texts"),
+                tokenizer=name,
+                sequence_length=32,
+                validation_share=0.3,
+                validation_tokens=256,
+            ),
+            optimizer=OptimizerConfig(learning_rate=1e-2, warmup_tokens=256),
+        ),
+    )
+
+
+def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(tokenizer, tmp_path):
+    from moejax.__main__ import main
+
+    train(training(tokenizer, f"{tokenizer}#<|endoftext|>"), tmp_path / "run")
+    assert main(["convert", "--to", "weights", str(tmp_path / "run"), "--out", str(tmp_path / "weights")]) == 0
+    assert main(["convert", "--to", "hf", str(tmp_path / "run"), "--out", str(tmp_path / "hf")]) == 0
+    found = [open_model(tmp_path / name) for name in ("run", "weights", "hf")]
+    assert len({fingerprint(model.weights) for model in found}) == 1
+    assert {model.tokenizer.sha256 for model in found} == {JsonTokenizer(tokenizer).sha256}
+    assert [model.sequence_length for model in found] == [32, None, 32]
+    assert [model.origin["kind"] for model in found] == ["training", "weights", "huggingface"]
+    assert (found[0].origin["leg"], found[0].origin["tokens"]) == ("branch-512", 512)
+
+
+def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none(tokenizer, tmp_path):
+    train(training(tokenizer, None), tmp_path / "run")
+    assert open_model(tmp_path / "run").tokenizer.name == "bytes"
+    save_weights(tmp_path / "weights", SMALL, transformer.init(SMALL, jax.random.key(0)))
+    assert open_model(tmp_path / "weights").tokenizer is None
+    assert open_model(tmp_path / "weights", "bytes").tokenizer.name == "bytes"
+
+
+def test_what_begins_and_ends_texts_is_what_the_tokenizers_configuration_says(tokenizer, tmp_path):
+    save_weights(tmp_path / "ours", SMALL, transformer.init(SMALL, jax.random.key(0)))
+    to_huggingface(tmp_path / "ours", tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer.json").write_text(tokenizer.read_text())
+    described = {"bos_token": {"content": "0"}, "eos_token": "1", "chat_template": ""}
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(described))
+    found = open_model(tmp_path / "theirs")
+    number = JsonTokenizer(tokenizer).number
+    assert (found.first_token, found.tokenizer.end_of_document) == (number("0"), number("1"))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="nor a Hugging Face checkpoint with a config"):
+        open_model(tmp_path)

@@ -1,0 +1,265 @@
+"""``moejax launch``: what is handed to each engine, and what is said where that cannot be."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moejax.__main__ import main
+from moejax.data.config import DataConfig
+from moejax.laws.chips import find
+from moejax.plan.topology import parse
+from moejax.study.estimate import estimate
+from moejax.study.gke import kubernetes_name
+from moejax.study.launches import launched
+from moejax.study.mount import holds_corpus, mounted
+from moejax.study.place import matching, open_place
+from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, rentable
+
+STUDIES = Path(__file__).parents[2] / "configs" / "studies"
+TINY = f"--config={STUDIES / 'zhao.py:tiny'}"
+# The paper's batch of 2,430 sequences divides into no slice.
+PILOT = [f"--config={STUDIES / 'chapter_002.py:pilot'}", "--config.recipe.batch_tokens=8388608"]
+PILOT += ["--config.recipe.mesh.fsdp=-1", "--config.recipe.mesh.data=1"]
+IMAGE = ["--image", "registry/moejax:tpu"]
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch, tmp_path):
+    """What the command prints; it writes nothing."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        assert main(["launch", *map(str, words)]) == 0
+        assert not list(tmp_path.iterdir())
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_slurm_gets_an_array_for_each_kind_of_resources(printed):
+    script = printed("slurm", *PILOT, "--out", "/shared/pilot", "--set", "partition=gpu", "--grace", 300)
+    assert "#SBATCH --gpus-per-node=8" in script
+    assert "#SBATCH --ntasks-per-node=8" in script
+    assert "#SBATCH --partition=gpu" in script
+    assert "#SBATCH --signal=USR2@300" in script
+    assert "moejax train --out /shared/pilot/models/" in script
+    assert script.count("--distributed") == 1
+    many = printed("slurm", TINY, "--out", "/shared/tiny", "--chip", "cpu", "--cores", 4, "--at-a-time", 2)
+    assert many.count("#SBATCH --array=") == 1
+    assert "%2" in many
+    assert "#SBATCH --cpus-per-task=4" in many
+    assert "--gpus-per-node" not in many
+
+
+def test_what_would_be_handed_over_is_there_as_data(printed):
+    tasks = json.loads(printed("slurm", TINY, "--out", "/shared/tiny", "--chip", "cpu", "--cores", 4, "--json"))
+    first = tasks[0]
+    assert first["command"][:4] == ["moejax", "train", "--out", f"/shared/tiny/models/{first['model']}"]
+    assert {task["resources"]["cores"] for task in tasks} == {4}
+
+
+def test_gke_gets_a_jobset_for_each_training_on_the_smallest_slice_that_holds_it(printed):
+    (jobset,) = yaml.safe_load_all(printed("gke", *PILOT, "--chip", "v5p", "--out", "gs://b/pilot", *IMAGE, "--spot"))
+    job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    topology = parse("v5p:" + pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"])
+    assert job["parallelism"] == job["completions"] == topology.devices // 4
+    assert pod["containers"][0]["resources"]["limits"] == {"google.com/tpu": 4}
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+    command = pod["containers"][0]["command"]
+    assert command[command.index("--out") + 1].startswith("/b/pilot/models/")
+    assert "--distributed" in command
+    assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == "/b"
+    assert pod["volumes"][0]["csi"]["volumeAttributes"]["bucketName"] == "b"
+
+
+def test_a_volume_claim_takes_the_place_of_a_bucket(printed):
+    words = ["--volume", "filestore:/shared", "--out", "/shared/tiny", "--topology", "v6e:1x1"]
+    for jobset in yaml.safe_load_all(printed("gke", TINY, *words, *IMAGE)):
+        pod = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        assert pod["volumes"] == [{"name": "study", "persistentVolumeClaim": {"claimName": "filestore"}}]
+        assert "--distributed" not in pod["containers"][0]["command"]
+
+
+def test_xpk_gets_its_commands(printed):
+    attach, command = printed(
+        "gke", *PILOT, "--topology", "v5p:8x8x16", "--out", "gs://b/x", *IMAGE, "--xpk", "C"
+    ).split("\n")[:2]
+    assert attach.startswith("xpk storage attach study --cluster C --type gcsfuse --bucket b --mount-point /b")
+    assert "--tpu-type v5p-2048 --num-slices 1 --docker-image registry/moejax:tpu" in command
+
+
+def test_skypilot_gets_a_task_file_for_each_training(printed):
+    (task,) = yaml.safe_load_all(printed("sky", *PILOT, "--chip", "h200", "--out", "s3://b/pilot", "--infra", "aws"))
+    assert task["resources"]["accelerators"] == {"H200": 8}
+    assert task["num_nodes"] > 1
+    assert '--process "$SKYPILOT_NODE_RANK"' in task["run"]
+    assert task["file_mounts"] == {"/b": {"source": "s3://b", "mode": "MOUNT"}}
+    tpus = yaml.safe_load_all(printed("sky", TINY, "--topology", "v5e:4x4", "--out", "gs://b/tiny"))
+    for task in tpus:
+        assert task["resources"]["accelerators"] == {"tpu-v5litepod-16": 1}
+        assert "--distributed" in task["run"]
+
+
+def test_a_slice_that_is_chosen_holds_the_training():
+    from moejax.cli.config_file import load
+    from moejax.study.resources import chips_for
+    from moejax.study.study import Study
+
+    study = load(Study, PILOT[0].removeprefix("--config="), PILOT[1:])
+    (training,) = study.trainings()
+    for chip in GKE_ACCELERATORS:
+        (one,) = estimate(study, find(chip), mfu=0.4).trainings
+        sizes = [topology.devices for topology in rentable(chip)]
+        if one.chips_at_least is None or one.chips_at_least > max(sizes):
+            with pytest.raises(ValueError, match=training.name):
+                chips_for(training, one, sizes)
+        else:
+            assert chips_for(training, one, sizes) >= one.chips_at_least
+
+
+@pytest.mark.parametrize("chip", GKE_ACCELERATORS)
+def test_slices_are_whole_machines(chip):
+    for topology in rentable(chip):
+        assert topology.devices % chips_per_host(topology) == 0
+        assert cloud_tpu_type(topology).startswith("v")
+
+
+def test_names_are_kubernetes_names_and_different_ones_stay_different():
+    names = [kubernetes_name(text) for text in ("zhao-E16", "zhao-e16", "zhao_e16", "9" * 80, "9" * 81)]
+    assert len(set(names)) == 5
+    assert all(len(name) <= 40 and name[0].isalpha() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["slurm", TINY, "--out", "gs://b/x"], "a folder that all nodes see"),
+        (["slurm", TINY, "--set", "partition"], "--set partition has no value"),
+        (["slurm", TINY, "--print", "--submit"], "exclude each other"),
+        (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
+        (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
+        (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "token shards do not divide 2430 sequences"),
+        (["slurm"], "No study was named"),
+        (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5q:4x4x4"], "did you mean v5"),
+        (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is no TPU that can be rented"),
+        (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
+        (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
+    ],
+)
+def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue) are not on this machine"),
+        (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
+        (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C"], "xpk and gcloud are not on this machine"),
+        (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),
+    ],
+)
+def test_an_engine_that_is_absent_is_a_sentence_and_nothing_is_written(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["launch", words[0], TINY, "--submit", *words[1:]]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def called(tmp_path, monkeypatch):
+    """Commands of engines, which note how they were called, and what they were then given."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def stand_in(name, answer=""):
+        (folder / name).write_text(
+            f"#!/bin/sh\necho {name} $* >> {folder}/calls\ncase $1 in apply) cat;; esac >> {folder}/given\n"
+            f"case $1 in get) echo '{answer}';; esac\n"
+        )
+        (folder / name).chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return stand_in, lambda name: (folder / name).read_text().splitlines()
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A corpus of its own."""
+    (tmp_path / "texts").mkdir()
+    for number in range(40):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"Sentence {number} after another. " * 40)
+    return [f"--config.recipe.data.source={tmp_path / 'texts'}", "--config.recipe.data.validation_tokens=1024"]
+
+
+def test_a_jobset_that_has_ended_is_replaced_and_the_study_is_laid_out_in_the_bucket(called, texts, printed_names):
+    stand_in, read = called
+    ended = {"metadata": {"name": printed_names[0]}, "status": {"terminalState": "Failed"}}
+    running = {"metadata": {"name": printed_names[1]}, "status": {}}
+    stand_in("kubectl", json.dumps({"items": [ended, running]}))
+    words = ["gke", TINY, *texts, "--topology", "v5e:1x1", *IMAGE, "--out", "memory://gke-bucket/tiny", "--submit"]
+    assert main(["launch", *words]) == 0
+    get, delete, apply = read("calls")
+    assert get.startswith("kubectl get jobsets")
+    assert delete.split()[-1] == printed_names[0]
+    assert apply == "kubectl apply --filename=-"
+    assert sum(line == "kind: JobSet" for line in read("given")) == len(printed_names)
+    system = open_place("memory://gke-bucket/tiny")
+    assert system.exists("study.json")
+    assert system.exists("data/manifest.json")
+    assert len(matching(system, "models/*/training.json")) == len(printed_names)
+    assert list(launched("memory://gke-bucket/tiny", "gke").values()) == printed_names
+
+
+@pytest.fixture
+def printed_names(texts, capsys, tmp_path):
+    """Names of the JobSets."""
+    words = ["gke", TINY, *texts, "--topology", "v5e:1x1", *IMAGE, "--out", "memory://other/tiny"]
+    assert main(["launch", *words]) == 0
+    return [one["metadata"]["name"] for one in yaml.safe_load_all(capsys.readouterr().out)]
+
+
+def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):
+    stand_in, read = called
+    stand_in("sky")
+    words = ["launch", "sky", TINY, *texts, "--chip", "h100", "--out", "memory://sky-bucket/tiny", "--submit"]
+    assert main(words) == 0
+    first = len(read("calls"))
+    assert read("calls")[0].startswith("sky jobs launch --name zhao-tiny-")
+    assert main(words) == 0
+    assert "left alone, since SkyPilot has them" in capsys.readouterr().err
+    assert len(read("calls")) == first
+    assert main([*words, "--again"]) == 0
+    assert len(read("calls")) == 2 * first
+
+
+def test_a_corpus_in_the_bucket_is_opened_by_those_who_see_it_and_one_that_is_only_here_is_refused(tmp_path):
+    mount, _ = mounted("gs://bucket/study")
+    assert holds_corpus(mount, DataConfig(source="/bucket/sets/web"))
+    assert not holds_corpus(mount, DataConfig(source=str(tmp_path)))
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(ValueError, match="is on this machine alone; copy it into gs://bucket"):
+        holds_corpus(mount, DataConfig(source=str(tmp_path)))
+
+
+def test_a_folder_of_another_study_is_refused(capsys, tmp_path):
+    from moejax.cli.config_file import load
+    from moejax.study.study import Study
+
+    study = load(Study, TINY.removeprefix("--config="), [])
+    other = dataclasses.replace(study, seed=5)
+    (tmp_path / "study.json").write_text(json.dumps(other.identity()))
+    assert main(["launch", "slurm", TINY, "--out", str(tmp_path), "--chip", "cpu"]) == 2
+    assert "belongs to another run: seed was 5, is 0" in capsys.readouterr().err

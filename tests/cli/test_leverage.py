@@ -1,0 +1,72 @@
+"""``moejax leverage``."""
+
+import argparse
+import json
+import shlex
+
+import jax
+import numpy as np
+import pytest
+
+from moejax.__main__ import main
+from moejax.cli import leverage as command
+from moejax.fit.answers import decision_answers, find
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.loss_compute import LossCompute
+from moejax.run_table import write
+
+DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    rows = []
+    for experts, gain in ((0, 1.0), (64, 4.0)):
+        for flops in np.geomspace(3e18, 3e20, 5):
+            with jax.enable_x64(True):
+                loss = float(DENSE(Design(flops=np.float64(flops * gain))))
+            rows.append({"num_experts": experts, "flops": flops, "loss": loss})
+    return write(rows, tmp_path_factory.mktemp("runs") / "runs.csv")
+
+
+def test_two_families_of_a_table_are_compared_at_the_firsts_budgets(table, capsys):
+    assert main(["leverage", f"{table}:num_experts > 0", f"{table}:num_experts == 0", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["leverage"]
+    assert [row["leverage"] for row in said] == pytest.approx([4.0] * 5, rel=1e-4)
+    assert all(row["low"] <= row["leverage"] <= row["high"] for row in said)
+
+
+def test_two_families_of_designs_are_compared_under_a_law(capsys):
+    words = ("leverage", "expansion=16", "expansion=1", "--law", "effective_params", "--flops", "1e22")
+    assert main([*words, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["leverage"]
+    (answer,) = find("EL", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": 16.0}), EffectiveParams)
+    with jax.enable_x64(True):
+        assert row["leverage"] == pytest.approx(float(answer.of(CHAPTER_002)), rel=1e-6)
+    assert row["low"] is None
+    assert main([*words]) == 0
+    assert "at equal loss" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("a.csv", "b.csv"), "There is no table a.csv"),
+        (("expansion=16", "expansion=1", "--law", "effective_params"), "give --flops"),
+        (("kimi-k3", "glm-4.5", "--law", "zhao", "--flops", "1e24"), "kimi-k2"),
+        (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
+        (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "9"), "belong together"),
+        (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
+    ],
+)
+def test_mistakes_are_sentences(capsys, words, says):
+    assert main(["leverage", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_every_example_names_options_that_exist():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for line in command.EXAMPLE.splitlines():
+        parser.parse_args(shlex.split(line)[2:])

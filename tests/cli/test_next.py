@@ -1,0 +1,98 @@
+"""``moejax next``."""
+
+import argparse
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from moejax.__main__ import main
+from moejax.cli import next as command
+from moejax.cli.config_file import load
+from moejax.fit.metrics import predict
+from moejax.fit.runs import runs_from
+from moejax.laws.accounting import design_of
+from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.design import Design
+from moejax.run_table import write
+from moejax.study.study import Study
+
+SIZES = [(n, d) for n in (5e7, 1e8, 2e8) for d in (1e9, 2e9, 4e9)]
+LARGE = "loss:params_active=70B,tokens=1.4T"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    active, tokens = np.asarray(SIZES).T
+    design = Design(params_active=active, tokens=tokens)
+    losses = predict(HOFFMANN_2022, runs_from(design, np.ones(9))) * np.exp(
+        0.003 * np.random.default_rng(0).normal(size=9)
+    )
+    rows = [{"params_active": n, "tokens": d, "loss": loss} for (n, d), loss in zip(SIZES, losses, strict=True)]
+    return write(rows, tmp_path_factory.mktemp("runs") / "runs.csv")
+
+
+def words(table, *more):
+    return ["next", str(table), "--law", "chinchilla", "--flops", "1e20", "--k", "4", "--starts", "128", *more]
+
+
+def test_the_runs_that_are_proposed_are_a_study(table, tmp_path, capsys):
+    assert main(words(table, "--target", LARGE, "--arch", "dense-6.1b", "--json", "--out", str(tmp_path))) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == json.loads((tmp_path / "next.json").read_text())
+    assert 1 <= len(said["runs"]) <= 4
+    assert said["flops"] <= 1e20
+    (title,) = said["deviation_of_log_after"]
+    assert said["deviation_of_log_after"][title] < said["deviation_of_log_before"][title]
+    study = load(Study, str(tmp_path / "study.py"), [])
+    study.check()
+    trained = {
+        (float(design_of(t.architecture, 1.0).params_active), float(budget))
+        for t in study.trainings()
+        for budget in t.recipe.budgets_tokens
+    }
+    assert {(run["params_active"], run["tokens"]) for run in said["runs"]} <= trained
+
+
+def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, capsys):
+    rows = [{"params_active": n, "tokens": d, "flops": 6 * n * d} for n in (3e7, 4e8) for d in (1e9, 8e9)]
+    candidates = write(rows, tmp_path / "could.csv")
+    assert main(words(table, "--target", LARGE, "--target", "N*:flops=1e23", "--candidates", str(candidates))) == 0
+    said = capsys.readouterr().out
+    assert "row " in said
+    assert "N*" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--target", "deepseek-v3.1"), "deepseek-v3.1:tokens="),
+        (("--target", "M*:flops=1e23"), "There is no answer M*"),
+        (("--target", "loss:params_active=7B"), "also give tokens"),
+        (("--target", LARGE, "--k", "0"), "--k is 0"),
+        (("--target", LARGE, "--reach", "0.5"), "--reach is 0.5"),
+        (("--target", LARGE, "--around", "nobody"), "nobody"),
+        (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
+        (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger --flops or --reach"),
+    ],
+)
+def test_mistakes_are_sentences(table, capsys, more, says):
+    assert main(words(table, *more)) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_too_few_runs_for_a_fit_are_planned_around_published_constants(table, tmp_path, capsys):
+    few = write([{"params_active": 1e8, "tokens": 1e9, "loss": 3.2}], tmp_path / "few.csv")
+    more = ("--target", "N*:flops=1e23", "--arch", "dense-6.1b")
+    assert main(words(few, *more)) == 2
+    assert "1 run cannot set" in capsys.readouterr().err
+    assert main(words(few, *more, "--around", "hoffmann-2022", "--noise", "0.003")) == 0
+    assert "do not identify" in capsys.readouterr().out
+
+
+def test_every_example_names_options_that_exist():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    for line in command.EXAMPLE.splitlines():
+        parser.parse_args(shlex.split(line)[2:])

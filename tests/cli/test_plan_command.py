@@ -1,0 +1,92 @@
+"""``moejax plan`` on the command line: tables, JSON, and mistakes as sentences."""
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from moejax.__main__ import main
+from moejax.cli.config_file import load
+from moejax.plan import process
+from moejax.plan.plan import check_plan, measure, mesh_sizes
+from moejax.plan.topology import parse
+from moejax.train.training import Training
+
+TINY = Path(__file__).parent.parent.parent / "configs" / "tiny.py"
+
+
+def run(*words):
+    return main(["plan", f"--config={TINY}", "--config.recipe.batch_tokens=4096", *words])
+
+
+@functools.cache
+def compiled():
+    return measure(load(Training, str(TINY), ["--config.recipe.batch_tokens=4096"]), parse("cpu:8"))
+
+
+def planned(training, topology, text_to=""):
+    """A plan without a compilation of its own: what is asked for, with the measures of one that was compiled."""
+    check_plan(training, topology)
+    recipe, mesh = training.recipe, mesh_sizes(training, topology)
+    return replace(compiled(), mesh=mesh, remat=recipe.runtime.remat, microbatches=recipe.microbatches)
+
+
+@pytest.fixture(autouse=True)
+def one_compilation(monkeypatch):
+    monkeypatch.setattr(process, "plan", planned)
+
+
+def test_a_plan_is_tables_and_json(capsys, tmp_path):
+    words = ["--topology", "cpu:8", "--mesh", "fsdp=2,expert=2,tensor=2", "--remat", "full", "--out", str(tmp_path)]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    for part in ("tiny on cpu:8: 8 chips, fsdp=2 expert=2 tensor=2", "optimiser state", "all-reduce", "remat full"):
+        assert part in said
+    assert run(*words, "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["memory"]["total"] > data["memory"]["parameters"] > 0
+    assert {"kind", "axes", "bytes_sent"} <= set(data["exchanges"][0])
+    assert json.loads((tmp_path / "plan.json").read_text())["mesh"] == {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}
+
+
+def test_a_search_ranks_what_it_compiled(capsys):
+    assert run("--topology", "cpu:8", "--mesh", "fsdp=8", "--search", "--compile", "2", "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["others"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--topology", "v5q:4x4"], "did you mean v5p or v5e"),
+        (["--topology", "v5e:3x4"], "There is no slice v5e:3x4"),
+        (["--topology", "cpu:8", "--mesh", "fsdp=3"], "which does not fit 8 devices"),
+        (["--topology", "cpu:8", "--mesh", "experts=8"], "did you mean expert"),
+        (["--topology", "cpu:8", "--mesh", "expert"], "write it as expert=8"),
+        (["--topology", "cpu:8", "--mesh", "expert=8"], "num_experts is 4, which mesh.expert = 8 does not divide"),
+        (["--topology", "cpu:8", "--remat", "some"], "known are none, dots, full"),
+        (["--topology", "cpu:8", "--search", "--compile", "0"], "--compile is 0"),
+    ],
+)
+def test_a_mistake_is_a_sentence(capsys, words, sentence):
+    assert run(*words) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "Traceback" not in said
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_does(capsys, monkeypatch):
+    def tight(training, topology, text_to=""):
+        plan = planned(training, topology)
+        fits = training.recipe.microbatches > 1 or training.recipe.runtime.remat == "full"
+        memory = replace(plan.memory, limit=plan.memory.total * 2 if fits else plan.memory.total // 2)
+        return replace(plan, memory=memory, does_not_fit="" if fits else "Used 2G of 1G")
+
+    monkeypatch.setattr(process, "plan", tight)
+    assert run("--topology", "cpu:8", "--mesh", "fsdp=8", "--config.recipe.batch_tokens=8192") == 2
+    said = capsys.readouterr().err
+    assert "tiny does not fit cpu:8: it needs" in said
+    assert "more than the" in said
+    assert said.count("--mesh") == 3

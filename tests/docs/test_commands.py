@@ -1,0 +1,63 @@
+"""Every command that a page, a config or a help text shows is one that the command line takes."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from moejax.__main__ import parser_of, split_overrides
+from moejax.cli import COMMANDS
+
+PAGES = [
+    Path("README.md"),
+    Path("CONTRIBUTING.md"),
+    *sorted(Path("docs").rglob("*.md")),
+    *sorted(Path("configs").rglob("*.py")),
+]
+CODE = re.compile(r"^```\w*(?: .*)?\n(.*?)^```$|^ {4}(moejax [^\n]*)$", re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[str]:
+    """Its lines that are commands; comments and redirections left out."""
+    found = (re.match(r"(?:Command:)?\s*(moejax +[a-z].*)", line) for line in text.splitlines())
+    return [re.split(r"  +[#(]| > ", match[1])[0].strip() for match in found if match]
+
+
+def code(page: Path) -> str:
+    """What a page shows as code; all of a config file. What a backslash continues is one line."""
+    text = re.sub(r"\\\n\s*", "", page.read_text())
+    return text if page.suffix == ".py" else "\n".join(a or b for a, b in CODE.findall(text))
+
+
+SHOWN = [
+    (str(source), line)
+    for source, text in (
+        *((page, code(page)) for page in PAGES),
+        *((name, importlib.import_module(f"moejax.cli.{name}").EXAMPLE) for name in COMMANDS),
+    )
+    for line in commands(text)
+]
+MAKE = [
+    (str(page), target)
+    for page in PAGES
+    for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", page.read_text(), re.M)
+]
+
+
+@pytest.mark.parametrize(("source", "line"), SHOWN, ids=[f"{source}: {line}" for source, line in SHOWN])
+def test_a_shown_command_is_one_that_can_be_given(source, line):
+    _, name, *words = shlex.split(line, comments=True)
+    assert name in COMMANDS
+    parser_of(name).parse_args(split_overrides(words)[0])
+
+
+def test_every_command_is_shown_by_a_page():
+    pages = {line.split()[1] for source, line in SHOWN if source.endswith(".md")}
+    assert pages >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(("page", "target"), MAKE)
+def test_a_shown_make_target_exists(page, target):
+    assert re.search(rf"^{target}:", Path("Makefile").read_text(), re.M)

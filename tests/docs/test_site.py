@@ -1,0 +1,19 @@
+"""The site has every page, and every link of a page leads somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+PAGES = sorted(Path("docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_a_page_is_in_the_navigation(page):
+    assert f" {page.relative_to('docs')}\n" in Path("mkdocs.yml").read_text()
+
+
+@pytest.mark.parametrize("page", [*PAGES, Path("README.md"), Path("CONTRIBUTING.md")], ids=str)
+def test_what_a_page_links_to_is_there(page):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
