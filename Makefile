@@ -19,8 +19,8 @@ gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 	$(BIN)/moejax plot --gallery docs
 
 test: lint  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%)
-	$(BIN)/pytest -n 2 -r s $(HEAVIEST)
+	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
+	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
 
 slow: $(VENV)/.installed  ## the tests that take minutes
 	$(BIN)/pytest -m slow

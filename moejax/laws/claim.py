@@ -27,6 +27,9 @@ NEWTON_TOLERANCE = 1e-6
 ARGMIN_TOLERANCE = 1e-6
 """Share of itself by which the numerical argmin may differ, where float64 can place it that well."""
 
+RESTARTS = 5
+"""How often a search may begin again where rounding stopped it."""
+
 
 def nothing_held(variables: Variables) -> dict[str, Any]:
     """The constraint of an unconstrained claim."""
@@ -176,8 +179,17 @@ def _argmin(objective: Any, value: Variables, found: Mapping[str, Any], away: fl
         risen, slope = _rise_and_slope(jnp.asarray(steps), objective, value, tangent, found["objective"])
         return float(risen / rise), np.asarray(slope / rise)
 
-    # SciPy's search shares nothing with the derivation, nor with the fits; it compiles nothing either.
-    ends = [minimize(scaled, side * np.asarray(start), jac=True, method="BFGS", tol=1e-12).x for side in (1, -1)]
+    # SciPy's search shares nothing with the derivation, nor with the fits; it compiles nothing either. Where rounding
+    # stops its line search, which is a matter of the processor, it begins again from there.
+    def search(steps: np.ndarray) -> np.ndarray:
+        for _ in range(RESTARTS):
+            ended = minimize(scaled, steps, jac=True, method="BFGS", tol=1e-12)
+            if ended.success:
+                break
+            steps = ended.x
+        return ended.x
+
+    ends = [search(side * np.asarray(start)) for side in (1, -1)]
     return max((_move(value, tangent, jnp.asarray(end)) for end in ends), key=lambda point: _apart(point, value))
 
 
