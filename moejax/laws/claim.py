@@ -184,10 +184,10 @@ def _argmin(objective: Any, value: Variables, found: Mapping[str, Any], away: fl
     def search(steps: np.ndarray) -> np.ndarray:
         for _ in range(RESTARTS):
             ended = minimize(scaled, steps, jac=True, method="BFGS", tol=1e-12)
+            steps = ended.x
             if ended.success:
                 break
-            steps = ended.x
-        return ended.x
+        return steps
 
     ends = [search(side * np.asarray(start)) for side in (1, -1)]
     return max((_move(value, tangent, jnp.asarray(end)) for end in ends), key=lambda point: _apart(point, value))
