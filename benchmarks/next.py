@@ -19,6 +19,7 @@ beside that of the whole table.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -28,10 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from scipy.stats import qmc
 
-from moejax import minimise
 from moejax.fit.answers import decision_answers, find, predicted_answer
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
@@ -40,17 +40,18 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.starts import Sobol
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design
-from moejax.next.belief import believe
+from moejax.next.belief import Undefined, believe
+from moejax.next.candidates import spread
 from moejax.next.criterion import known
 from moejax.next.exchange import exchange
 from moejax.next.relax import Budget, relax
 
 NOISE = 0.003
-POOL = 256
+POOL = 1024
 PILOT, ROUNDS = 0.1, (0.3, 1.0)
-"""Shares of the designed arm's FLOPs that are spent when a round ends."""
-RUNS_A_ROUND = 24
-STARTS = 4
+"""Shares of the designed arm's FLOPs and runs that are spent when a round ends."""
+SWEEPS = 0
+STARTS = 12
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,8 @@ def _ranges(grid: Design, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]
 
 
 def _spread(low: np.ndarray, high: np.ndarray, names: Sequence[str], extra: int = 0) -> np.ndarray:
-    """Points spread evenly over logarithms; ``extra`` columns between 0 and 1."""
-    cube = qmc.Sobol(len(names) + extra, rng=0).random(8 * POOL)
+    """Points spread over logarithms as ``moejax next`` spreads its candidates; ``extra`` columns between 0 and 1."""
+    cube = spread(len(names) + extra, 16 * POOL, seed=0)
     cube[:, : len(names)] = np.exp(np.log(low) + cube[:, : len(names)] * np.log(high / low))
     return cube
 
@@ -186,66 +187,127 @@ def _joined(*designs: Design) -> Design:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The objective of a fit whose losses belong to the lane, so that every seed and arm is one compiled program."""
+class Residuals:
+    """A law's log losses less those measured, in units of the noise; the runs belong to the lane."""
 
     form: Form
 
     def __call__(self, point: Any, shared: Any, lane: Any) -> Any:
-        return self.form(point, {**shared, "loss": lane["loss"]}, lane["weight"]) * 1e4
+        off = jnp.log(self.form.predicted(point, {**shared, "design": lane["design"]})) - jnp.log(lane["loss"])
+        return jnp.sqrt(lane["weight"]) * off / NOISE
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def fitted(residuals: Residuals, starts: Any, shared: Any, lanes: Any) -> tuple[Any, Any]:
+    """The best point of every lane from all its starts, and its sum of squares, by Levenberg and Marquardt.
+
+    L-BFGS, which ``moejax fit`` uses for penalties that are no squares, takes ten times as long here and stops short.
+    """
+
+    def one(start: Any, lane: Any) -> tuple[Any, Any]:
+        def off(point: Any) -> Any:
+            return residuals(point, shared, lane)
+
+        def step(carry: Any) -> Any:
+            point, here, slopes, damping, steps, small = carry
+            information, gradient = slopes.T @ slopes, slopes.T @ here
+            there = point - jnp.linalg.solve(information + damping * jnp.diag(jnp.diag(information) + 1e-9), gradient)
+            new = off(there)
+            better = new @ new < here @ here
+            small = jnp.where(better, jnp.where(here @ here - new @ new < 1e-9 * (here @ here), small + 1, 0), small)
+            point, here = jnp.where(better, there, point), jnp.where(better, new, here)
+            slopes = jax.lax.cond(better, lambda: jax.jacfwd(off)(there), lambda: slopes)
+            return point, here, slopes, jnp.where(better, damping / 4, damping * 4), steps + 1, small
+
+        def unfinished(carry: Any) -> Any:
+            _, here, _, damping, steps, small = carry
+            return (steps < 300) & (small < 3) & (damping < 1e10) & jnp.isfinite(here @ here)
+
+        begun = (start, off(start), jax.jacfwd(off)(start), jnp.asarray(1e-2), 0, 0)
+        point, here, *_ = jax.lax.while_loop(unfinished, step, begun)
+        return point, jnp.where(jnp.isfinite(here @ here), here @ here, jnp.inf)
+
+    def best(lane: Any) -> tuple[Any, Any]:
+        points, values = jax.lax.map(lambda start: one(start, lane[1]), lane[0])
+        return points[jnp.argmin(values)], jnp.min(values)
+
+    return jax.lax.map(best, (starts, lanes))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def squares(residuals: Residuals, points: Any, shared: Any, lane: Any) -> Any:
+    """Sums of squares of one lane at many points."""
+    return jax.vmap(lambda point: jnp.sum(residuals(point, shared, lane) ** 2))(points)
 
 
 class Fitter:
-    """Fits of one law to any of some runs, by least squares of log loss, from starts that know no answer."""
+    """Fits of one law to any of some runs, by least squares of log loss, from starts that know no answer.
 
-    def __init__(self, law: type, design: Design, losses: np.ndarray):
+    Which runs a lane has is a row of ``chosen``, an entry per run that is 1 or 0; no lane has more than ``most``.
+    """
+
+    def __init__(self, law: type, design: Design, losses: np.ndarray, most: int):
         self.form = Form(law, Squared())
-        self.design, self.losses = design, losses
-        self.data = data_of(self.form, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
-        self.starts = Sobol(512, seed=1)(self.form, self.data)
+        self.design, self.losses, self.most = design, losses, most
+        data = data_of(self.form, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
+        self.starts = Sobol(512, seed=1)(self.form, data)
+        self.centred = data.pop("design")
+        self.data = {name: value for name, value in data.items() if name != "loss"}
 
-    def fit(self, weights: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
+    def _lane(self, lane: int, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of a lane's runs, filled up with runs of weight 0, and these weights."""
+        rows = np.flatnonzero(chosen[lane])
+        filled = np.r_[rows, np.zeros(self.most - len(rows), int)]
+        return filled, (np.arange(self.most) < len(rows)).astype(float)
+
+    def fit(self, chosen: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
         """The best point of every lane, from a few of many starts and, if given, a point of an earlier round."""
-        starts, lanes = [], []
-        for number in range(len(weights)):
-            lane = {"loss": self.losses[number], "weight": weights[number]}
-            at = minimise.values(Measured(self.form), self.starts, self.data, lane, chunk=512)
-            chosen = list(self.starts[np.argsort(at)[:STARTS]]) + ([] if near is None else [near[number]])
-            starts += chosen
-            lanes += [lane] * len(chosen)
-        stacked = {name: np.stack([lane[name] for lane in lanes]) for name in ("loss", "weight")}
-        found = minimise.minimise_lanes(
-            Measured(self.form), np.stack(starts), self.data, stacked, tolerance=1e-7, max_iterations=600
-        )
-        points = found.points.reshape(len(weights), -1, starts[0].size)
-        best = np.argmin(found.values.reshape(len(weights), -1), axis=1)
-        return points[np.arange(len(weights)), best]
+        residuals, starts, lanes = Residuals(self.form), [], []
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            for number in range(len(chosen)):
+                rows, weight = self._lane(number, chosen)
+                lane = {
+                    "design": jax.tree.map(lambda v, r=rows: np.asarray(v)[r], self.centred),
+                    "loss": self.losses[number, rows],
+                    "weight": weight,
+                }
+                at = np.nan_to_num(np.asarray(squares(residuals, self.starts, self.data, lane)), nan=np.inf)
+                known = [] if near is None else [near[number]]
+                starts.append(np.stack([*self.starts[np.argsort(at)[:STARTS]], *known]))
+                lanes.append(lane)
+            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *lanes)
+            points, _ = fitted(residuals, np.stack(starts), self.data, stacked)
+            return np.asarray(points)
 
     def law(self, point: np.ndarray) -> Any:
         """The law at a point."""
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return jax.tree.map(float, self.form.law_at(point, self.data))
+            return jax.tree.map(float, self.form.law_at(point, {**self.data, "design": self.centred}))
 
     def planned(
-        self, lane: int, weights: np.ndarray, point: np.ndarray, asked: Sequence[Any], left: float, rows: np.ndarray
+        self, lane: int, chosen: np.ndarray, point: np.ndarray, asked: Sequence[Any], budget: Budget, rows: np.ndarray
     ) -> np.ndarray:
-        """The weights of one lane with what ``moejax next`` adds for so many FLOPs from some rows."""
+        """The runs of one lane with what ``moejax next`` adds within a budget from some rows."""
+        old, weight = self._lane(lane, chosen)
+        runs = Runs(
+            design=_rows(self.design, old), loss=self.losses[lane, old], weight=weight, group=np.arange(self.most)
+        )
         prices = cost(self.design)[rows]
-        runs = Runs(design=self.design, loss=self.losses[lane], weight=weights, group=np.arange(len(weights)))
-        try:
-            belief = believe(self.law(point), runs, _rows(self.design, rows), asked, noise=NOISE)
-        except ValueError:
-            # Under this fit there is no such answer yet: the other, a loss, is asked.
-            belief = believe(self.law(point), runs, _rows(self.design, rows), self.otherwise, noise=NOISE)
         # What is trained is not trained again: it costs more than there is.
-        prices = np.where(weights[rows] > 0, 10 * max(left, prices.max()), prices)
-        if not (prices <= left).any():
-            return weights
-        arrays, budget = known([belief]), Budget(flops=left, runs=RUNS_A_ROUND)
-        counts = exchange(arrays, prices, budget, relax(arrays, prices, budget).counts, sweeps=1)
-        weights = weights.copy()
-        weights[rows] += counts
-        return weights
+        prices = np.where(chosen[lane, rows] > 0, 10 * max(budget.flops, prices.max()), prices)
+        if not (prices <= budget.flops).any() or budget.runs < 1:
+            return chosen[lane]
+        law, candidates = self.law(point), _rows(self.design, rows)
+        try:
+            belief = believe(law, runs, candidates, asked, noise=NOISE)
+        except Undefined:
+            # Under this fit there is no such answer yet: the other, a loss, is asked.
+            belief = believe(law, runs, candidates, self.otherwise, noise=NOISE)
+        arrays = known([belief])
+        counts = exchange(arrays, prices, budget, relax(arrays, prices, budget).counts, sweeps=SWEEPS)
+        more = chosen[lane].copy()
+        more[rows[counts > 0]] = 1.0
+        return more
 
     otherwise: Sequence[Any] = ()
 
@@ -267,15 +329,14 @@ def draw(row: np.ndarray, order: np.ndarray, prices: np.ndarray, flops: float, m
 class Laboratory(Fitter):
     """Losses of a law that is the truth, of all runs for all seeds."""
 
-    def __init__(self, truth: Truth, seeds: int):
+    def __init__(self, truth: Truth, seeds: Sequence[int]):
         self.truth, self.seeds = truth, seeds
         every = _joined(truth.grid, truth.pool)
         self.on_grid = np.arange(len(cost(truth.grid)))
         self.in_pool = np.arange(len(self.on_grid), len(cost(every)))
         exact = predict(truth.law, runs_from(every, np.ones(len(cost(every)))))
-        super().__init__(
-            type(truth.law), every, exact * np.exp(NOISE * np.random.default_rng(0).normal(size=(seeds, len(exact))))
-        )
+        noise = np.stack([np.random.default_rng([0, seed]).normal(size=len(exact)) for seed in seeds])
+        super().__init__(type(truth.law), every, exact * np.exp(NOISE * noise), len(self.on_grid))
         self.otherwise = [truth.asked[0].of]
         with jax.enable_x64(True):
             self.answers = [np.log(float(a.of(truth.law))) for a in truth.asked]
@@ -283,36 +344,35 @@ class Laboratory(Fitter):
     def errors(self, points: np.ndarray) -> np.ndarray:
         """|log(found / true)| of every seed and answer; infinite where there is no answer."""
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            laws = laws_at(self.form, points, self.data)
+            laws = laws_at(self.form, points, {**self.data, "design": self.centred})
             found = [np.log(np.asarray(jax.vmap(answer.of)(laws), float)) for answer in self.truth.asked]
         off = np.abs(np.stack(found, axis=1) - np.asarray(self.answers))
         return np.where(np.isfinite(off), off, np.inf)
 
-    def random(self, flops: float, most: int, rng: np.random.Generator) -> np.ndarray:
-        """Weights of runs drawn from the pool until the FLOPs are spent."""
-        weights, prices = np.zeros((self.seeds, len(self.losses[0]))), cost(self.design)
-        for row in weights:
-            draw(row, rng.permutation(self.in_pool), prices, flops, most)
-        return weights
+    def random(self, flops: float) -> np.ndarray:
+        """Runs drawn from the pool until the FLOPs are spent, no more than the grid has."""
+        chosen, prices = np.zeros((len(self.seeds), len(self.losses[0]))), cost(self.design)
+        for row, seed in zip(chosen, self.seeds, strict=True):
+            draw(row, np.random.default_rng([1, seed]).permutation(self.in_pool), prices, flops, self.most)
+        return chosen
 
-    def designed(self, flops: float, answer: int, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and the last fits of the designed arm, which asks for one of the answers."""
-        prices, rng = cost(self.design), np.random.default_rng(2)
-        weights = np.zeros((self.seeds, len(prices)))
-        for row in weights:
-            self.pilot(row, self.in_pool, PILOT * flops, rng)
-        points = self.fit(weights)
-        asked = [self.truth.asked[answer].of]
+    def designed(self, flops: float, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
+        """Runs and the last fits of the designed arm, which asks for all answers at once."""
+        prices, chosen = cost(self.design), np.zeros((len(self.seeds), len(self.losses[0])))
+        for row, seed in zip(chosen, self.seeds, strict=True):
+            self.pilot(row, self.in_pool, PILOT * flops, np.random.default_rng([2, seed]))
+        points = self.fit(chosen)
+        asked = [answer.of for answer in self.truth.asked]
         for number, share in enumerate(ROUNDS):
-            for seed, row in enumerate(weights):
-                left = share * flops - float(row @ prices)
-                weights[seed] = self.planned(seed, row, points[seed], asked, left, self.in_pool)
-            points = self.fit(weights, points)
-            say(f"    round {number + 1}: {weights.sum(axis=1).mean():.0f} runs")
-        return weights, points
+            for lane, row in enumerate(chosen):
+                left = Budget(flops=share * flops - float(row @ prices), runs=int(share * self.most - row.sum()))
+                chosen[lane] = self.planned(lane, chosen, points[lane], asked, left, self.in_pool)
+            points = self.fit(chosen, points)
+            say(f"    round {number + 1}: {chosen.sum(axis=1).mean():.0f} runs")
+        return chosen, points
 
 
-def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: int) -> list[dict[str, Any]]:
+def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Every arm of one law."""
     began = time.monotonic()
 
@@ -321,32 +381,28 @@ def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: int) -> li
 
     lab = Laboratory(truth, seeds)
     whole = float(cost(truth.grid).sum())
-    weights = np.zeros((seeds, len(lab.losses[0])))
-    weights[:, lab.on_grid] = 1.0
-    titles = [answer.title for answer in truth.asked]
+    chosen = np.zeros((len(seeds), len(lab.losses[0])))
+    chosen[:, lab.on_grid] = 1.0
     say(f"{name}: grid of {len(lab.on_grid)} runs, {whole:.3g} FLOPs; pool of {len(lab.in_pool)}")
-    rows = [_row(name, "the paper's grid", 1.0, lab, weights, lab.errors(lab.fit(weights)))]
+    rows = [_row(name, "the paper's grid", 1.0, lab, chosen, lab.errors(lab.fit(chosen)))]
     say(_line(rows[-1]))
     for share in shares:
-        drawn = lab.random(share * whole, len(lab.on_grid), np.random.default_rng(3))
+        drawn = lab.random(share * whole)
         rows.append(_row(name, "random", share, lab, drawn, lab.errors(lab.fit(drawn))))
         say(_line(rows[-1]))
-        off = []
-        for answer in range(len(titles)):
-            weights, points = lab.designed(share * whole, answer, say)
-            off.append(lab.errors(points)[:, answer])
-        rows.append(_row(name, "designed", share, lab, weights, np.stack(off, axis=1)))
+        chosen, points = lab.designed(share * whole, say)
+        rows.append(_row(name, "designed", share, lab, chosen, lab.errors(points)))
         say(_line(rows[-1]))
     return rows
 
 
-def _row(name: str, arm: str, share: float, lab: Laboratory, weights: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
+def _row(name: str, arm: str, share: float, lab: Laboratory, chosen: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
     return {
         "law": name,
         "arm": arm,
         "share": share,
-        "runs": float(weights.sum(axis=1).mean()),
-        "flops": float((weights @ cost(lab.design)).mean()),
+        "runs": float(chosen.sum(axis=1).mean()),
+        "flops": float((chosen @ cost(lab.design)).mean()),
         "median": np.median(errors, axis=0).tolist(),
         "worst_tenth": np.quantile(errors, 0.9, axis=0).tolist(),
     }
@@ -365,7 +421,7 @@ def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int)
     """Rows of a real table bought in our order and at random, and how well the rest is foretold."""
     near = np.flatnonzero(~far)
     prices = cost(runs.design)
-    fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)))
+    fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)), len(near))
     beyond = _rows(runs.design, np.flatnonzero(far))
     asked = [predicted_answer(law, _one(beyond, law.inputs, i)).of for i in range(far.sum())]
     whole, rng = float(prices[near].sum()), np.random.default_rng(0)
@@ -387,12 +443,8 @@ def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int)
     for share in SHARES:
         for lane in range(lanes):
             left = share * whole * (1 + 1e-9) - float(designed[lane] @ prices)
-            while True:
-                more = fitter.planned(lane, designed[lane], points[lane], asked, left, near)
-                if share < 1 or (more == designed[lane]).all():
-                    break
-                designed[lane], left = more, left - float((more - designed[lane]) @ prices)
-            designed[lane] = more
+            budget = Budget(flops=left, runs=len(near))
+            designed[lane] = fitter.planned(lane, designed, points[lane], asked, budget, near)
             draw(drawn[lane], orders[lane], prices, share * whole * (1 + 1e-9), np.inf)
         points = fitter.fit(designed, points)
         found = {
@@ -456,6 +508,8 @@ def main() -> None:
     parser.add_argument("--laws", default="zhao,abnar,ludziejewski", help="whose truth is simulated; none for none")
     parser.add_argument("--shares", default="0.3333,0.1")
     parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--real", default="clark,marin", help="whose tables are bought from; none for none")
     parser.add_argument("--lanes", type=int, default=20, help="pilots and random orders on a real table")
     parser.add_argument(
         "--tables", type=Path, default=os.environ.get("MOEJAX_RUN_TABLES"), help="a folder of public run tables"
@@ -471,12 +525,16 @@ def main() -> None:
         else:
             print("ludziejewski: the paper's runs are listed in a table; give --tables")
             continue
-        rows += simulate(name, truth, [float(word) for word in arguments.shares.split(",")], arguments.seeds)
+        seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+        rows += simulate(name, truth, [float(word) for word in arguments.shares.split(",")], seeds)
     if tables is not None:
-        real = [clark(tables, router) for router in ("S-Base", "RL-R", "Hash")]
-        real += [marin(tables, data) for data in ("comma", "dclm", "nemotron")]
-        for one in real:
-            rows += retrospective(*one, arguments.lanes)
+        real = {
+            "clark": [functools.partial(clark, tables, router) for router in ("S-Base", "RL-R", "Hash")],
+            "marin": [functools.partial(marin, tables, data) for data in ("comma", "dclm", "nemotron")],
+        }
+        for source in arguments.real.split(",") if arguments.real != "none" else []:
+            for one in real[source]:
+                rows += retrospective(*one(), arguments.lanes)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from moejax.cli import COMMANDS, given_architecture
+from moejax.cli import given_architecture
 from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
 from moejax.cli.run_table_options import add_table_arguments
 
@@ -144,8 +144,7 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
         text = config_text(decision.built, "designed", says, sequence)
         with out_folder(arguments.out), whole(arguments.out / "config.py") as partial:
             partial.write_text(text)
-        if "plan" in COMMANDS:
-            print(f"Its plan: moejax plan --config={arguments.out}/config.py --topology CHIP:SHAPE", file=sys.stderr)
+        print(f"Its plan: moejax plan --config={arguments.out}/config.py --topology CHIP:SHAPE", file=sys.stderr)
     plain, text = design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
     if arguments.chips:
         plain["on_chips"] = design_text.on_chips(decision, arguments.chips)

@@ -24,6 +24,9 @@ def show(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> No
     for name, fit in proposal.fits.items():
         for sentence in fit.warnings:
             print(f"! {name}: {sentence}")
+        if values := proposal.assumed.get(name):
+            told = ", ".join(f"{one} = {value:g}" for one, value in values.items())
+            print(f"! {name}: planned as if {told}, as published: where a fit loses it, no run seems to tell of it.")
     for i, title in enumerate(titles):
         rows = [
             [name, f"{belief.weight:.2f}", format(np.exp(belief.answers[i])), _said(proposal, name, i)]
@@ -105,6 +108,7 @@ def plain(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> d
         "laws": {
             name: {
                 "probability": belief.weight,
+                "assumed": dict(proposal.assumed.get(name, {})),
                 "answers": dict(zip(titles, np.exp(belief.answers).tolist(), strict=True)),
                 "deviation_of_log": dict(zip(titles, belief.deviations.tolist(), strict=True)),
                 "unidentified": [t for t, u in zip(titles, plan.unidentified[i], strict=True) if u],

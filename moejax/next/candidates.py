@@ -20,10 +20,12 @@ from moejax.laws.accounting import design_of, params
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 
-COUNT = 384
+COUNT = 1024
 """Candidates that are kept."""
 DRAWN = 4096
 """Shapes that are drawn for them, of every architecture that is given."""
+BEYOND = 0.25
+"""How far points are drawn beyond a range, as a share of it, before they are moved to its end."""
 REACH = 4.0
 """How many times larger than the table's runs candidates may be; in ratios, such as total over active, also smaller."""
 SIZES = ("params_active", "params_total", "tokens", "flops")
@@ -128,6 +130,16 @@ def like(
     return found.only(np.sort(kept))
 
 
+def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count dimensions"]:
+    """Points spread evenly over a unit cube and over its faces.
+
+    What tells most of a law lies at the ends of its ranges, which points inside a cube hardly ever come near: of these
+    a sixth lies at either end of each range.
+    """
+    cube = qmc.Sobol(dimensions, rng=seed).random(count)
+    return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
+
+
 def _sizes(design: Design, name: str) -> np.ndarray:
     """A coordinate of ``Sizes`` as a design has it."""
     return np.asarray(getattr(design, name), float)
@@ -150,7 +162,7 @@ def _drawn(
     ranges |= {"model_dim": _widths(given, box), "tokens": box.get("tokens", (1.0, 1.0))}
     if "tokens" not in box and runs.design.tokens is not None:
         ranges["tokens"] = (float(runs.design.tokens.min()), float(runs.design.tokens.max()) * reach)
-    cube = qmc.Sobol(len(ranges), rng=seed).random(DRAWN)
+    cube = spread(len(ranges), DRAWN, seed)
     low, high = (np.log([max(r[end], 1e-3) for r in ranges.values()]) for end in (0, 1))
     for point in np.exp(low + cube * (high - low)):
         shape = dict(zip(ranges, point.tolist(), strict=True))

@@ -14,6 +14,7 @@ from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision
 from moejax.fit.runs import Runs
+from moejax.laws import PUBLISHED
 from moejax.next.belief import Belief, Undefined, believe
 from moejax.next.candidates import Candidates
 from moejax.next.plan import Plan, plan, scatter, weights
@@ -32,6 +33,8 @@ class Proposal:
     """Standard deviation of log loss between runs of one design."""
     fits: Mapping[str, FitResult] = field(default_factory=dict)
     """By law; none for a law that was taken as it is."""
+    assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -62,6 +65,10 @@ def propose(
     """
     around, fixed = dict(around or {}), dict(fixed or {})
     fits = {name: fit_law(law, runs, fixed=fixed, **options) for name, law in laws.items() if name not in around}
+    at = {**around, **{name: fit.law for name, fit in fits.items()}}
+    assumed = {name: found for name, fit in fits.items() if (found := _as_published(fit))}
+    for name, values in assumed.items():
+        at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
     if noise is None:
         if not fits:
             raise ValueError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
@@ -73,7 +80,7 @@ def propose(
     def believed(asked: Mapping[str, Sequence[Decision]]) -> dict[str, Belief]:
         return {
             name: believe(
-                fits[name].law if name in fits else around[name],
+                at[name],
                 runs,
                 candidates.design,
                 asked[name],
@@ -97,7 +104,21 @@ def propose(
         instead = tuple(one.name for one in coefficients)
         beliefs = believed({name: [functools.partial(_size, one.of) for one in coefficients]})
     found = plan(list(beliefs.values()), candidates.flops, budget)
-    return Proposal(plan=found, candidates=candidates, beliefs=beliefs, noise=noise, fits=fits, instead=instead)
+    return Proposal(
+        plan=found, candidates=candidates, beliefs=beliefs, noise=noise, fits=fits, assumed=assumed, instead=instead
+    )
+
+
+def _as_published(fit: FitResult) -> dict[str, float]:
+    """What the law's first published set says of coefficients that the runs left open.
+
+    Where a fit lost them no further run would seem to tell of them; where papers found them, runs do.
+    """
+    for sets in PUBLISHED.values():
+        for one in sets.values():
+            if type(one.law) is type(fit.law):
+                return {name: float(getattr(one.law, name)) for name in fit.stuck}
+    return {}
 
 
 def _size(answer: Decision, law: Any) -> Any:

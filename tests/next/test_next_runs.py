@@ -123,6 +123,34 @@ def test_an_answer_that_the_runs_leave_open_is_said_to_be_and_the_runs_that_sett
     assert len(set(CANDIDATES.params_active[list(found.order)])) > 1
 
 
+def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it_do():
+    (best,) = find("N*", decision_answers(Chinchilla, {"flops": 1e21}), Chinchilla)
+    found = propose(
+        {"chinchilla": Chinchilla},
+        measured(designs([1e8], np.geomspace(1e9, 1e11, 8))),
+        of_table(runs_from(CANDIDATES, np.ones(48)), []),
+        {"chinchilla": [best.of]},
+        Budget(flops=1e21, runs=12),
+        starts=Sobol(256),
+    )
+    lost = found.fits["chinchilla"].stuck
+    assert lost
+    assert found.assumed["chinchilla"] == {name: getattr(HOFFMANN_2022, name) for name in lost}
+    assert found.plan.unidentified == ((True,),)
+    assert found.plan.still_unidentified == ((False,),)
+    new = list(found.plan.order)
+    every = Design(
+        **{
+            name: np.r_[old, getattr(CANDIDATES, name)[new]]
+            for name, old in (("params_active", np.full(8, 1e8)), ("tokens", np.geomspace(1e9, 1e11, 8)))
+        }
+    )
+    after = fit_law(Chinchilla, measured(every), starts=Sobol(256))
+    assert not after.stuck
+    off = np.log(float(best.of(after.law)) / float(best.of(HOFFMANN_2022)))
+    assert abs(off) < 3 * found.plan.after[0]
+
+
 def test_laws_that_agree_on_the_table_are_told_apart_where_they_differ():
     dense = designs([5e7, 1e8, 2e8], [1e9, 2e9, 4e9])
     table = dataclasses.replace(dense, params_total=1.0 * dense.params_active)

@@ -1,0 +1,157 @@
+"""How far ``moejax design`` is from every closed form of an optimum, and multipliers from solving again.
+
+    python benchmarks/design.py
+
+A closed form is what a paper derives on paper; the optimiser knows none of them. A multiplier is what a limit is worth
+by the conditions of the optimum; solving again moves the limit by 2 % both ways. ``tests/design`` holds both to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from moejax.design.problem import Limit, of_sizes, optimise
+from moejax.design.sensitivity import prices
+from moejax.laws import PUBLISHED, five_factor_optima, sparsity_optima
+from moejax.laws.active_params import Proportional
+from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
+from moejax.laws.effective_params import CHAPTER_002
+from moejax.laws.effective_params import compute_optimal as effective_optimal
+from moejax.laws.expert_count import compute_optimal as experts_optimal
+from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.leverage import optimal_granularity
+from moejax.laws.sparsity import ABNAR_2025
+
+LUDZIEJEWSKI = PUBLISHED["expert_count"]["ludziejewski-2025"].law
+TIAN = PUBLISHED["leverage"]["tian-2025"].law
+
+TABLE_4 = {
+    "gpt-oss-20b": (21e9, 0.4289),
+    "Qwen3-30B-A3B": (30e9, 0.4004),
+    "Hunyuan-A13B": (80e9, 0.3316),
+    "GLM-4.5-Air": (106e9, 0.3141),
+    "gpt-oss-120b": (117e9, 0.3082),
+    "Qwen3-235B-A22B": (235e9, 0.2695),
+    "GLM-4.5": (355e9, 0.2489),
+    "Deepseek-V3.1": (671e9, 0.2202),
+    "Kimi-K2": (1e12, 0.2040),
+}
+"""Zhao et al. (2025), Table 4: N and the theoretical optimum of N_a / N as printed, at seven experts and S = 0.31."""
+
+Pairs = Mapping[str, tuple[float, Any]]
+"""By quantity: what the optimiser found, and the closed form."""
+
+
+def held(name: str, value: float) -> Limit:
+    """A limit that leaves one value."""
+    return Limit(name=name, low=value, high=value)
+
+
+def chosen(law: Any, *limits: Limit, **options: Any) -> Mapping[str, float]:
+    """What the optimiser chooses."""
+    return optimise(of_sizes(law, limits, **options)).values
+
+
+def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
+    """Every quantity of a closed form beside what was found."""
+    return {name: (found[name], value) for name, value in expected.items()}
+
+
+def hoffmann(flops: float) -> Pairs:
+    """Hoffmann et al. (2022), Eq. 4."""
+    return beside(chosen(HOFFMANN_2022, Limit(name="flops", high=flops)), optimal_split(HOFFMANN_2022, flops))
+
+
+def effective() -> Pairs:
+    """Chapter 002: the split at one expansion."""
+    found = chosen(CHAPTER_002, Limit(name="flops", high=3.4e24), held("expansion", 18.1))
+    return beside(found, effective_optimal(CHAPTER_002, 3.4e24, 18.1).value)
+
+
+def ludziejewski() -> Pairs:
+    """Ludziejewski et al. (2025), Table 1: the split at eight experts."""
+    found = chosen(LUDZIEJEWSKI, Limit(name="flops", high=1e22), held("expert_expansion", 8.0))
+    return beside(found, experts_optimal(LUDZIEJEWSKI, 1e22, 8.0).value)
+
+
+def zhao() -> Pairs:
+    """Zhao et al. (2025): G* and S* (Eqs. 12 and 13), N_a* and D* (Eq. 31), all at once."""
+    found = chosen(ZHAO_2025, Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12))
+    experts, share = five_factor_optima.best_active_experts(ZHAO_2025), five_factor_optima.best_shared_share(ZHAO_2025)
+    # Zhao et al. count C = N_a·D, without the factor 6.
+    sizes = five_factor_optima.optimal_active_at_compute(ZHAO_2025, 1e24 / 6, 1e12, experts, share).value
+    names = ("params_active", "tokens")
+    return beside(found, {"active_experts": experts, "shared_share": share} | {name: sizes[name] for name in names})
+
+
+def table_4(model: str) -> Pairs:
+    """Zhao et al. (2025), Table 4: N_a* / N."""
+    total, experts, share = TABLE_4[model][0], 7.0, 0.31
+    found = chosen(
+        ZHAO_2025,
+        *(held("params_total", total), held("active_experts", experts), held("shared_share", share)),
+        held("tokens", 1e12),
+    )
+    expected = five_factor_optima.optimal_active_share(ZHAO_2025, total, experts, share).value["active_share"]
+    return {"active_share": (1 / found["expansion"], expected)}
+
+
+def abnar(total: float, flops: float) -> Pairs:
+    """Abnar et al. (2025): S*(N, C), as 1 - S."""
+    found = chosen(ABNAR_2025, Limit(name="flops", high=flops), held("params_total", total))
+    with jax.enable_x64(True):
+        best = sparsity_optima.best_sparsity(ABNAR_2025, flops, total, Proportional())
+    # A valley this flat is placed to 1e-6 by the derivative, not by the loss.
+    return {"activation_ratio": (1 / found["expert_expansion"], 1 - float(best))}
+
+
+def tian() -> Pairs:
+    """Tian et al. (2025): the granularity of greatest leverage."""
+    found = chosen(TIAN, held("expert_expansion", 32.0), Limit(name="flops", high=1e22))
+    return beside(found, {"granularity": optimal_granularity(TIAN, 1 / 32, 1e22).value["granularity"]})
+
+
+CLOSED_FORMS: dict[str, Callable[[], Pairs]] = {
+    "Hoffmann, N and D at 1e19 FLOPs": lambda: hoffmann(1e19),
+    "Hoffmann, N and D at 5.76e23 FLOPs": lambda: hoffmann(5.76e23),
+    "effective parameters, N_a and D at 3.4e24 FLOPs, expansion 18.1": effective,
+    "Ludziejewski, N_a and D at 1e22 FLOPs, 8 experts": ludziejewski,
+    "Zhao, G*, S*, N_a* and D* at 1e24 FLOPs, 1T parameters": zhao,
+    **{f"Zhao, N_a*/N of {model} (Table 4)": (lambda m=model: table_4(m)) for model in TABLE_4},
+    "Abnar, S* at 3B parameters, 1e20 FLOPs": lambda: abnar(3e9, 1e20),
+    "Abnar, S* at 10B parameters, 3e20 FLOPs": lambda: abnar(1e10, 3e20),
+    "Tian, best granularity at 1e22 FLOPs, 32 experts per active one": tian,
+}
+"""By what it is about."""
+
+BUDGET, PARAMETERS = Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12)
+HOURS, MEMORY = Limit(name="chip_hours", high=512 * 24 * 30.0), Limit(name="memory_bytes", high=512 * 80e9)
+PRICED: dict[str, tuple[Any, tuple[Limit, ...]]] = {
+    "Hoffmann": (HOFFMANN_2022, (BUDGET,)),
+    "effective parameters": (CHAPTER_002, (BUDGET, PARAMETERS)),
+    "Zhao": (ZHAO_2025, (BUDGET, PARAMETERS)),
+    "Zhao, 512 chips": (ZHAO_2025, (HOURS, MEMORY)),
+    "Abnar": (ABNAR_2025, (BUDGET, PARAMETERS)),
+    "Ludziejewski": (LUDZIEJEWSKI, (BUDGET, PARAMETERS)),
+}
+"""Laws and limits whose worth is asked."""
+
+
+def main() -> None:
+    """Print both tables."""
+    print("| closed form | the optimiser's relative distance |\n|---|---|")
+    for name, made in CLOSED_FORMS.items():
+        distances = [f"{what} {abs(found / float(form) - 1):.0e}" for what, (found, form) in made().items()]
+        print(f"| {name} | {', '.join(distances)} |", flush=True)
+    print("\n| law | limit | d loss / d log limit | by solving again | relative difference |\n|---|---|---|---|---|")
+    for name, (law, limits) in PRICED.items():
+        for price in prices(optimise(of_sizes(law, limits))):
+            off = abs(price.resolved / price.multiplier - 1)
+            print(f"| {name} | {price.limit} | {price.multiplier:.6f} | {price.resolved:.6f} | {off:.0e} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
