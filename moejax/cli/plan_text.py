@@ -24,7 +24,8 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
         "step_seconds_without_overlap": plan.roofline.step_seconds_without_overlap,
         "limited_by": plan.roofline.limited_by,
     }
-    for name in ("mfu", "mfu_without_overlap", "tokens_per_day", "days", "chip_hours"):
+    of_program = ("mfu_of_program", "program_seconds") if plan.xla_seconds else ()
+    for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
     if price is not None:
         data["cost"] = plan.chip_hours * price
@@ -116,7 +117,11 @@ def _show_time(plan: Plan, price: float | None) -> None:
         ["if nothing overlapped", f"{found.step_seconds_without_overlap:.4g} s", f"MFU {plan.mfu_without_overlap:.1%}"],
     ]
     if plan.xla_seconds:
-        rows.append(["by XLA's cost model", f"{plan.xla_seconds:.4g} s", "of its own kernels, without collectives"])
+        rows += [
+            ["XLA's own kernels", f"{plan.xla_seconds:.4g} s", "by its cost model"],
+            ["grouped products, attention", f"{plan.kernel_seconds:.4g} s", "at the peak, all rows there is room for"],
+            ["a step, kernel after kernel", f"{plan.program_seconds:.4g} s", f"MFU {plan.mfu_of_program:.1%}"],
+        ]
     show("a step", ["", "seconds", "of"], rows, words=["of"])
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     print(
@@ -124,8 +129,8 @@ def _show_time(plan: Plan, price: float | None) -> None:
         f"{format(plan.tokens)} tokens in {plan.days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}.\n"
         "A roofline is the least time that is possible: kernels and links below their peak are not in it."
     )
-    if plan.xla_seconds > found.step_seconds:
+    if plan.program_seconds > found.step_seconds:
         print(
-            f"XLA's cost model expects {plan.xla_seconds:.3g} s of its own kernels alone, more than the whole step by "
-            f"the roofline: some kernel is far from its peak, and this MFU will not be reached (docs/plans.md)."
+            f"The compiled program's kernels, one after another, take {plan.program_seconds / found.step_seconds:.3g} "
+            f"times the roofline's step: MFU {plan.mfu_of_program:.1%} is the better guess (docs/plans.md)."
         )

@@ -14,14 +14,14 @@ from jax.sharding import Mesh
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import find
 from moejax.model.sharding import MESH_AXES
+from moejax.plan.cost_model import compiler_seconds, stated_seconds
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
-from moejax.plan.roofline import Roofline, model_flops, roofline, step_flops
+from moejax.plan.roofline import Roofline, attention_flops, model_flops, roofline, step_flops
 from moejax.plan.topology import Topology
 from moejax.train.collectives import collectives
 from moejax.train.mesh import batch_sharding, check_fits, make_mesh
 from moejax.train.program import Program, make_program
-from moejax.train.program_text import runs
 from moejax.train.training import Training
 
 SECONDS_PER_DAY = 86_400.0
@@ -78,6 +78,9 @@ class Plan:
     xla_seconds: float
     """Of one step by the cost model of XLA's TPU compiler, which times neither collectives nor kernels of Pallas; 0 if
     it says nothing."""
+    kernel_seconds: float
+    """Of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the chip's
+    peak; 0 where nobody states it."""
     exchanges: tuple[Exchange, ...]
     roofline: Roofline | None
     """None where nobody states what a chip can do."""
@@ -99,6 +102,20 @@ class Plan:
     def mfu_without_overlap(self) -> float:
         """If nothing on the links overlapped with anything."""
         return self._mfu(self.roofline.step_seconds_without_overlap) if self.roofline else math.nan
+
+    @property
+    def program_seconds(self) -> float:
+        """Of one step, if the compiled program's kernels run one after another as long as XLA and they say, and links
+        overlap as in the roofline; NaN where they say nothing."""
+        if self.roofline is None or not self.xla_seconds:
+            return math.nan
+        work = self.xla_seconds + self.kernel_seconds
+        return max(work, self.roofline.hidden_seconds) + self.roofline.exposed_seconds
+
+    @property
+    def mfu_of_program(self) -> float:
+        """By ``program_seconds``."""
+        return self._mfu(self.program_seconds) if self.roofline else math.nan
 
     def _mfu(self, seconds: float) -> float:
         peak = self.chips * find(self.topology.partition(":")[0]).flops_per_second
@@ -178,6 +195,7 @@ def _plan(
     exchanges: tuple[Exchange, ...] = ()
     found = None
     text = "" if compiled is None else compiled.as_text()
+    xla_seconds, kernel_seconds = _program_seconds(training, text, topology)
     if text:
         exchanges = _exchanges(text, sizes, interconnect(topology, sizes))
     if compiled is not None and topology.chip is not None:
@@ -201,7 +219,8 @@ def _plan(
         model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
         step_flops=step_flops(training),
         xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
-        xla_seconds=_cost_model_seconds(text, topology),
+        xla_seconds=xla_seconds,
+        kernel_seconds=kernel_seconds,
         exchanges=exchanges,
         roofline=found,
         tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
@@ -257,17 +276,13 @@ def _exchanges(text: str, mesh: dict[str, int], links: Interconnect | None) -> t
     return tuple(_exchange(kind, axes, found, links) for (kind, axes), found in groups.items())
 
 
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-
-
-def _cost_model_seconds(text: str, topology: Topology) -> float:
-    """The cycles that the compiler expects of its own kernels, at the chip's clock."""
+def _program_seconds(training: Training, text: str, topology: Topology) -> tuple[float, float]:
+    """Of XLA's own kernels, and of those of Pallas."""
     chip = topology.chip
-    if not text or chip is None or not chip.cycles_per_second:
-        return 0.0
-    often = (run for run in runs(text) if not run.in_fusion and not run.in_branch)
-    cycles = sum(run.times * int(found[1]) for run in often if (found := _CYCLES.search(run.rest)))
-    return cycles / chip.cycles_per_second
+    if not text or chip is None:
+        return 0.0, 0.0
+    attention = attention_flops(training) / topology.devices / chip.flops_per_second
+    return compiler_seconds(text, chip), stated_seconds(text, chip) + attention
 
 
 def _exchange(kind: str, axes: tuple[str, ...], found: list[Any], links: Interconnect | None) -> Exchange:

@@ -79,6 +79,14 @@ def step_flops(training: Training) -> float:
     return (3.0 * part.forward_causal + again + counted) * recipe.batch_tokens
 
 
+def attention_flops(training: Training) -> float:
+    """Those of ``step_flops`` that are attention's scores and their sums of values."""
+    recipe = training.recipe
+    part = flops_per_token(training.architecture, recipe.data.sequence_length)
+    passes = 3 + (recipe.runtime.remat != "none") + counts_before(training)
+    return float(passes * part.attention_scores_causal * recipe.batch_tokens)
+
+
 def counts_before(training: Training) -> bool:
     """Whether a step runs through all microbatches once before, to count the loads that its balance loss needs."""
     recipe = training.recipe

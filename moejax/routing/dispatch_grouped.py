@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from moejax.routing import grouped_blocks, grouped_ragged
 from moejax.routing.experts import Experts
+from moejax.routing.grouped_kernel import grouped_dot
 from moejax.routing.layout import Layout, arrange, by_expert, collect, cut, spread
 from moejax.routing.routing import Routing
 from moejax.routing.turns import in_turns
@@ -24,8 +25,8 @@ from moejax.target import platform
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """The gated sum over experts, computed for the assignments there are.
 
-    The platform the program is compiled for chooses the kernel: blocks on a CPU, ``jax.lax.ragged_dot`` on a TPU,
-    tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
+    The platform the program is compiled for chooses the kernel: blocks on a CPU, ``grouped_kernel`` on a TPU, tokamax's
+    on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
     """
     sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
     if routing.room is None or routing.room >= routing.expert.shape[0]:
@@ -65,9 +66,11 @@ def _on_platform(blocks, ragged, *arguments):
     gpu = _gpu_ragged_dot()
     # Side by side, loops of different lengths would copy all they carry at each turn: one after another is faster.
     blocks = sequential_vmap(blocks)
+    # A program traced for a CPU and lowered for a TPU after all is no reason to trace the kernels in every program.
+    on_tpu = grouped_dot if platform() == "tpu" else lax.ragged_dot
     return lax.platform_dependent(
         *arguments,
-        tpu=partial(ragged, lax.ragged_dot),
+        tpu=sequential_vmap(partial(ragged, on_tpu)),
         default=blocks if gpu is None else partial(ragged, gpu),
         cpu=blocks,
     )

@@ -1,7 +1,7 @@
 """Grouped experts as ragged products, for accelerators with a kernel for them. Shapes are those of grouped_blocks.
 
-``jax.lax.ragged_dot`` has one on TPU. On other platforms it computes every expert for every row, so it is not used
-there; on NVIDIA GPUs tokamax has kernels.
+On a TPU these are those of ``grouped_kernel``, on NVIDIA GPUs tokamax's. ``jax.lax.ragged_dot`` computes every expert for
+every row everywhere but on a TPU, and there in one of its gradients.
 """
 
 from __future__ import annotations
@@ -63,9 +63,11 @@ def backward(
     """Gradients of the rows, of their weights and of the experts."""
     meeting = _meeting(ragged_dot, offsets, x.shape[0])
     # Biases reach nobody's rows too, so these may bring no gradient.
-    dy = jnp.where((jnp.arange(x.shape[0]) < offsets[-1])[:, None], dy, 0).astype(jnp.float32)
+    is_served = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
+    dy = jnp.where(is_served, dy, 0).astype(jnp.float32)
     gate, up = gate.astype(jnp.float32), up.astype(jnp.float32)
     first, second = partial(project_up, meeting=meeting), partial(project_down, meeting=meeting)
     dgate, dup, dweight, from_down = jax.vjp(second, gate, up, weight, experts)[1](dy)
+    dgate, dup = (jnp.where(is_served, rows, 0) for rows in (dgate, dup))
     dx, from_up = jax.vjp(first, x, experts)[1]((dgate, dup))
     return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)

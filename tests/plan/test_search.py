@@ -70,6 +70,7 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         step_flops=1.0,
         xla_flops=0.0,
         xla_seconds=0.0,
+        kernel_seconds=0.0,
         exchanges=(),
         roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
         tokens=2**40,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.custom_batching import sequential_vmap
 from routing_draws import (
     assert_close,
     draw_experts,
@@ -22,6 +23,7 @@ from moejax.routing import DISPATCHERS, ROUTERS, dispatch_grouped
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.dispatch_dense import dense
 from moejax.routing.experts import clamped_swiglu
+from moejax.routing.grouped_kernel import grouped_dot
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 3e-2}
 FAST = [name for name in DISPATCHERS if name != "dense"]
@@ -88,18 +90,37 @@ def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
     assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, 1e-5)
 
 
-def test_ragged_products_agree_with_the_reference(monkeypatch):
-    """The path of accelerators, run here with the slow CPU version of the same operation."""
+@pytest.fixture(params=[jax.lax.ragged_dot, grouped_dot], ids=["ragged_dot", "the TPU's kernels"])
+def as_on_accelerators(request, monkeypatch):
+    """The grouped dispatcher with ragged products: the slow CPU version of them, or the kernels of a TPU, interpreted."""
 
-    def ragged(blocks, ragged, *arguments):
-        return ragged(jax.lax.ragged_dot, *arguments)
+    def on_platform(blocks, ragged, *arguments):
+        return sequential_vmap(partial(ragged, request.param))(*arguments)
 
-    monkeypatch.setattr(dispatch_grouped, "_on_platform", ragged)
+    monkeypatch.setattr(dispatch_grouped, "_on_platform", on_platform)
+    # Another function object, so that no program compiled for the blocks is found.
+    return partial(dispatch_grouped.grouped)
+
+
+def test_ragged_products_agree_with_the_reference(as_on_accelerators):
     routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
     inputs = draw_tokens(96, 16), routing, draw_experts(8, 16, 24, biases=True)
     expected = outputs_and_gradients(dense, *inputs)
-    # Another function object, so that no program compiled for the blocks is found.
-    assert_close(outputs_and_gradients(partial(dispatch_grouped.grouped), *inputs), expected, 1e-5)
+    assert_close(outputs_and_gradients(as_on_accelerators, *inputs), expected, 1e-5)
+
+
+def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelerators):
+    members = draw_tokens(96, 16), draw_experts(8, 16, 24)
+    members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)
+    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+
+    def loss(dispatch, x, experts):
+        return (dispatch(x, routing, experts) ** 2).mean()
+
+    def gradients(dispatch):
+        return jax.vmap(jax.grad(partial(loss, dispatch), argnums=(0, 1)))(*members)
+
+    assert_close(gradients(as_on_accelerators), gradients(dense), 1e-5)
 
 
 @pytest.mark.parametrize(("platform", "products"), [("cpu", 0), ("cuda", 0), ("tpu", 3)])
