@@ -9,7 +9,7 @@ more than a quarter of a balanced group where groups are large. None of it was t
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,30 +71,35 @@ def _rows_by_rows(x: Array, dy: Array, group_sizes: Array) -> Array:
         return tgmm(x.swapaxes(0, 1), dy, group_sizes, x.dtype, tiles, interpret=platform() != "tpu")
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def grouped_dot(
     rows: Float[Array, "R D"],
     matrices: Float[Array, "groups D F"],
     group_sizes: Int[Array, " groups"],
-    preferred_element_type: jnp.dtype | None = None,
+    preferred_element_type: Any = None,
 ) -> Float[Array, "R F"]:
-    """Each group's rows by its matrix, in the type of the rows; sums are made in float32.
+    """Each group's rows by its matrix, in the type of the rows, whatever is preferred; sums are made in float32.
 
     Rows behind the last group's hold anything, also in the gradient; they bring nothing to any matrix. Off TPU the
     kernels are interpreted, for tests.
     """
+    product: Any = _grouped_dot(rows, matrices, group_sizes)
+    return product
+
+
+@jax.custom_vjp
+def _grouped_dot(rows: Array, matrices: Array, group_sizes: Array) -> Array:
     return _rows_by_matrices(rows, matrices, group_sizes, transposed=False)
 
 
-def _forward(rows, matrices, group_sizes, preferred_element_type):
-    return grouped_dot(rows, matrices, group_sizes, preferred_element_type), (rows, matrices, group_sizes)
+def _forward(rows: Array, matrices: Array, group_sizes: Array) -> tuple[Any, tuple[Array, ...]]:
+    return _grouped_dot(rows, matrices, group_sizes), (rows, matrices, group_sizes)
 
 
-def _backward(preferred_element_type, saved, dy):
+def _backward(saved: tuple[Array, ...], dy: Array) -> tuple[Array, Array, None]:
     rows, matrices, group_sizes = saved
     dy = dy.astype(rows.dtype)
     drows = _rows_by_matrices(dy, matrices, group_sizes, transposed=True)
     return drows, _rows_by_rows(rows, dy, group_sizes).astype(matrices.dtype), None
 
 
-grouped_dot.defvjp(_forward, _backward)
+_grouped_dot.defvjp(_forward, _backward)

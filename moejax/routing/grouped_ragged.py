@@ -1,7 +1,7 @@
 """Grouped experts as ragged products, for accelerators with a kernel for them. Shapes are those of grouped_blocks.
 
-On a TPU these are those of ``grouped_kernel``, on NVIDIA GPUs tokamax's. ``jax.lax.ragged_dot`` computes every expert for
-every row everywhere but on a TPU, and there in one of its gradients.
+On a TPU these are those of ``grouped_kernel``, on NVIDIA GPUs tokamax's. ``jax.lax.ragged_dot`` computes every expert
+for every row: on a TPU in one of its gradients, elsewhere everywhere.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
 
 @pytest.fixture(params=[jax.lax.ragged_dot, grouped_dot], ids=["ragged_dot", "the TPU's kernels"])
 def as_on_accelerators(request, monkeypatch):
-    """The grouped dispatcher with ragged products: the slow CPU version of them, or the kernels of a TPU, interpreted."""
+    """The grouped dispatcher with ragged products: their slow CPU version, or the kernels of a TPU, interpreted."""
 
     def on_platform(blocks, ragged, *arguments):
         return sequential_vmap(partial(ragged, request.param))(*arguments)

@@ -1,4 +1,4 @@
-"""The TPU's grouped products, interpreted, are products group by group, whatever the groups; programs for a TPU use them."""
+"""The TPU's grouped products, interpreted, are products group by group, and programs for a TPU use them."""
 
 import jax
 import jax.numpy as jnp
