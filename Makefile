@@ -10,7 +10,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery test slow referees test-slurm docs lint format constraints clean
+.PHONY: quickstart gallery test slow referees test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -30,6 +30,11 @@ referees: $(VENV)/.referees $(VENV)/.engines  ## our models against Hugging Face
 
 test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on this machine (root, Debian)
 	$(BIN)/pytest -m slurm -r s --durations 0 tests/study/test_slurm.py
+
+browser: $(VENV)/.browser  ## the explorer in a real Chromium, without a screen
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { echo "No Chromium is on the path: apt-get install chromium, or your system's way; then make browser."; exit 2; }
+	$(BIN)/pytest -m browser -r s --durations 5 tests/report/test_explorer_in_a_browser.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
@@ -64,6 +69,11 @@ $(VENV)/.referees: $(VENV)/.installed constraints/referees.txt
 $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
 	  -e '.[docs]' -c constraints/docs.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.browser: $(VENV)/.installed constraints/explore.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
+	  -e '.[explore]' playwright -c constraints/explore.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.engines: constraints/engines.txt

@@ -64,6 +64,8 @@ ONLY_IN = {
     "matplotlib": {"report"},
     "jinja2": {"report"},
     "PIL": {"report"},
+    "marimo": {"report"},
+    "uvicorn": {"report"},
 }
 """Where a library may be imported."""
 

@@ -35,7 +35,9 @@ DESIGN_OPTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("--law", required=True, metavar="NAME|all", help="a law or its paper (see `moejax laws`)")
+    parser.add_argument(
+        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper (see `moejax laws`), or fit.json"
+    )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     given_architecture.add_arguments(parser, required=False)
     parser.add_argument(
@@ -89,6 +91,8 @@ def given_design(arguments: argparse.Namespace) -> Design:
 
 
 def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
+    if name.endswith(".json"):
+        return _ask_fit(name, constants, design)
     from moejax.laws import PUBLISHED
     from moejax.laws.door import law_name, predict, published
 
@@ -108,6 +112,27 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
         "remark": chosen.remark,
+    }
+
+
+def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]:
+    from moejax.fit.fit_result import load
+    from moejax.laws.door import predict
+
+    if constants is not None:
+        raise ValueError(f"--constants names a published set, and {file} is a fit with constants of its own.")
+    fit = load(file)
+    said = predict(fit.law, design)
+    return {
+        "law": type(fit.law).__name__,
+        "constants": file,
+        "source": f"{file}, {fit.metrics.runs} runs",
+        "mark": "your fit",
+        "values": dict(said.values),
+        "units": dict(said.units),
+        "extrapolated": {},
+        "unchecked": list(said.unchecked),
+        "remark": " ".join(fit.warnings),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,31 +37,32 @@ def leverage(law: Any, ratio: Any, granularity: Any, flops: Any) -> np.ndarray:
 
 def landscape(subject: Subject) -> Picture:
     """Figure 1b: EL over A and G at 1e22 FLOPs."""
-    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
-    found = leverage(subject.law, ratio[:, None], granularity[None, :], 1e22)
-    best = float(np.asarray(optimal_granularity(subject.law, 0.031, 1e22).value["granularity"]))
-    marks = [
-        Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK),
-        Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE),
-    ]
-    field = Field(
-        x=GRANULARITY,
-        y=RATIO,
-        z=Axis("efficiency_leverage", "efficiency leverage"),
-        xs=granularity,
-        ys=ratio,
-        zs=found,
-        marks=marks,
-        high_is_good=True,
-        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-    )
-    figure, rows = draw([field], columns=1, height=3.8)
+    mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
+    figure, rows = draw([field(subject.law, 1e22, [mini])], columns=1, height=3.8)
     return Picture(
         "Efficiency leverage at 1e22 FLOPs",
         f"How many times a mixture's compute the dense model of equal loss needs, by {subject.name}. The budget is "
         "33 times the largest that was fitted.",
         figure,
         rows,
+    )
+
+
+def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
+    """EL over A and G at a budget, with the line of the best G."""
+    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
+    best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
+    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)
+    return Field(
+        x=GRANULARITY,
+        y=RATIO,
+        z=Axis("efficiency_leverage", "efficiency leverage"),
+        xs=granularity,
+        ys=ratio,
+        zs=leverage(law, ratio[:, None], granularity[None, :], flops),
+        marks=[line, *marks],
+        high_is_good=True,
+        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
     )
 
 

@@ -1,0 +1,220 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+"""The marimo page of `moejax explore`: controls and what they move; its neighbours compute and say."""
+
+import marimo  # type: ignore[import-not-found]
+
+app = marimo.App(
+    width="full", app_title="moejax: laws of mixtures", css_file="explorer.css", html_head_file="head.html"
+)
+
+
+@app.cell
+def _():
+    import os
+    from dataclasses import replace
+
+    import marimo as mo  # type: ignore[import-not-found]
+
+    from moejax.report.explorer import page
+    from moejax.report.explorer.choice import PRESETS, models, of_link
+    from moejax.report.explorer.config import config
+    from moejax.report.explorer.knobs import KNOBS
+    from moejax.report.explorer.offer import offer
+    from moejax.report.explorer.serve import SOURCE
+    from moejax.report.explorer.view import view
+
+    offered = offer(os.environ.get(SOURCE, ""))
+    return KNOBS, PRESETS, config, mo, models, of_link, offered, page, replace, view
+
+
+@app.cell
+def _(mo, of_link, offered):
+    try:
+        start, alarm = of_link(mo.query_params().to_dict(), offered.laws, offered.start), ""
+    except ValueError as why:
+        start, alarm = offered.start, str(why)
+    # Controls stand in lists: a bare one would make a page twice, for its value and for the choice that follows it.
+    # What is chosen, and what controls are made from when another control has moved them.
+    get_choice, set_choice = mo.state(start)
+    get_all, set_all = mo.state(start)
+    get_model, set_model = mo.state(start)
+    get_flops, set_flops = mo.state(start)
+    get_tokens, set_tokens = mo.state(start)
+    return (
+        alarm,
+        get_all,
+        get_choice,
+        get_flops,
+        get_model,
+        get_tokens,
+        set_all,
+        set_choice,
+        set_flops,
+        set_model,
+        set_tokens,
+        start,
+    )
+
+
+@app.cell
+def _(set_all, set_choice, set_flops, set_model, set_tokens, start):
+    # A cell that names a getter runs again, and makes its controls anew, under the hand that moves them: controls read
+    # this instead.
+    now = {"choice": start}
+
+    def keep(after):
+        now["choice"] = after
+        set_choice(after)
+
+    def turn(name, value):
+        """A slider moved: the choice follows, and the controls that depend on it."""
+        before = now["choice"]
+        after = before.moved(name, value)
+        keep(after)
+        if name == "tokens":
+            set_flops(after)
+        elif name in ("flops", "params_active"):
+            set_tokens(after)
+        if before.model != after.model:
+            set_model(after)
+
+    def choose(after):
+        """Another design: all controls are made anew."""
+        keep(after)
+        for setter in (set_all, set_model, set_flops, set_tokens):
+            setter(after)
+
+    return choose, keep, now, turn
+
+
+@app.cell
+def _(KNOBS, mo, turn):
+    def slider(name, choice):
+        # Its steps by their numbers: the largest sizes are no whole numbers to a browser.
+        steps, at = KNOBS[name].steps(getattr(choice, name))
+        return mo.ui.slider(
+            0, len(steps) - 1, 1, value=at, full_width=True, on_change=lambda step: turn(name, steps[int(step)])
+        )
+
+    return (slider,)
+
+
+@app.cell
+def _(KNOBS, get_all, slider):
+    sliders = {name: slider(name, get_all()) for name in KNOBS if name not in ("flops", "tokens")}
+    return (sliders,)
+
+
+@app.cell
+def _(get_flops, slider):
+    flops_slider = [slider("flops", get_flops())]
+    return (flops_slider,)
+
+
+@app.cell
+def _(get_tokens, slider):
+    tokens_slider = [slider("tokens", get_tokens())]
+    return (tokens_slider,)
+
+
+@app.cell
+def _(choose, get_model, mo, models, now):
+    model_menu = [
+        mo.ui.dropdown(
+            options={"none": "", **{name: name for name in models()}},
+            value=get_model().model or "none",
+            label="published model",
+            full_width=True,
+            on_change=lambda name: choose(now["choice"].like(name or "")),
+        )
+    ]
+    return (model_menu,)
+
+
+@app.cell
+def _(keep, mo, now, offered, page, replace, start):
+    law_menu = [
+        mo.ui.dropdown(
+            options={page.law_label(key, offered): key for key in offered.laws},
+            value=page.law_label(start.law, offered),
+            label="law and coefficients",
+            full_width=True,
+            allow_select_none=False,
+            on_change=lambda key: keep(replace(now["choice"], law=key)),
+        )
+    ]
+    return (law_menu,)
+
+
+@app.cell
+def _(PRESETS, choose, mo, now, offered, view):
+    def press(label, change):
+        return mo.ui.button(label=label, on_click=lambda _: choose(change(now["choice"])))
+
+    def best(choice):
+        """The best size of this structure, where there is one."""
+        found = view(choice, offered).ranges[0]
+        return choice if found.endless else choice.moved("params_active", found.best)
+
+    presets = [press(name, lambda choice, name=name: choice.preset(name)) for name in PRESETS]
+    steps = [press("G → 1: dense", lambda choice: choice.dense()), press("to the best size", best)]
+    return presets, steps
+
+
+@app.cell
+def _(get_choice, mo):
+    get_choice()  # A file is of one choice: another one asks again.
+    make_config = mo.ui.run_button(label="make config.py")
+    return (make_config,)
+
+
+@app.cell
+def _(
+    alarm,
+    flops_slider,
+    get_choice,
+    law_menu,
+    make_config,
+    mo,
+    model_menu,
+    offered,
+    page,
+    presets,
+    sliders,
+    start,
+    steps,
+    tokens_slider,
+    view,
+):
+    controls = {**sliders, "flops": flops_slider[0], "tokens": tokens_slider[0]}
+    try:
+        seen = page.seen(view(get_choice(), offered), offered, start)
+    except ValueError as wrong:
+        seen = page.alarm(str(wrong))
+    mo.Html(
+        page.whole(
+            controls=page.controls(get_choice(), controls, law_menu[0], model_menu[0], presets, steps, make_config),
+            seen=(page.alarm(alarm) if alarm else "") + seen,
+        )
+    )
+    return
+
+
+@app.cell
+def _(config, get_choice, make_config, mo, page):
+    mo.stop(not make_config.value, None)
+    try:
+        with mo.status.spinner("Looking for whole numbers; the first time takes some seconds."):
+            text = config(get_choice())
+        saved = page.config_file(text, mo.download(text.encode(), filename="config.py", label="config.py"))
+    except ValueError as wrong:
+        saved = page.alarm(str(wrong))
+    mo.Html(saved)
+    return
+
+
+if __name__ == "__main__":
+    app.run()

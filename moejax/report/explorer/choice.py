@@ -1,0 +1,133 @@
+"""What is chosen: a law and the numbers of a design; and the same as the query of a link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from moejax.config import unknown
+from moejax.laws.accounting import design_of
+from moejax.laws.catalogue import CATALOGUE, find
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.report.explorer.knobs import KNOBS, STRUCTURE
+from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS
+
+PRESETS = tuple(CONFIGURATIONS)
+"""The three configurations of chapter 002, at its budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A law and one design. Tokens follow from FLOPs: 6·N_act·D = C."""
+
+    law: str = "effective_params:chapter-002"
+    """A key of ``Offer.laws``."""
+    model: str = ""
+    """The published model whose numbers these are, if they are one's."""
+    params_active: float = 37e9
+    expansion: float = 18.1
+    expert_expansion: float = 18.1
+    active_experts: float = 9.0
+    shared_share: float = 1 / 9
+    granularity: float = 7.0
+    flops: float = BUDGET
+    embedding_share: float = 0.0
+    """Embeddings as a share of the active parameters, for laws that do not count them."""
+
+    @property
+    def tokens(self) -> float:
+        """Training tokens."""
+        return self.flops / (FLOPS_PER_PARAM_AND_TOKEN * self.params_active)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers from which all else follows."""
+        return {name: getattr(self, name) for name in (*STRUCTURE, "flops", "embedding_share")}
+
+    def moved(self, name: str, value: float) -> Choice:
+        """After a slider: FLOPs stay when the size moves, and follow tokens."""
+        if name == "tokens":
+            return replace(self, flops=FLOPS_PER_PARAM_AND_TOKEN * self.params_active * value)
+        changes: dict[str, Any] = {name: value}
+        return replace(self, **changes) if name == "flops" else replace(self, model="", **changes)
+
+    def like(self, model: str) -> Choice:
+        """The sizes of a published model, at the budget that is chosen; the same choice for no model.
+
+        A dense model counts as one expert of one.
+        """
+        if not model:
+            return replace(self, model="")
+        design = design_of(find(model).architecture, 1.0)
+        dense = not design.num_experts
+        return replace(
+            self,
+            model=model.lower(),
+            params_active=float(design.params_active),
+            expansion=float(design.expansion),
+            expert_expansion=float(design.expert_expansion),
+            active_experts=1.0 if dense else float(design.active_experts),
+            shared_share=0.0 if dense else float(design.shared_share),
+            granularity=float(design.granularity),
+            embedding_share=float(design.params_embedding / design.params_active),
+        )
+
+    def preset(self, name: str) -> Choice:
+        """One of ``PRESETS``. The chapter gives N_act, G and C; all parameters are taken to be experts."""
+        active, expansion, *_ = CONFIGURATIONS[name]
+        sizes = {"params_active": active, "expansion": expansion, "expert_expansion": expansion}
+        return replace(self, model="", flops=BUDGET, embedding_share=0.0, **sizes)
+
+    def dense(self) -> Choice:
+        """The same with one expert of one: where the two curves are one."""
+        return replace(self, model="", expansion=1.0, expert_expansion=1.0)
+
+    def link(self, start: Choice) -> str:
+        """The query from which ``of_link`` makes this choice: what differs from ``start``; empty there."""
+        like = start.like(self.model)
+        changed = {
+            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(like, f.name)
+        }
+        if self.model != start.model:
+            changed = {"model": self.model, **changed}
+        written = {name: _written(value) for name, value in changed.items()}
+        return f"?{urlencode(written, safe=':.')}" if written else ""
+
+
+def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: Choice) -> Choice:
+    """The choice that a link says, from ``start``; names that are no field are left to others.
+
+    Raises:
+      ValueError: an unknown law or model, or a number that is none or beyond its slider.
+    """
+    choice = start
+    said = {f.name: str(query[f.name]) for f in fields(Choice) if f.name in query}
+    if "law" in said and said["law"] not in laws:
+        raise ValueError(unknown(f"law={said['law']}", said["law"], list(laws)))
+    if "model" in said:
+        choice = choice.like(said.pop("model"))
+    law = said.pop("law", choice.law)
+    return replace(choice, law=law, **{name: _number(name, text) for name, text in said.items()})
+
+
+def models() -> tuple[str, ...]:
+    """The published models, by name."""
+    return tuple(CATALOGUE)
+
+
+def _number(name: str, text: str) -> float:
+    low, high = (KNOBS[name].low, KNOBS[name].high) if name in KNOBS else (0.0, 1.0)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise ValueError(f"The link has {name}={text}; it is a number between {low:g} and {high:g}.")
+    return value
+
+
+def _written(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value!r}".replace("e+", "e")

@@ -1,0 +1,58 @@
+"""The config file of what is chosen, which `moejax train`, `plan`, `count` and `design` read."""
+
+from __future__ import annotations
+
+from moejax.architecture import Architecture
+from moejax.design.build import build, spend
+from moejax.design.config_text import config_text
+from moejax.design.decide import DENSE, MIXTURE
+from moejax.design.problem import Limit, Problem, optimise
+from moejax.design.shapes import Shapes
+from moejax.laws.catalogue import CATALOGUE, find
+from moejax.laws.effective_params import CHAPTER_002
+from moejax.report.explorer.choice import Choice
+from moejax.report.wording import size
+
+SHORT = 0.9
+"""Share of the total parameters that whole numbers may fall to."""
+
+
+def config(choice: Choice) -> str:
+    """A Python file with the published model that is chosen, or the buildable shape nearest to the sliders.
+
+    Such a shape has the proportions of GLM-4.5-Air, or without experts of Tian's dense 6.1B, and the sliders' numbers
+    rounded: active experts, shared ones, granularity; width and number of experts follow from active and total
+    parameters.
+
+    Raises:
+      ValueError: no whole-numbered shape comes near.
+    """
+    like = find(choice.model).architecture if choice.model else _like(choice)
+    total = choice.params_active * choice.expansion
+    tokens = Limit(name="tokens", low=choice.tokens, high=choice.tokens)
+    sizes = (
+        Limit(name="params_active", low=choice.params_active, high=choice.params_active),
+        Limit(name="params_total", low=SHORT * total, high=total),
+    )
+    limits = (tokens,) if choice.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
+    # All that a shape can be is held, so that the law decides nothing: any that reads both sizes would do.
+    problem = Problem(law=CHAPTER_002, limits=limits, space=Shapes(like, CHAPTER_002.inputs))
+    built = spend(problem, like) if choice.model else build(optimise(problem))
+    if built is None:
+        raise ValueError("No whole-numbered shape comes near these numbers; move a slider, or take a published model.")
+    what = choice.model or f"{size(choice.params_active, 3)} active of {size(total, 3)} parameters"
+    says = f"From moejax explore: {what}, {size(choice.tokens, 3)} tokens."
+    return config_text(built, choice.model or "explored", says, problem.setting.sequence_length)
+
+
+def _like(choice: Choice) -> Architecture:
+    if choice.expansion < 1 / SHORT:
+        return CATALOGUE[DENSE].architecture
+    like = CATALOGUE[MIXTURE].architecture
+    shared = round(choice.active_experts * choice.shared_share)
+    return like.replace(
+        num_shared_experts=shared,
+        top_k=max(1, round(choice.active_experts) - shared),
+        expert_hidden=max(1, round(2 * like.model_dim / choice.granularity)),
+        shared_expert_gate=like.shared_expert_gate and shared > 0,
+    )

@@ -1,0 +1,122 @@
+"""What can be looked at: published laws of the loss, and one's own fits and runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moejax import run_table
+from moejax.fit.derived_columns import with_derived
+from moejax.fit.fit_result import load
+from moejax.laws import PUBLISHED
+from moejax.laws.published import Published
+from moejax.report.explorer.choice import Choice
+from moejax.run_table import DataFrame
+
+TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """A law with its coefficients."""
+
+    law: Any
+    source: str
+    published: Published | None = None
+    """None for a fit of one's own."""
+    file: str = ""
+    """Of a fit of one's own."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What a page offers."""
+
+    laws: Mapping[str, Offered]
+    """Laws of the loss, one's own first."""
+    leverage: Offered
+    """The law of efficiency leverage: Tian's, or one's own."""
+    runs: DataFrame = field(default=None, compare=False)
+    """Runs to be shown, if there are any."""
+    named: str = ""
+    """What was given."""
+
+    @property
+    def start(self) -> Choice:
+        """The first law; with runs, at the size and budget of the one of most FLOPs."""
+        law = next(iter(self.laws))
+        if not self.named:
+            return Choice()
+        largest = Choice(law=law)
+        if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
+            return largest
+        row = self.runs.loc[self.runs["flops"].idxmax()]
+        return Choice(
+            law=law,
+            params_active=float(row["params_active"]),
+            flops=float(row["flops"]),
+            **{n: max(1.0, float(row[n])) for n in ("expansion",) if n in row and row[n] == row[n]},
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def offer(source: str = "") -> Offer:
+    """What is offered beside the published laws: nothing, a fit, a table of runs, or a folder of them.
+
+    Raises:
+      ValueError: there is no such file or folder, or nothing in it that can be shown.
+    """
+    own, runs = _own(Path(source)) if source else ({}, None)
+    published = {
+        f"{law}:{name}": Offered(law=known.law, source=known.source, published=known)
+        for law, sets in PUBLISHED.items()
+        for name, known in sets.items()
+        if "loss" in known.law.outputs
+    }
+    known = next(iter(PUBLISHED["leverage"].values()))
+    leverage = Offered(law=known.law, source=known.source, published=known)
+    for key in [key for key, one in own.items() if "efficiency_leverage" in one.law.outputs]:
+        leverage = own.pop(key)
+    laws = {key: one for key, one in own.items() if "loss" in one.law.outputs}
+    return Offer(laws={**laws, **published}, leverage=leverage, runs=runs, named=source)
+
+
+def _own(source: Path) -> tuple[dict[str, Offered], DataFrame]:
+    if not source.exists():
+        raise ValueError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing at all.")
+    if source.is_file():
+        if source.name.endswith(TABLES):
+            return {}, _runs(source)
+        return _fits([source]), None
+    files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]
+    tables = [path for path in (source / "runs.parquet", source / "runs.csv") if path.exists()]
+    if not files and not tables:
+        raise ValueError(
+            f"{source} holds neither fit.json, nor fits/, nor runs.parquet; `moejax fit --out DIR` and `moejax study` "
+            f"write such folders."
+        )
+    return _fits(files), _runs(tables[0]) if tables else None
+
+
+def _fits(files: list[Path]) -> dict[str, Offered]:
+    found = {}
+    for path in files:
+        fit = load(path)
+        name = path.stem if path.stem != "fit" else path.resolve().parent.name
+        source = f"your fit {path}, {fit.metrics.runs} runs"
+        found[f"fit:{name}"] = Offered(law=fit.law, source=source, file=str(path), warnings=fit.warnings)
+    return found
+
+
+def _runs(path: Path) -> DataFrame:
+    table = with_derived(run_table.check(run_table.read_as_it_is(path), where=str(path)))
+    if "loss" not in table or not {"flops", "params_active", "tokens"} & set(table):
+        raise ValueError(
+            f"{path} has no columns loss and flops (or params_active and tokens), so there is nothing to draw; rename "
+            f"columns to ours (docs/fitting.md)."
+        )
+    return table

@@ -1,0 +1,70 @@
+"""The explorer on this machine: a port, marimo's server on it, and a browser."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SOURCE = "MOEJAX_EXPLORE"
+"""The environment variable that tells the page what was given."""
+HOST = "127.0.0.1"
+APP = Path(__file__).parent / "app.py"
+
+
+def check_marimo() -> None:
+    """Raise ``ValueError``, naming the extra, if marimo is not installed."""
+    if importlib.util.find_spec("marimo") is None:
+        raise ValueError(
+            "moejax explore needs the package marimo, which is not installed; pip install 'moejax[explore]'."
+        )
+
+
+def listen(port: int) -> socket.socket:
+    """A socket that accepts on a port of this machine; 0 for any that is free.
+
+    Raises:
+      ValueError: the port is in use, or may not be had.
+    """
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port is {port}; a port is a number from 0 (any free one) to 65535.")
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        found.bind((HOST, port))
+    except OSError as error:
+        found.close()
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        raise ValueError(f"Port {port} {why}; give another with --port, or --port 0 for any that is free.") from error
+    found.listen()
+    return found
+
+
+def serve(source: str, listening: socket.socket, *, browser: bool, say: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C; where there is a display, a browser opens it."""
+    import marimo  # type: ignore[import-not-found]
+    import uvicorn  # type: ignore[import-not-found]
+
+    os.environ[SOURCE] = source
+    address = f"http://{HOST}:{listening.getsockname()[1]}/"
+    page: Any = marimo.create_asgi_app(quiet=True, include_code=False).with_app(path="", root=str(APP)).build()
+    server = uvicorn.Server(uvicorn.Config(page, log_level="warning"))
+    say(f"Exploring at {address} (Ctrl-C ends it)")
+    if browser and not (has_display() and webbrowser.open(address)):
+        say("No browser was opened: there is no display here. Open the address yourself; from another machine,")
+        say(f"  ssh -L {listening.getsockname()[1]}:{HOST}:{listening.getsockname()[1]} THIS-MACHINE")
+    try:
+        server.run(sockets=[listening])
+    except KeyboardInterrupt:
+        say("Ended.")
+
+
+def has_display() -> bool:
+    """Whether a browser would have somewhere to appear: on Linux, a browser of the terminal must not take it over."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
