@@ -40,7 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
         found = offer(arguments.source)
         view(found.start, found)
         serve(arguments.source, listening, browser=not arguments.no_browser, say=_say)
-    return 0
 
 
 def _say(sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -10,7 +11,7 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 SOURCE = "MOEJAX_EXPLORE"
 """The environment variable that tells the page what was given."""
@@ -46,23 +47,24 @@ def listen(port: int) -> socket.socket:
     return found
 
 
-def serve(source: str, listening: socket.socket, *, browser: bool, say: Callable[[str], None]) -> None:
-    """Serve the page until Ctrl-C; where there is a display, a browser opens it."""
+def serve(source: str, listening: socket.socket, *, browser: bool, say: Callable[[str], None]) -> NoReturn:
+    """Serve the page until Ctrl-C, with which the process ends; where there is a display, a browser opens it."""
     import marimo  # type: ignore[import-not-found]
     import uvicorn  # type: ignore[import-not-found]
 
     os.environ[SOURCE] = source
     address = f"http://{HOST}:{listening.getsockname()[1]}/"
     page: Any = marimo.create_asgi_app(quiet=True, include_code=False).with_app(path="", root=str(APP)).build()
-    server = uvicorn.Server(uvicorn.Config(page, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(page, log_level="warning", timeout_graceful_shutdown=1))
     say(f"Exploring at {address} (Ctrl-C ends it)")
     if browser and not (has_display() and webbrowser.open(address)):
         say("No browser was opened: there is no display here. Open the address yourself; from another machine,")
         say(f"  ssh -L {listening.getsockname()[1]}:{HOST}:{listening.getsockname()[1]} THIS-MACHINE")
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        say("Ended.")
+    say("Ended.")
+    # marimo's threads of open pages wait for these to come back.
+    os._exit(0)
 
 
 def has_display() -> bool:
