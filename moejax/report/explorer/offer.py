@@ -55,11 +55,12 @@ class Offer:
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return largest
         row = self.runs.loc[self.runs["flops"].idxmax()]
+        times = float(row.get("expansion", 1.0))
         return Choice(
             law=law,
             params_active=float(row["params_active"]),
             flops=float(row["flops"]),
-            **{n: max(1.0, float(row[n])) for n in ("expansion",) if n in row and row[n] == row[n]},
+            expansion=times if times > 1 else 1.0,
         )
 
 
