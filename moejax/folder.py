@@ -125,6 +125,18 @@ def differences(old: Any, new: Any) -> list[str]:
     return [f"{path} was {was!r}, is {now!r}" for path, (was, now) in changes(old, new).items()]
 
 
+def has_writer(folder: Path) -> bool:
+    """Whether a process holds the folder's lock."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
     """Hold the folder's lock, which dies with the process.

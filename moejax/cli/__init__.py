@@ -8,7 +8,7 @@ COMMANDS = {
     "study": "train a family of models, fit laws to it, decide, report",
     "launch": "hand a study's trainings to Slurm, Google Kubernetes Engine or SkyPilot",
     "train": "train one model to one or more token budgets",
-    "status": "how a training or a study stands, running or dead",
+    "status": "how a training or a study stands",
     "plan": "compile a training for a pod without having one: does it fit, what does it take",
     "sample": "continue a prompt with a trained or converted model",
     "eval": "downstream tasks of lm-evaluation-harness on a trained or converted model",

@@ -10,10 +10,11 @@ from pathlib import Path
 from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
 from moejax.config import dump
 from moejax.quantities import format
-from moejax.train.status import RUNNING, Status, is_study_folder, read_statuses
+from moejax.train.sessions import RUNNING
+from moejax.train.status import Status, is_study_folder, read_statuses
 
 NAME = "status"
-HELP = "How a training stands, running or dead, or every model of a study: from the files in its folder."
+HELP = "How a training stands, running or not, or every model of a study: from the files in its folder."
 EXAMPLE = """\
   moejax status runs/tiny
   moejax status runs/tiny --layers              # the routing of every layer

@@ -63,7 +63,8 @@ def gather(url: str, out: str | None) -> None:
 
 def totals(found: list[Standing], price: float | None) -> dict[str, Any]:
     """What the trainings of a study come to."""
-    from moejax.study.status import STATES, seconds_left
+    from moejax.study.status import seconds_left
+    from moejax.train.sessions import STATES
 
     hours = sum(one.device_seconds for one in found) / 3600
     return {
@@ -85,7 +86,7 @@ def _print(name: str, url: str, found: list[Standing], price: float | None) -> N
     # What a person must see is never among those left out.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(found, key=lambda one: order.index(one.state))
-    columns = ["model", "state", "runs", "of steps", "loss", "attempts", "device-hours", "left", "where"]
+    columns = ["model", "state", "runs", "of steps", "loss", "started", "device-hours", "left", "where"]
     rows = [
         [
             one.model,
@@ -93,7 +94,7 @@ def _print(name: str, url: str, found: list[Standing], price: float | None) -> N
             f"{len(one.rows)}/{one.runs}",
             f"{one.share:.0%}",
             "" if one.loss is None else f"{one.loss:.3f}",
-            str(one.attempts),
+            str(one.sessions),
             f"{one.device_seconds / 3600:,.3g}",
             "" if one.seconds_left is None else clock(one.seconds_left),
             one.where,

@@ -23,7 +23,6 @@ from moejax.study.place import is_remote, matching, open_place, read_text
 from moejax.study.signals import Signal, signals
 from moejax.study.status import Standing, progress, standings
 from moejax.study.study import Analysis, Study
-from moejax.train.attempts import ATTEMPTS
 from moejax.train.identity import TRAINING
 from moejax.train.population import packed
 
@@ -75,8 +74,7 @@ def fetch(url: str, folder: Path) -> None:
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_json(folder / "analysis.json", dump(study.analysis))
-        of_models = [path for name in ("*.json", ATTEMPTS) for path in matching(place, f"models/*/{name}")]
-        for path in ("data/corpus.json", *of_models):
+        for path in ("data/corpus.json", *matching(place, "models/*/*.json")):
             content = read_text(place, path)
             if content is not None:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)

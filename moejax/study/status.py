@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +11,20 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax.study.place import read_text
 from moejax.study.study import work
-from moejax.train.attempts import ATTEMPTS, Attempt, parse_attempts
+from moejax.train.metrics import parse_lines
 from moejax.train.row_file import CutShort, parse_row, row_file
+from moejax.train.sessions import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    RUNNING,
+    SESSIONS,
+    WAITING,
+    Session,
+    device_seconds,
+    parse_sessions,
+)
 from moejax.train.training import Training
-
-STATES = ("done", "running", "interrupted", "failed", "waiting")
 
 SILENT_SECONDS = 900.0
 """A training that has logged nothing for so long, and has not said that it ended, is not running any more."""
@@ -33,7 +38,8 @@ class Standing:
 
     model: str
     state: str
-    """One of ``STATES``. Interrupted ones go on at the next launch or requeue; failed ones at the next launch."""
+    """One of ``moejax.train.sessions.STATES``. Interrupted ones go on at the next launch or requeue, failed ones at the
+    next launch."""
     rows: tuple[dict[str, Any], ...]
     runs: int
     share: float
@@ -42,13 +48,14 @@ class Standing:
     """Of all its steps."""
     loss: float | None
     """Of the last step that was logged."""
-    attempts: int
+    sessions: int
+    """How often it was started."""
     where: str
-    """The last attempt: the engine's name for it, and the machine."""
+    """The last session: the engine's name for it, and the machine."""
     why: str
     """Why it failed, or what is wrong with its files."""
     device_seconds: float
-    """Spent on it, lost attempts included: seconds of each device."""
+    """Spent on it, lost work included: seconds of each device."""
     seconds_left: float | None
     """At the speed of its last steps; None if it is not running."""
 
@@ -60,7 +67,7 @@ def standings(
     before = known or {}
     return [
         before[training.name]
-        if training.name in before and before[training.name].state == "done"
+        if training.name in before and before[training.name].state == DONE
         else _standing(place, training)
         for training in trainings
     ]
@@ -79,9 +86,9 @@ def progress(found: Sequence[Standing]) -> tuple[float, str]:
     running = ", ".join(
         f"{one.model} compiling" if one.loss is None else f"{one.model} loss {one.loss:.2f}"
         for one in found
-        if one.state == "running"
+        if one.state == RUNNING
     )
-    ended = sum(one.state == "done" for one in found)
+    ended = sum(one.state == DONE for one in found)
     return done / sum(one.flops for one in found), f"{ended} of {len(found)} models trained; {running}"
 
 
@@ -95,13 +102,10 @@ def _standing(place: DirFileSystem, training: Training) -> Standing:
             rows += [] if text is None else [parse_row(text, path)]
         except CutShort as problem:
             problems.append(str(problem))
-    attempts = parse_attempts(read_text(place, f"{folder}/{ATTEMPTS}") or "")
+    sessions = parse_sessions(read_text(place, f"{folder}/{SESSIONS}") or "[]")
     logged = _last_lines(place, f"{folder}/metrics.jsonl")
-    alive = _last_sign(place, f"{folder}/metrics.jsonl", attempts)
-    state = _state(len(rows) == len(training.recipe.budgets_tokens), attempts, alive)
-    share = 1.0 if state == "done" else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
-    if attempts and state in ("failed", "interrupted"):
-        problems.append(attempts[-1].why or _silence(attempts[-1], alive))
+    state, why = _state(len(rows) == len(training.recipe.budgets_tokens), sessions)
+    share = 1.0 if state == DONE else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
     return Standing(
         model=training.name,
         state=state,
@@ -110,53 +114,33 @@ def _standing(place: DirFileSystem, training: Training) -> Standing:
         share=min(share, 1.0),
         flops=work(training),
         loss=logged[-1]["loss"] if logged else None,
-        attempts=len(attempts),
-        where=attempts[-1].where if attempts else "",
-        why=" ".join(filter(None, problems)),
-        device_seconds=math.fsum(one.devices * max(0.0, (one.ended or alive) - one.started) for one in attempts),
-        seconds_left=_seconds_left(logged, training.recipe.total_steps) if state == "running" else None,
+        sessions=len(sessions),
+        where=sessions[-1].where if sessions else "",
+        why=" ".join(filter(None, (*problems, why))),
+        device_seconds=device_seconds(sessions),
+        seconds_left=_seconds_left(logged, training.recipe.total_steps) if state == RUNNING else None,
     )
 
 
-def _state(all_rows: bool, attempts: Sequence[Attempt], alive: float) -> str:
-    if all_rows:
-        return "done"
-    if not attempts:
-        return "waiting"
-    last = attempts[-1].result
-    if last == "running":
-        return "running" if time.time() - alive < SILENT_SECONDS else "interrupted"
-    return "failed" if last == "failed" else "interrupted"
-
-
-def _silence(last: Attempt, alive: float) -> str:
-    if last.result != "running":
-        return ""
-    return f"nothing was heard of it for {(time.time() - alive) / 60:.0f} minutes ({last.where})."
+def _state(has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
+    """The state, by the clock where the lock cannot be seen, and why."""
+    if has_rows:
+        return DONE, ""
+    if not sessions:
+        return WAITING, ""
+    last, silent = sessions[-1], time.time() - sessions[-1].until
+    if last.state != RUNNING:
+        return FAILED if last.state == FAILED else INTERRUPTED, last.why
+    if silent < SILENT_SECONDS:
+        return RUNNING, ""
+    return INTERRUPTED, f"nothing was heard of it for {silent / 60:.0f} minutes ({last.where})."
 
 
 def _last_lines(place: DirFileSystem, path: str) -> list[dict[str, Any]]:
-    """The last whole lines of a metrics file."""
     try:
-        lines = place.cat_file(path, start=-_TAIL_BYTES).split(b"\n")
+        return parse_lines(place.cat_file(path, start=-_TAIL_BYTES), whole=False)
     except (FileNotFoundError, ValueError):
         return []
-    found = []
-    for line in lines[:-1]:
-        # The first one may be half a line.
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict)]
-
-
-def _last_sign(place: DirFileSystem, path: str, attempts: Sequence[Attempt]) -> float:
-    started = attempts[-1].started if attempts else 0.0
-    try:
-        logged = place.modified(path)
-    except (FileNotFoundError, NotImplementedError):
-        return started
-    zoned = logged if logged.tzinfo else logged.replace(tzinfo=datetime.UTC)
-    return max(started, zoned.timestamp())
 
 
 def _seconds_left(logged: Sequence[Mapping[str, Any]], total_steps: int) -> float | None:

@@ -15,9 +15,8 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, open_corpus
-from moejax.folder import differences, only_writer, write_json
-from moejax.train.attempts import attempt, refusal
-from moejax.train.identity import decisive_changes, own
+from moejax.folder import differences, has_writer, only_writer, write_json
+from moejax.train.identity import TRAINING, decisive_changes, own
 from moejax.train.legs import Leg, legs
 from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import MetricsLog
@@ -29,7 +28,7 @@ from moejax.train.program import make_program
 from moejax.train.row import make_row
 from moejax.train.row_file import CutShort, read_row, row_file
 from moejax.train.runner import Progress, Runner
-from moejax.train.sessions import Sessions
+from moejax.train.sessions import FAILED, Sessions
 from moejax.train.sinks import open_sinks
 from moejax.train.speed import Speed
 from moejax.train.stopping import Stop
@@ -113,7 +112,7 @@ def train_beside(
         together.check_same("settings", {"out": str(folder), **training.as_json()})
     with contextlib.ExitStack() as refused:
         for _, folder in every if together.first else ():
-            refused.enter_context(refusal(folder))
+            refused.enter_context(_refusal(folder))
         for training, _ in every:
             together.do(training.check)
         together.do(lambda: _check_alike(trainings, together))
@@ -123,16 +122,14 @@ def train_beside(
         def take() -> None:
             for training, folder in every:
                 held.enter_context(_owned(folder, training, accept_changes, say))
-                held.enter_context(attempt(folder))
 
         together.do(take if together.first else _nothing)
-        sessions = {folder: _session(training, folder, together, began) for training, folder in every}
-        for training, folder in every:
-            if not all((folder / row_file(budget)).exists() for budget in training.recipe.budgets_tokens):
-                held.enter_context(sessions[folder])
-        corpus = _open(trainings, folders, data_folder, together)
+        sessions = {folder: _session(training, folder, together, began, len(every)) for training, folder in every}
         found = {folder: together.told(_known_rows(training, folder, say)) for training, folder in every}
         waiting = [(training, folder) for training, folder in every if None in found[folder]]
+        for _, folder in waiting:
+            held.enter_context(sessions[folder])
+        corpus = _open(trainings, folders, data_folder, together)
         if len(trainings) == 1 and together.first:
             # By itself, what was given up in a population is tried again.
             (folders[0] / DIVERGED).unlink(missing_ok=True)
@@ -262,15 +259,27 @@ def _saying_so(folder: Path) -> Any:
         ) from error
 
 
-def _session(training: Training, folder: Path, together: Together, began: float | None) -> Sessions:
+def _session(training: Training, folder: Path, together: Together, began: float | None, count: int) -> Sessions:
     trunk, branches = legs(training)
     about = {
         "processes": together.count,
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
+        "members": count,
         "legs": {leg.name: leg.end - leg.start for leg in (trunk, *branches)},
     }
     return Sessions(folder, writes=together.first, began=began, about=about)
+
+
+@contextlib.contextmanager
+def _refusal(folder: Path) -> Iterator[None]:
+    """Write down why a training that a study has laid out cannot start; where there is none, nothing is written."""
+    try:
+        yield
+    except ValueError as error:
+        if (folder / TRAINING).exists() and not has_writer(folder):
+            Sessions(folder, about={"devices": jax.device_count()}).write(FAILED, str(error))
+        raise
 
 
 def _nothing() -> None: ...

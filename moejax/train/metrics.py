@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class MetricsLog:
 
     def lines(self) -> list[dict[str, Any]]:
         """Everything on disk so far."""
-        return list(read(self._path))
+        return read(self._path)
 
     def write(self, run: str, step: int, values: Mapping[str, Any]) -> None:
         """Add one line; it reaches the disk at the next ``flush``."""
@@ -74,15 +75,9 @@ class MetricsLog:
         self._lines.clear()
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a metrics file; a torn last line, left by a killed process, is passed over."""
-    if not path.exists():
-        return
-    for text in path.read_text().splitlines():
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError:
-            return
+def read(path: Path) -> list[dict[str, Any]]:
+    """Lines of a metrics file; none if there is no file."""
+    return parse_lines(path.read_bytes(), whole=True) if path.exists() else []
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
@@ -92,13 +87,22 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
             end, size = file.seek(0, os.SEEK_END), 4096
             while True:
                 file.seek(max(0, end - size))
-                # What stands before the first line break may be the end of a line, what stands after the last is torn.
-                whole = file.read().split(b"\n")[0 if size >= end else 1 : -1]
-                if len(whole) >= count or size >= end:
-                    return [json.loads(line) for line in whole[-count:]]
+                lines = parse_lines(file.read(), whole=size >= end)
+                if len(lines) >= count or size >= end:
+                    return lines[-count:]
                 size *= 4
-    except (OSError, json.JSONDecodeError):
+    except OSError:
         return []
+
+
+def parse_lines(content: bytes, *, whole: bool) -> list[dict[str, Any]]:
+    """The whole lines of the end of a metrics file, or of a ``whole`` one: what stands before the first line break may
+    be the end of a line, and what stands after the last is torn."""
+    found = []
+    for line in content.split(b"\n")[0 if whole else 1 : -1]:
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the time of a training went, over all the times it was started.
+"""``sessions.json``: when and where a training was worked on, how each time ended, and where the time went.
 
 A session is one start of a training, until it ended or died. Every second of it has one cause; the share of those in
 which steps were taken for the first time is the goodput.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +31,10 @@ CAUSES = {
     "redone": "steps that had been taken before, and were lost",
 }
 
+DONE, RUNNING, INTERRUPTED, FAILED, WAITING = STATES = ("done", "running", "interrupted", "failed", "waiting")
+"""Of a training: all rows are there; it is at work; it ended with everything saved, or is gone without a word; it ended
+by an error, which the same command may meet again; it has not been started."""
+
 SECONDS_BETWEEN_WRITES = 1.0
 
 
@@ -40,11 +46,17 @@ class Session:
     """Unix time, seconds."""
     until: float
     """Unix time of its last sign of life."""
-    end: str | None = None
-    """Why it ended; None while it lasts, and ever after if it was killed."""
+    state: str = RUNNING
+    """One of ``STATES``, as far as it could tell: one that was killed says for ever that it is running."""
+    why: str = ""
+    """It was interrupted, or failed."""
+    where: str = ""
+    """The engine's name for this work, and the machine."""
     processes: int = 1
     devices: int = 1
     device_kind: str = ""
+    members: int = 1
+    """Of the population whose devices and seconds these are."""
     legs: dict[str, int] = field(default_factory=dict)
     """Steps of each leg, in their order."""
     reached: dict[str, int] = field(default_factory=dict)
@@ -91,43 +103,57 @@ class Sessions:
         """A step of a leg has been logged: whoever takes it again does lost work."""
         self._reached[leg] = max(step, self._reached.get(leg, 0))
 
-    def all(self, end: str | None = None) -> list[Session]:
+    def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
         """All sessions, this one as it is now."""
         self.enter(self._cause)
         now = Session(
             began=self._began,
             until=time.time(),
-            end=end,
+            state=state,
+            why=why,
+            where=work_place(),
             reached=dict(self._reached),
             seconds={cause: round(seconds, 3) for cause, seconds in self._seconds.items()},
             **self._about,
         )
         return [*self._earlier, now]
 
-    def write(self, *, end: str | None = None, at_once: bool = True) -> None:
+    def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
         """Put all sessions on disk; unless ``at_once``, no more than once a second."""
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
             return
         self._written = now
         with contextlib.suppress(OSError):
-            write_json(self._path, dump(self.all(end)))
+            write_json(self._path, dump(self.all(state, why)))
 
     def __enter__(self) -> Sessions:
         self.write()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        self.write(end=_how(error))
+        self.write(*_ending(error))
 
 
 def read_sessions(folder: Path) -> list[Session]:
     """The sessions of a training's folder, oldest first; none if it tells of none."""
     try:
-        found = json.loads((folder / SESSIONS).read_text())
-        return [build(Session, session, SESSIONS) for session in found]
-    except (OSError, ValueError):
+        return parse_sessions((folder / SESSIONS).read_text())
+    except OSError:
         return []
+
+
+def parse_sessions(text: str) -> list[Session]:
+    """The sessions that a file tells of; none if it is torn."""
+    try:
+        return [build(Session, session, SESSIONS) for session in json.loads(text)]
+    except ValueError:
+        return []
+
+
+def device_seconds(sessions: Sequence[Session]) -> float:
+    """Spent on a training, lost work included: seconds of each device, shared among the members of a population."""
+    return sum((one.devices / one.members * (one.until - one.began) for one in sessions), 0.0)
 
 
 def seconds_by_cause(sessions: Sequence[Session]) -> dict[str, float]:
@@ -142,12 +168,23 @@ def goodput(sessions: Sequence[Session]) -> float | None:
     return seconds["training"] / whole if whole > 0 else None
 
 
-def _how(error: BaseException | None) -> str:
+def work_place() -> str:
+    """The engine's name for what this process does, and the machine."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job and "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    by = f"Slurm job {job}, restart {os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else f"process {os.getpid()}"
+    return f"{by} on {socket.gethostname()}"
+
+
+def _ending(error: BaseException | None) -> tuple[str, str]:
+    """State and reason."""
     if error is None:
-        return "finished"
+        return DONE, ""
     # Here, so that reading sessions needs no JAX.
     from moejax.train.stopping import Stopped
 
     if isinstance(error, Stopped):
-        return f"stopped by {signal.Signals(error.number).name}"
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        return INTERRUPTED, f"stopped by {signal.Signals(error.number).name}"
+    why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return FAILED if isinstance(error, Exception) else INTERRUPTED, why[:1000]

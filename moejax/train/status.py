@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from moejax.folder import has_writer
 from moejax.train.identity import TRAINING
 from moejax.train.manifest import MANIFEST, finished_steps, validation_losses
 from moejax.train.metrics import TRUNK, branch_name, last_lines
 from moejax.train.population import MEMBERS
-from moejax.train.sessions import goodput, read_sessions, seconds_by_cause
-
-RUNNING, FINISHED, STOPPED, DEAD, WAITING = "running", "finished", "stopped", "dead", "not started"
+from moejax.train.sessions import (
+    DONE,
+    INTERRUPTED,
+    RUNNING,
+    WAITING,
+    Session,
+    goodput,
+    read_sessions,
+    seconds_by_cause,
+)
 
 RECENT_LINES = 10
 """Lines of the log over which the present speed is taken."""
@@ -28,9 +36,9 @@ class Status:
     name: str
     folder: str
     state: str
-    """``running``, ``finished``, ``stopped`` by someone or something that said why, ``dead`` if its process is gone
-    without a word, or ``not started``."""
-    why: str | None
+    """One of ``moejax.train.sessions.STATES``."""
+    why: str
+    """It was interrupted, or failed."""
     leg: str | None
     step: int | None
     """Of the leg's whole way, the trunk's part included."""
@@ -90,9 +98,9 @@ def read_status(folder: Path) -> Status:
     last = lines[-1] if lines else {}
     leg = last.get("run")
     rows = [_row(folder / f"{branch_name(budget)}.json") for budget in budgets]
-    state, why = _state(folder, None not in rows, sessions[-1].end if sessions else None, bool(sessions))
+    state, why = _state(folder, None not in rows, sessions)
     total = sum(sessions[-1].legs.values()) if sessions else None
-    done = total if state == FINISHED and total else last.get("steps_done", 0)
+    done = total if state == DONE and total else last.get("steps_done", 0)
     seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == leg])
     left = None
     if state == RUNNING and seconds_per_step is not None and total is not None:
@@ -144,28 +152,17 @@ def is_study_folder(folder: Path) -> bool:
     return (folder / "study.json").exists()
 
 
-def has_writer(folder: Path) -> bool:
-    """Whether a process holds the folder's lock."""
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-def _state(folder: Path, finished: bool, end: str | None, started: bool) -> tuple[str, str | None]:
+def _state(folder: Path, has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
     if has_writer(folder):
-        return RUNNING, None
-    if finished:
-        return FINISHED, None
-    if end is not None:
-        return STOPPED, end
-    if started:
-        return DEAD, "its process is gone, and said nothing; the same command goes on"
-    return WAITING, None
+        return RUNNING, ""
+    if has_rows:
+        return DONE, ""
+    if not sessions:
+        return WAITING, ""
+    last = sessions[-1]
+    if last.state == RUNNING:
+        return INTERRUPTED, "its process is gone, and said nothing; the same command goes on"
+    return last.state, last.why
 
 
 def _number(value: float | str | None) -> float | None:

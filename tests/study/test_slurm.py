@@ -13,7 +13,7 @@ from moejax.__main__ import main
 from moejax.study.place import open_place
 from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import standings
-from moejax.train.attempts import parse_attempts
+from moejax.train.sessions import SESSIONS, read_sessions
 
 pytestmark = pytest.mark.slurm
 
@@ -63,9 +63,8 @@ def steps(folder, model):
     return json.loads(lines[-1])["steps_done"] if lines else 0
 
 
-def attempts(folder, model):
-    path = folder / "models" / model / "attempts.jsonl"
-    return parse_attempts(path.read_text() if path.exists() else "")
+def states(folder, model):
+    return [session.state for session in read_sessions(folder / "models" / model)]
 
 
 def job(folder, model):
@@ -92,8 +91,8 @@ def test_a_study_that_slurm_preempts_warns_and_cancels_ends_with_the_table_of_th
     assert main(launch) == 0
     study = read_study(there)
 
-    def goes_on(model, attempt):
-        return len(attempts(there, model)) >= attempt and steps(there, model) > STEPS * attempt
+    def goes_on(model, start):
+        return len(states(there, model)) >= start and steps(there, model) > STEPS * start
 
     # Three trainings, two nodes. A more urgent job takes both, and Slurm queues again what it stops.
     one = until(lambda: next((model for model in study.models if goes_on(model, 1)), None), "a start")
@@ -106,14 +105,14 @@ def test_a_study_that_slurm_preempts_warns_and_cancels_ends_with_the_table_of_th
     cancelled = job(there, one)
     say("scancel", cancelled)
     until(lambda: cancelled not in say("squeue", "--noheader", "--array", "--format=%i").split(), "an end")
-    assert [attempt.result for attempt in attempts(there, one)] == ["interrupted"] * 3
+    assert states(there, one) == ["interrupted"] * 3
     assert main(launch) == 0
     assert job(there, one) != cancelled
     until(lambda: all(one.state == "done" for one in standings(open_place(there), study.trainings())), "the end of all")
-    assert [attempt.result for attempt in attempts(there, one)] == ["interrupted"] * 3 + ["done"]
+    assert states(there, one) == ["interrupted"] * 3 + ["done"]
     assert main(["study", "status", str(there)]) == 0
     with capsys.disabled():
-        print(f"\n{capsys.readouterr().out}\n{(there / 'models' / one / 'attempts.jsonl').read_text()}")
+        print(f"\n{capsys.readouterr().out}\n{(there / 'models' / one / SESSIONS).read_text()}")
     write_table(study, there)
     assert table(there).equals(alone(study, tmp_path / "here"))
 

@@ -12,12 +12,14 @@ import pytest
 from moejax import run_table
 from moejax.__main__ import main
 from moejax.architecture import Architecture
+from moejax.config import dump
 from moejax.data.config import DataConfig
 from moejax.study.place import open_place
 from moejax.study.run import fetch, lay_out_at, write_table
 from moejax.study.status import progress, seconds_left, standings
 from moejax.study.study import Study
 from moejax.train.optimizer import OptimizerConfig
+from moejax.train.sessions import DONE, FAILED, INTERRUPTED, RUNNING, SESSIONS, Session
 from moejax.train.training import Recipe
 
 SHAPE = Architecture(
@@ -68,12 +70,13 @@ def finish(place, training, budgets=None):
         write(place, f"models/{training.name}/branch-{budget}.json", json.dumps(row(training, budget)))
 
 
-def attempt(place, model, *events):
-    write(place, f"models/{model}/attempts.jsonl", "".join(json.dumps(event) + "\n" for event in events))
+def work_on(place, model, *sessions):
+    write(place, f"models/{model}/{SESSIONS}", json.dumps(dump(sessions)))
 
 
-def started(at, **more):
-    return {"event": "started", "at": at, "where": "Slurm job 7_1, restart 0 on node1", "devices": 4, **more}
+def session(began, until, state=RUNNING, why=""):
+    where = "Slurm job 7_1, restart 0 on node1"
+    return Session(began=began, until=until, state=state, why=why, where=where, devices=4)
 
 
 def of(place, model):
@@ -85,21 +88,21 @@ def test_trainings_are_waiting_running_interrupted_failed_or_done(place):
     now, (first, second, third) = time.time(), STUDY.trainings()
     assert {one.state for one in standings(open_place(place), STUDY.trainings())} == {"waiting"}
     finish(place, first)
-    attempt(place, second.name, started(now - 60), {"event": "failed", "at": now - 50, "why": "No such corpus."})
-    attempt(place, third.name, started(now - 60), {"event": "interrupted", "at": now - 30})
+    work_on(place, second.name, session(now - 60, now - 50, FAILED, "No such corpus."))
+    work_on(place, third.name, session(now - 60, now - 30, INTERRUPTED, "stopped by SIGTERM"))
     found = {one.model: one for one in standings(open_place(place), STUDY.trainings())}
     assert [found[one.name].state for one in (first, second, third)] == ["done", "failed", "interrupted"]
     assert found[second.name].why == "No such corpus."
     assert found[second.name].device_seconds == pytest.approx(4 * 10)
-    attempt(place, third.name, started(now - 60), {"event": "interrupted", "at": now - 30}, started(now - 5))
+    work_on(place, third.name, session(now - 60, now - 30, INTERRUPTED), session(now - 5, now))
     assert of(place, third.name).state == "running"
-    assert of(place, third.name).attempts == 2
-    assert of(place, third.name).device_seconds == pytest.approx(4 * 30, abs=4 * 30)
+    assert of(place, third.name).sessions == 2
+    assert of(place, third.name).device_seconds == pytest.approx(4 * (30 + 5))
 
 
 def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_said(place):
     lay_out(place)
-    attempt(place, "a", started(time.time() - 3600))
+    work_on(place, "a", session(time.time() - 7200, time.time() - 3600))
     assert of(place, "a").state == "interrupted"
     assert "nothing was heard of it for 60 minutes" in of(place, "a").why
 
@@ -108,7 +111,7 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(place):
     lay_out(place)
     training = STUDY.trainings()[0]
     lines = [{"run": "trunk", "steps_done": step, "seconds": 2.0 * step, "loss": 3.0} for step in (1, 2, 3)]
-    attempt(place, training.name, started(time.time() - 10))
+    work_on(place, training.name, session(time.time() - 10, time.time()))
     write(place, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
     one = of(place, training.name)
     assert one.seconds_left == pytest.approx(2 * (training.recipe.total_steps - 3))
@@ -161,8 +164,8 @@ def test_status_says_all_this_to_people_and_machines(place, capsys):
     lay_out(place)
     now, (first, second, _) = time.time(), STUDY.trainings()
     finish(place, first)
-    attempt(place, first.name, started(now - 3600), {"event": "done", "at": now})
-    attempt(place, second.name, started(now - 60), {"event": "failed", "at": now - 60, "why": "The disk is full."})
+    work_on(place, first.name, session(now - 3600, now, DONE))
+    work_on(place, second.name, session(now - 60, now - 60, FAILED, "The disk is full."))
     assert main(["study", "status", place, "--price", "2"]) == 0
     said = capsys.readouterr().out
     assert f"{second.name} failed: The disk is full." in said

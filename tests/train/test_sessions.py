@@ -1,12 +1,26 @@
 """Every second of a training has one cause, over all the times it was started, and lost work is told apart."""
 
 import json
+import os
 import time
 
 import pytest
 
 from moejax.train import sessions
-from moejax.train.sessions import CAUSES, SESSIONS, Sessions, goodput, read_sessions, seconds_by_cause
+from moejax.train.sessions import (
+    CAUSES,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    RUNNING,
+    SESSIONS,
+    Sessions,
+    device_seconds,
+    goodput,
+    read_sessions,
+    seconds_by_cause,
+    work_place,
+)
 from moejax.train.stopping import Stopped
 
 
@@ -42,7 +56,7 @@ def test_every_second_has_one_cause(tmp_path, clock):
     assert found.seconds == expected
     assert set(expected) == set(CAUSES)
     assert sum(found.seconds.values()) == found.until - found.began
-    assert found.end == "finished"
+    assert (found.state, found.why) == (DONE, "")
     assert goodput([found]) == 5 / 16
 
 
@@ -74,22 +88,40 @@ def test_the_processs_start_counts(tmp_path, clock):
 
 
 @pytest.mark.parametrize(
-    ("error", "end"),
+    ("error", "state", "why"),
     [
-        (Stopped(15), "stopped by SIGTERM"),
-        (ValueError("The disk is full."), "The disk is full."),
-        (RuntimeError("a mistake"), "RuntimeError: a mistake"),
+        (Stopped(15), INTERRUPTED, "stopped by SIGTERM"),
+        (KeyboardInterrupt(), INTERRUPTED, "KeyboardInterrupt: "),
+        (ValueError("The disk is full."), FAILED, "The disk is full."),
+        (RuntimeError("a mistake"), FAILED, "RuntimeError: a mistake"),
     ],
 )
-def test_why_it_ended_is_kept(tmp_path, error, end):
+def test_how_it_ended_is_kept(tmp_path, error, state, why):
     with pytest.raises(type(error)), session(tmp_path):
         raise error
-    assert read_sessions(tmp_path)[-1].end == end
+    found = read_sessions(tmp_path)[-1]
+    assert (found.state, found.why) == (state, why)
 
 
-def test_one_that_was_killed_has_no_end(tmp_path):
+def test_one_that_was_killed_says_that_it_runs(tmp_path):
     session(tmp_path).write()
-    assert read_sessions(tmp_path)[-1].end is None
+    assert read_sessions(tmp_path)[-1].state == RUNNING
+
+
+def test_where_it_was_worked_on_is_slurms_job_or_the_process(tmp_path, monkeypatch):
+    assert work_place().startswith(f"process {os.getpid()} on ")
+    for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "1", "RESTART_COUNT": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    session(tmp_path).write()
+    assert read_sessions(tmp_path)[-1].where.startswith("Slurm job 7_1, restart 2 on ")
+
+
+def test_members_of_a_population_share_the_seconds_of_their_devices(tmp_path, clock):
+    with session(tmp_path):
+        clock(30)
+    with session(tmp_path, members=4):
+        clock(10)
+    assert device_seconds(read_sessions(tmp_path)) == 2 * 30 + 2 * 10 / 4
 
 
 def test_a_torn_file_is_as_none(tmp_path):

@@ -15,7 +15,8 @@ from moejax.__main__ import main
 from moejax.folder import only_writer
 from moejax.train import metrics
 from moejax.train.loop import train
-from moejax.train.status import DEAD, FINISHED, RUNNING, STOPPED, WAITING, read_status
+from moejax.train.sessions import DONE, INTERRUPTED, RUNNING, WAITING
+from moejax.train.status import read_status
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def eight(training):
 def test_a_finished_training(eight, tmp_path):
     rows = train(eight, tmp_path)
     status = read_status(tmp_path)
-    assert status.state == FINISHED
+    assert status.state == DONE
     assert (status.steps_done, status.total_steps) == (19, 19)
     assert (status.leg, status.step, status.tokens, status.budget_tokens) == ("branch-4096", 16, 4096, 4096)
     assert [row["loss"] for row in status.rows] == [row["loss"] for row in rows]
@@ -84,10 +85,12 @@ def test_states_by_lock_and_last_word(tmp_path, training):
         assert read_status(tmp_path).state == RUNNING
     session = {"began": 1.0, "until": 2.0}
     (tmp_path / "sessions.json").write_text(json.dumps([session]))
-    assert read_status(tmp_path).state == DEAD
-    (tmp_path / "sessions.json").write_text(json.dumps([session, {**session, "end": "stopped by SIGTERM"}]))
     status = read_status(tmp_path)
-    assert (status.state, status.why) == (STOPPED, "stopped by SIGTERM")
+    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "its process is gone, and said nothing")
+    last = {**session, "state": INTERRUPTED, "why": "stopped by SIGTERM"}
+    (tmp_path / "sessions.json").write_text(json.dumps([session, last]))
+    status = read_status(tmp_path)
+    assert (status.state, status.why) == (INTERRUPTED, "stopped by SIGTERM")
 
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):
@@ -135,14 +138,14 @@ def test_the_command_tells_of_a_running_a_killed_and_a_finished_one(tmp_path, ca
     assert found["loss"] > 0
     assert found["total_steps"] == 38
     assert main(["status", str(out)]) == 0
-    assert "dead: its process is gone" in " ".join(capsys.readouterr().out.split())
+    assert "interrupted: its process is gone" in " ".join(capsys.readouterr().out.split())
     process = run(cache, "--out", out)
     assert process.returncode == 0, process.stderr
     assert "goodput: " in process.stdout
     assert "routing of the last logged batch, by layer" in process.stdout
     assert main(["status", str(out), "--layers"]) == 0
     said = capsys.readouterr().out
-    assert "finished" in said
+    assert "state           │ done" in said
     assert "2 times" in said
     assert "load CV max vio" in said
 
@@ -154,7 +157,7 @@ def test_a_study_is_a_table_of_its_models(tmp_path, training, capsys):
         folder.mkdir(parents=True)
         (folder / "training.json").write_text(json.dumps({**training.as_json(), "name": name}))
     assert main(["status", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.count("not started") == 2
+    assert capsys.readouterr().out.count("waiting") == 2
     assert main(["status", str(tmp_path), "--json"]) == 0
     assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["a", "b"]
 
