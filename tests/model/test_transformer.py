@@ -153,14 +153,17 @@ def test_padding_reaches_no_expert_and_no_sum():
     assert output.routing.served.tolist() == [26, 26]
 
 
-RUNTIMES = [
-    Runtime(),
-    Runtime(scan_layers=True),
-    *(Runtime(dispatcher=name) for name in DISPATCHERS),
-    *(Runtime(attention=name) for name in ATTENTION if name != "cudnn"),
-    *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
-    Runtime(remat="full"),
-]
+RUNTIMES = dict.fromkeys(
+    [
+        Runtime(),
+        Runtime(scan_layers=True),
+        *(Runtime(dispatcher=name) for name in DISPATCHERS),
+        *(Runtime(attention=name) for name in ATTENTION if name != "cudnn"),
+        *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
+        Runtime(remat="full"),
+    ]
+)
+"""Each once."""
 
 
 def loss_and_gradients(name, runtime):

@@ -87,6 +87,7 @@ def test_members_differ_as_their_seeds_and_rates_do(population, trained):
     assert read[0] == read[1] != read[2] == read[3]
 
 
+@pytest.mark.slow
 def test_weight_decay_is_an_axis_and_one_order_of_data_is_read_once(training, tmp_path):
     data = dataclasses.replace(training.recipe.data, order_seed=7)
     training = dataclasses.replace(
