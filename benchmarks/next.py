@@ -198,13 +198,13 @@ class Residuals:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def fitted(residuals: Residuals, starts: Any, shared: Any, lanes: Any) -> tuple[Any, Any]:
-    """The best point of every lane from all its starts, and its sum of squares, by Levenberg and Marquardt.
+def fitted(residuals: Residuals, starts: Any, shared: Any, lane: Any) -> Any:
+    """The best point of a lane from all its starts, by Levenberg and Marquardt.
 
     L-BFGS, which ``moejax fit`` uses for penalties that are no squares, takes ten times as long here and stops short.
     """
 
-    def one(start: Any, lane: Any) -> tuple[Any, Any]:
+    def one(start: Any) -> tuple[Any, Any]:
         def off(point: Any) -> Any:
             return residuals(point, shared, lane)
 
@@ -227,11 +227,8 @@ def fitted(residuals: Residuals, starts: Any, shared: Any, lanes: Any) -> tuple[
         point, here, *_ = jax.lax.while_loop(unfinished, step, begun)
         return point, jnp.where(jnp.isfinite(here @ here), here @ here, jnp.inf)
 
-    def best(lane: Any) -> tuple[Any, Any]:
-        points, values = jax.lax.map(lambda start: one(start, lane[1]), lane[0])
-        return points[jnp.argmin(values)], jnp.min(values)
-
-    return jax.lax.map(best, (starts, lanes))
+    points, values = jax.lax.map(one, starts)
+    return points[jnp.argmin(values)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -262,7 +259,7 @@ class Fitter:
 
     def fit(self, chosen: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
         """The best point of every lane, from a few of many starts and, if given, a point of an earlier round."""
-        residuals, starts, lanes = Residuals(self.form), [], []
+        residuals, points = Residuals(self.form), []
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             for number in range(len(chosen)):
                 rows, weight = self._lane(number, chosen)
@@ -272,12 +269,11 @@ class Fitter:
                     "weight": weight,
                 }
                 at = np.nan_to_num(np.asarray(squares(residuals, self.starts, self.data, lane)), nan=np.inf)
-                known = [] if near is None else [near[number]]
-                starts.append(np.stack([*self.starts[np.argsort(at)[:STARTS]], *known]))
-                lanes.append(lane)
-            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *lanes)
-            points, _ = fitted(residuals, np.stack(starts), self.data, stacked)
-            return np.asarray(points)
+                starts = self.starts[np.argsort(at)[:STARTS]]
+                if near is not None:
+                    starts[-1] = near[number]
+                points.append(np.asarray(fitted(residuals, starts, self.data, lane)))
+        return np.stack(points)
 
     def law(self, point: np.ndarray) -> Any:
         """The law at a point."""

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float
 
 from moejax.next.criterion import Known, share_left, sums
@@ -16,6 +15,8 @@ from moejax.next.criterion import Known, share_left, sums
 STEPS = 60
 PLACES = 12
 """Points of a line search."""
+PRICES = 60
+"""Halvings of the price of FLOPs: as far as its digits go."""
 CLOSE = 0.005
 """The search ends when the variance can fall by no more than this share."""
 
@@ -49,31 +50,49 @@ def relax(known: Known, cost: Float[np.ndarray, " candidates"], budget: Budget) 
         for _ in range(STEPS):
             value, slope = (np.asarray(part) for part in _slope(known, counts))
             left = float(value)
-            corner = _corner(slope, cost, budget)
-            bound = max(bound, left + float(slope @ (corner - counts)))
+            end = corner(slope, cost, budget)
+            bound = max(bound, left + float(slope @ (end - counts)))
             if left - bound <= CLOSE * left:
                 break
             # The share along the way there, at a dozen places and then around the best of them.
             ways = np.geomspace(1e-3, 1.0, PLACES)
-            there = np.asarray(_along(known, counts, corner, ways))
+            there = np.asarray(_along(known, counts, end, ways))
             best = int(np.argmin(there))
             finer = np.linspace(ways[max(best - 1, 0)], ways[min(best + 1, PLACES - 1)], PLACES)
-            there = np.asarray(_along(known, counts, corner, finer))
+            there = np.asarray(_along(known, counts, end, finer))
             if there.min() >= left:
                 break
-            counts = counts + finer[int(np.argmin(there))] * (corner - counts)
+            counts = counts + finer[int(np.argmin(there))] * (end - counts)
     return Relaxed(counts=counts, left=left, bound=bound)
 
 
-def _corner(slope: np.ndarray, cost: np.ndarray, budget: Budget) -> np.ndarray:
-    """The allowed numbers of runs along which the share falls most."""
-    found = scipy.optimize.linprog(
-        slope / max(np.abs(slope).max(), 1e-300),
-        A_ub=np.stack([cost / budget.flops, np.ones(len(cost)) / budget.runs]),
-        b_ub=[1.0, 1.0],
-        bounds=(0.0, float(budget.repeats)),
-    )
-    return np.zeros(len(cost)) if found.x is None else found.x
+def corner(slope: np.ndarray, cost: np.ndarray, budget: Budget) -> np.ndarray:
+    """The allowed numbers of runs along which the share falls most.
+
+    A linear program with two limits: at a price of FLOPs the best runs are those of steepest slope less price, and the
+    price is searched at which they cost what there is.
+    """
+
+    def at(price: float) -> np.ndarray:
+        worth = slope + price * cost / budget.flops
+        counts = np.zeros(len(cost))
+        best = np.argsort(worth)[: -(-budget.runs // budget.repeats)]
+        best = best[worth[best] < 0]
+        counts[best] = np.minimum(budget.repeats, budget.runs - budget.repeats * np.arange(len(best)))
+        return counts
+
+    dear, cheap = at(0.0), np.zeros(len(cost))
+    if dear @ cost <= budget.flops:
+        return dear
+    low, high = 0.0, float(np.max(-slope * budget.flops / cost))
+    for _ in range(PRICES):
+        middle = (low + high) / 2
+        if (counts := at(middle)) @ cost > budget.flops:
+            low, dear = middle, counts
+        else:
+            high, cheap = middle, counts
+    share = (budget.flops - cheap @ cost) / (dear @ cost - cheap @ cost)
+    return cheap + share * (dear - cheap)
 
 
 @jax.jit
@@ -83,6 +102,6 @@ def _slope(known: Known, counts: Any) -> tuple[Any, Any]:
 
 
 @jax.jit
-def _along(known: Known, counts: Any, corner: Any, ways: Any) -> Any:
+def _along(known: Known, counts: Any, end: Any, ways: Any) -> Any:
     before = sums(known, jnp.zeros_like(counts))
-    return jax.vmap(lambda way: share_left(known, sums(known, counts + way * (corner - counts)), before))(ways)
+    return jax.vmap(lambda way: share_left(known, sums(known, counts + way * (end - counts)), before))(ways)

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+import scipy.optimize
 
 from moejax.architecture import Architecture
 from moejax.fit.answers import decision_answers, find, predicted_answer
@@ -22,7 +23,7 @@ from moejax.next.criterion import known, share_left, sums, with_run
 from moejax.next.exchange import exchange
 from moejax.next.plan import deviations, plan
 from moejax.next.propose import propose
-from moejax.next.relax import Budget, relax
+from moejax.next.relax import Budget, corner, relax
 
 NOISE = 0.003
 LARGE = predicted_answer(Chinchilla, {"params_active": 70e9, "tokens": 1.4e12})
@@ -237,3 +238,18 @@ def test_a_budget_that_buys_nothing_is_refused(belief, budget, says):
         return
     with pytest.raises(ValueError, match=says):
         plan([belief], CANDIDATES.flops, budget)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_corner_of_a_budget_is_that_of_a_linear_program(repeats):
+    rng = np.random.default_rng(repeats)
+    for _ in range(20):
+        cost, slope = 10 ** rng.uniform(16, 21, 60), -(10 ** rng.uniform(-5, 0, 60))
+        budget = Budget(flops=cost.sum() * 10 ** rng.uniform(-3, 0.2), runs=int(rng.integers(1, 65)), repeats=repeats)
+        limits = {"A_ub": np.stack([cost / budget.flops, np.ones(60) / budget.runs]), "b_ub": [1.0, 1.0]}
+        best = scipy.optimize.linprog(slope, **limits, bounds=(0.0, float(repeats)))
+        found = corner(slope, cost, budget)
+        assert found @ cost <= budget.flops * (1 + 1e-9)
+        assert found.sum() <= budget.runs * (1 + 1e-9)
+        assert 0 <= found.min() <= found.max() <= repeats
+        assert slope @ found == pytest.approx(best.fun, rel=1e-6)
