@@ -7,10 +7,11 @@ half of a test's time; XLA's own passes are those of any run. ``MOEJAX_TEST_OPTI
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-FLAGS = ["--xla_force_host_platform_device_count=8"]
-if not os.environ.get("MOEJAX_TEST_OPTIMISED"):
-    FLAGS.append("--xla_backend_optimization_level=0")
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8"
+    + ("" if os.environ.get("MOEJAX_TEST_OPTIMISED") else " --xla_backend_optimization_level=0")
+)
 
 import warnings
 
