@@ -9,7 +9,7 @@ Recipe:   as there but for steps of 16,384 sequences, which 1,024 chips divide; 
 Mesh:     experts over the 8 chips of one edge, whose tokens gather there; parameters over the other 128. Eight
           microbatches of 8,192 tokens a chip.
 Cost:     3.4e24 FLOPs; docs/plans.md has chip-hours and days.
-Expected: fits, limited by products if the gathering of weights hides behind them.
+Expected: fits with a fifth of the memory left, limited by products if the gathering of weights hides behind them.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,8 @@ Purpose:  weak scaling: what one chip sends in a step should not grow with the n
 Paper:    Muennighoff et al. 2024 (arXiv:2409.02060) for the shape, through the catalogue of models.
 Command:  moejax plan --config=configs/plans/weak_scaling.py:16 --topology v5p:2x2x4
           The argument is the number of chips: 16, 64 for v5p:4x4x4, 256 for v5p:4x8x8, 1024 for v5p:8x8x16.
-Mesh:     experts over 4 chips, parameters over the rest.
+Mesh:     experts over 4 chips, parameters over 16, copies of those over the rest: parameters over all chips would send
+          more the more there are, (n - 1)/n of what they gather.
 Cost:     none; nothing is meant to be trained.
 Expected: bytes sent by a chip within 10 % of each other from 16 to 1,024 chips.
 """
@@ -28,7 +29,7 @@ def get_config(chips: str = "16") -> ConfigDict:
         batch_tokens=2 * int(chips) * SEQUENCE,
         data=dict(source="", sequence_length=SEQUENCE),
         optimizer=dict(learning_rate=4e-4),
-        mesh=dict(data=1, fsdp=-1, expert=4),
+        mesh=dict(data=-1, fsdp=4, expert=4),
         runtime=dict(compute_dtype="bfloat16", scan_layers=True, remat="full"),
     )
     return config

@@ -92,9 +92,10 @@ def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: 
         dmatrix, (dhidden, cost) = lax.scan(one, jnp.zeros(matrix.shape, F32), parts)
         cost, dhidden = cost.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[2])[:tokens]
         total = (cost * weights.reshape(-1)).sum()
-        return _sum(total), dhidden.reshape(hidden.shape), _sum(dmatrix), cost.reshape(weights.shape)
+        return _sum(total), dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), cost.reshape(weights.shape)
 
-    found = _on_each_device(local, (P(), P(TOKEN_AXES), P(), P(TOKEN_AXES)))(matrix, hidden, targets, weights)
+    specs = (P(), P(TOKEN_AXES), P(_rows_axis(matrix)), P(TOKEN_AXES))
+    found = _on_each_device(local, specs)(matrix, hidden, targets, weights)
     total, dhidden, dmatrix, cost = found
     return total, (dhidden, dmatrix.astype(matrix.dtype), cost)
 
@@ -147,3 +148,22 @@ def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., 
 def _sum(x: Array) -> Array:
     """Over the devices that hold other tokens."""
     return lax.psum(x, TOKEN_AXES) if on_many_devices() else x
+
+
+def _rows_axis(matrix: Float[Array, "D V"]) -> str | None:
+    """The mesh axis over which rows of the matrix's gradient are scattered, if any."""
+    if not on_many_devices():
+        return None
+    sizes = jax.sharding.get_abstract_mesh().shape
+    # Where the vocabulary is split too, XLA would gather it before it scatters rows.
+    return "fsdp" if sizes["tensor"] == 1 and matrix.shape[0] % sizes["fsdp"] == 0 else None
+
+
+def _sum_of_rows(dmatrix: Float[Array, "D V"]) -> Float[Array, "rows V"]:
+    """``_sum`` of the rows that this device holds."""
+    axis = _rows_axis(dmatrix)
+    if axis is None:
+        return _sum(dmatrix)
+    # In parts stacked in front: XLA's TPU compiler scatters these, and adds up whole dimensions everywhere.
+    parts = dmatrix.reshape(jax.sharding.get_abstract_mesh().shape[axis], -1, dmatrix.shape[1])
+    return lax.psum(lax.psum_scatter(parts, axis), tuple(other for other in TOKEN_AXES if other != axis))

@@ -21,8 +21,12 @@ def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Arra
     sizes = jax.sharding.get_abstract_mesh().shape
     vocab, parts = table.shape[0], sizes["tensor"]
     split = "tensor" if vocab % parts == 0 else None
+    columns = "fsdp" if table.shape[1] % sizes["fsdp"] == 0 else None
 
     def local(table: Array, tokens: Array) -> Array:
+        if columns:
+            # Gathered in here, its gradient is scattered; outside XLA's TPU compiler would add up the whole of it.
+            table = jnp.moveaxis(jax.lax.all_gather(table, columns), 0, 1).reshape(table.shape[0], -1)
         row = tokens - (jax.lax.axis_index("tensor") * table.shape[0] if split else 0)
         here = (row >= 0) & (row < table.shape[0])
         # Where another device has the row, nothing is added to it; where none has, no number is.
@@ -30,5 +34,5 @@ def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Arra
         return jnp.where(here[..., None], table.at[row].get(mode="clip"), other[..., None])[None]
 
     axes = P(TOKEN_AXES)
-    rows = jax.shard_map(local, in_specs=(P(split), axes), out_specs=P(split, TOKEN_AXES), check_vma=False)
+    rows = jax.shard_map(local, in_specs=(P(split, columns), axes), out_specs=P(split, TOKEN_AXES), check_vma=False)
     return jax.lax.reduce_sum(rows(table, tokens), (0,))

@@ -210,24 +210,29 @@ def _index(axes, sizes) -> Array | int:
     return lax.axis_index(present) if present else 0
 
 
+# Parts are stacked in front, here and in the gradients: where whole first or last dimensions are scattered, XLA's TPU
+# compiler adds up everything everywhere instead, which sends twice the bytes.
+
+
 def _gathered(array, sizes):
-    return lax.all_gather(array, EXPERT, tiled=True) if EXPERT in sizes else array
+    return lax.all_gather(array, EXPERT).reshape(-1, *array.shape[1:]) if EXPERT in sizes else array
 
 
 def _summed(y, sizes):
-    # In parts stacked in front: of a whole first dimension, XLA's TPU compiler would add up everything everywhere.
     return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
 
 
 def _whole(experts: Experts) -> Experts:
     """Matrices gathered over the axis that splits them along the residual width; gradients come back scattered."""
 
-    def gathered(matrix: Array, axis: int) -> Array:
-        return lax.all_gather(matrix, FSDP, axis=axis, tiled=True)
+    def into(matrix: Array) -> Array:
+        return lax.all_gather(matrix, FSDP, axis=1, tiled=True)
 
-    return dataclasses.replace(
-        experts, gate=gathered(experts.gate, 1), up=gathered(experts.up, 1), down=gathered(experts.down, 2)
-    )
+    def out_of(matrix: Array) -> Array:
+        parts = lax.all_gather(matrix, FSDP)
+        return jnp.moveaxis(parts, 0, 2).reshape(*matrix.shape[:2], -1)
+
+    return dataclasses.replace(experts, gate=into(experts.gate), up=into(experts.up), down=out_of(experts.down))
 
 
 def _once(experts: Experts, sizes) -> Experts:

@@ -33,9 +33,10 @@ def asked_for(sizes, exchange):
     found |= {("layers", "all-reduce", axes) for axes in (same, tuple(a for a in same if a != "expert")) if axes}
     if "fsdp" in split:
         # Matrices are gathered where they are used, and their gradients scattered; XLA's CPU adds and cuts instead,
-        # but for experts, whose gather we write ourselves. The norm of all gradients is added too.
+        # but for experts and tokens' vectors, whose gather we write ourselves. The norm of all gradients is added too.
         found |= {(where, kind, ("fsdp",)) for where in both for kind in ("all-gather", "all-reduce")}
-        found |= {("layers", "reduce-scatter", ("fsdp",))}
+        found |= {(where, "reduce-scatter", ("fsdp",)) for where in both}
+        found |= {("outside", "all-reduce", same)} if same else set()
     if "expert" in split:
         # Tokens, or where buffers are too small those of a whole group, travel there and back. Outside: the norm.
         found |= {("layers", kind, ("expert",)) for kind in ("all-gather", "reduce-scatter")}
