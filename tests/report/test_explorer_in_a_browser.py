@@ -279,7 +279,7 @@ def test_the_config_of_a_published_model_is_saved_and_read(opened, tmp_path, cap
     one.press("make config.py")
     one.page.wait_for_selector("#config pre")
     with one.page.expect_download() as download:
-        one.page.locator("#config marimo-download").click()
+        one.page.locator("#config marimo-download a").click()
     path = tmp_path / "config.py"
     download.value.save_as(path)
     assert main(["count", f"--config={path}", "--json"]) == 0
