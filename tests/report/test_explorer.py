@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import socket
 
 import numpy as np
@@ -22,7 +23,7 @@ from moejax.laws.design import Design
 from moejax.laws.door import predict
 from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.five_factor_practice import active_experts_range, shared_share_range
-from moejax.report.explorer import page, serve
+from moejax.report.explorer import page, serve, vector
 from moejax.report.explorer.choice import PRESETS, Choice, of_link
 from moejax.report.explorer.config import config
 from moejax.report.explorer.curves import WITHIN
@@ -219,6 +220,17 @@ def test_drawings_are_well_formed_and_say_what_they_show(views):
         root = ElementTree.fromstring(svg(panel))
         assert panel.title in root.attrib["aria-label"], name
         assert "nan" not in svg(panel).lower().replace("nanmin", "")
+
+
+def test_a_tick_is_where_its_number_says():
+    for high in (0.07, 0.3, 0.75, 0.9, 2.3, 47.0):
+        line = Series(label="a", x=[0.0, high], y=[1.0, 2.0])
+        drawn = svg(Panel(x=Axis("x", "x"), y=Axis("y", "y", "log"), series=[line]))
+        ticks = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">([\d.]+)</text>', drawn)
+        left, right = float(ticks[0][0]), vector.WIDTH - vector.RIGHT
+        assert len(ticks) > 2
+        for place, number in ticks:
+            assert math.isclose(float(number), high * (float(place) - left) / (right - left), abs_tol=high * 2e-3)
 
 
 def test_a_drawing_of_almost_nothing_is_a_drawing():

@@ -21,7 +21,7 @@ from moejax.report.figures.style import COLOURS, FAINT, INK, SEQUENTIAL
 
 WIDTH, HEIGHT = 400.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 20.0, 26.0, 40.0
-BAR = 46.0
+BAR = 56.0
 """Of the colour bar, with its numbers."""
 DASHES = {"dashed": "6 4", "dotted": "1.5 3"}
 RADIUS = 4.2
@@ -103,7 +103,7 @@ def _scale(
     if axis.scale == "linear":
         if high - low < 1e-9:
             low, high = low - 0.01, high + 0.01
-        ticks = [float(t) for t in MaxNLocator(most).tick_values(low, high) if low <= t <= high]
+        ticks = [float(t) for t in MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= t <= high]
         digits = max(0, int(np.ceil(-np.log10(max(ticks[1] - ticks[0], 1e-12))))) if len(ticks) > 1 else 2
         return lambda v: start + (v - low) / (high - low) * (end - start), [(t, f"{t:.{digits}f}") for t in ticks]
     high = max(high, low * 1.01)
@@ -179,13 +179,14 @@ def _field(field: Field, x: Callable[[float], float], y: Callable[[float], float
     levels = [v for v in np.ravel(field.contours) if low < v < high]
     generator = contour_generator(np.log(field.xs), np.log(field.ys), np.ma.masked_invalid(zs))
     parts = [image]
-    for level in levels:
+    for number, level in enumerate(levels):
         for line in generator.lines(float(level)):
             points = [(x(float(np.exp(a))), y(float(np.exp(b)))) for a, b in np.asarray(line)]
             path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
             parts.append(f'<path d="{path}" fill="none" stroke="{INK}" stroke-opacity=".5" stroke-width=".6"/>')
             if len(points) > 12:
-                a, b = points[len(points) // 2]
+                # Side by side, where lines lie close.
+                a, b = points[round(len(points) * (0.25 + 0.5 * number / len(levels)))]
                 parts.append(f'<text class="level" x="{a:.1f}" y="{b:.1f}" text-anchor="middle">{level:.4g}</text>')
     return "".join(parts) + "".join(_lines(s, x, y) for s in field.marks)
 
