@@ -53,6 +53,7 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     assert any("no checkpoint at step 7, so its steps from 0 on are taken once more" in text for text in said)
 
 
+@pytest.mark.slow
 def test_another_mesh_goes_on_unasked(eight, trained, tmp_path):
     shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
     (tmp_path / "out" / "branch-4096.json").unlink()

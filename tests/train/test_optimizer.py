@@ -28,6 +28,7 @@ def test_adamw_is_optax_adamw_at_the_schedules_rate():
     np.testing.assert_allclose(-0.01 * ours["w"], update["w"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
     parts = parameter_parts(training)
     params = transformer.init(training.architecture, jax.random.key(0))

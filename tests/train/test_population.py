@@ -143,6 +143,7 @@ def test_a_member_goes_on_by_itself_from_what_the_population_saved(population, t
     assert row["loss"] == rows[7]["loss"]
 
 
+@pytest.mark.slow
 def test_a_member_that_diverges_is_left_out_and_the_others_are_what_they_are_without_it(training, tmp_path):
     good = members(dataclasses.replace(training, population=Population(seeds=(0, 1))))
     bad = dataclasses.replace(with_optimizer(training, learning_rate=1e30), name="bad")

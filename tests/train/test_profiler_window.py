@@ -26,6 +26,7 @@ def test_steps_are_recorded_where_they_can_be_opened(one_leg, tmp_path):
     assert f"xprof --logdir {tmp_path / 'profile'}" in sentence
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_taken_are_said(one_leg, tmp_path):
     said = []
     train(one_leg, tmp_path, profile=(100, 105), say=said.append)

@@ -59,6 +59,7 @@ def expected(folder, *, apart=metrics.OF_THE_CLOCK):
     }
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_point_of_the_log_once(shown, tmp_path):
     pytest.importorskip("tensorboardX")
     train_killed_at_every_log(shown(tensorboard=True), tmp_path)

@@ -121,6 +121,7 @@ def test_the_end_of_a_log_is_read_from_its_end(tmp_path, width):
     assert metrics.last_lines(path, 100) == lines
 
 
+@pytest.mark.slow
 def test_the_command_tells_of_a_running_a_killed_and_a_finished_one(tmp_path, capsys):
     config, cache, out = write_config(tmp_path), tmp_path / "cache", tmp_path / "out"
     process = start(cache, f"--config={config}", "--out", out)
