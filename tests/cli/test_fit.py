@@ -326,6 +326,7 @@ def test_standard_errors_are_of_the_covariance_that_is_named(table, capsys):
     assert errors["sandwich"] == pytest.approx(errors["gauss-newton"], rel=1.0)
 
 
+@pytest.mark.slow
 def test_a_number_that_has_no_profile_is_said_beside_those_that_have_one(table, capsys):
     few = ["--where", "step > 500000", "--profile", "irreducible", "--profile", "params_exponent"]
     fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *few]

@@ -76,6 +76,7 @@ def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(
     assert (found[0].origin["leg"], found[0].origin["tokens"]) == ("branch-512", 512)
 
 
+@pytest.mark.slow
 def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none(tokenizer, tmp_path):
     train(training(tokenizer, None), tmp_path / "run")
     assert open_model(tmp_path / "run").tokenizer.name == "bytes"

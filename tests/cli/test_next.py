@@ -82,6 +82,7 @@ def test_mistakes_are_sentences(table, capsys, more, says):
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_too_few_runs_for_a_fit_are_planned_around_published_constants(table, tmp_path, capsys):
     few = write([{"params_active": 1e8, "tokens": 1e9, "loss": 3.2}], tmp_path / "few.csv")
     more = ("--target", "N*:flops=1e23", "--arch", "dense-6.1b")

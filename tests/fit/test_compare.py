@@ -104,6 +104,7 @@ def test_a_law_that_the_held_out_runs_cannot_tell_from_the_best_is_named(found):
     assert "cannot tell effective_params from chinchilla" in twin.verdict
 
 
+@pytest.mark.slow
 def test_a_given_coefficient_is_given_to_every_law_that_has_it():
     laws = of_the_loss(LAWS, ["chinchilla", "kaplan"])
     found = compare(laws, RUNS, [largest(RUNS, "tokens")], fixed={"irreducible": 1.6}, penalty=Squared())

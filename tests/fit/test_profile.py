@@ -45,6 +45,7 @@ def test_a_profile_far_from_a_standard_error_ends_where_fits_with_the_coefficien
         assert held.value - result.value == pytest.approx(allowed, rel=0.02)
 
 
+@pytest.mark.slow
 def test_an_end_factors_away_is_found():
     result, runs = half_of_the_tokens()
     found = profile(result, runs, lambda law: law.tokens_scale)
@@ -54,6 +55,7 @@ def test_an_end_factors_away_is_found():
     assert held.value - result.value == pytest.approx(allowed, rel=0.02)
 
 
+@pytest.mark.slow
 def test_an_end_that_the_runs_do_not_set_is_open():
     few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
     result = fit_law(EffectiveParams, few)

@@ -54,6 +54,7 @@ def test_hoffmanns_grid_has_its_4500_starts_and_finds_the_optimum_of_epochs_poin
         assert found.coefficients[name] == pytest.approx(value, rel=2e-6), name
 
 
+@pytest.mark.slow
 def test_resampled_errors_of_epochs_fit_are_those_of_besiroglu(epoch):
     resampled = bootstrap(fit_law(Chinchilla, epoch), epoch, 4000, by="run")
     deviations = {name: found.deviation for name, found in resampled.coefficients().items()}

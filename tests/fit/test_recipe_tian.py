@@ -124,6 +124,7 @@ def test_without_dense_runs_there_is_nothing_to_measure_leverage_against(runs):
         tian(runs.where(runs.design.num_experts > 0))
 
 
+@pytest.mark.slow
 def test_the_joint_law_of_leverage_is_recovered_from_the_smaller_leverages(runs):
     mixtures = runs.where(runs.design.num_experts > 0)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

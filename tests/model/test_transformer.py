@@ -197,7 +197,7 @@ def reference():
     RUNTIMES,
     ids=lambda r: f"{r.dispatcher}-{r.attention}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}",
 )
-@pytest.mark.parametrize("name", ["mixture", "gpt_oss"])
+@pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""
     same(loss_and_gradients(name, runtime), reference(name))

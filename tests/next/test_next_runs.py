@@ -149,7 +149,8 @@ def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it
     after = fit_law(Chinchilla, measured(every), starts=Sobol(256))
     assert not after.stuck
     off = np.log(float(best.of(after.law)) / float(best.of(HOFFMANN_2022)))
-    assert abs(off) < 3 * found.plan.after[0]
+    # Before, nothing was known of it; .3 % of noise in 20 runs leave it within a fifth.
+    assert abs(off) < 0.2
 
 
 def test_laws_that_agree_on_the_table_are_told_apart_where_they_differ():

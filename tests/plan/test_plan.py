@@ -131,6 +131,7 @@ def test_a_process_of_its_own_says_the_same():
     assert replace(there, compile_seconds=0.0) == replace(here, compile_seconds=0.0)
 
 
+@pytest.mark.slow
 def test_a_plan_may_have_more_devices_than_this_process():
     found = plan(training(MeshShape(data=4, fsdp=2, expert=2)), parse("cpu:16"))
     assert (found.chips, found.fits, found.roofline) == (16, True, None)

@@ -11,10 +11,10 @@ from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows,
 from moejax.train.program import make_program
 
 SHAPES = [
-    MeshShape(data=8),
+    pytest.param(MeshShape(data=8), marks=pytest.mark.slow),
     MeshShape(data=2, fsdp=2, expert=2),
     MeshShape(data=1, expert=4, tensor=2),
-    MeshShape(data=1, fsdp=4, tensor=2),
+    pytest.param(MeshShape(data=1, fsdp=4, tensor=2), marks=pytest.mark.slow),
 ]
 
 

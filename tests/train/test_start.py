@@ -66,7 +66,10 @@ def test_weights_of_the_same_architecture_are_taken_as_they_are(training, dense)
     assert int(state.step) == 0
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("copies", "biases") else pytest.mark.slow) for name in MIXTURES],
+)
 def test_a_mixture_upcycled_from_a_dense_model_computes_what_that_did(training, dense, name):
     folder, params = dense
     said = []

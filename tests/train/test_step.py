@@ -58,7 +58,7 @@ def documents():
     ("batch", "weights"),
     [
         (TOKENS, LossWeights(balance=0.5, router_z=0.3, sequence_balance=0.2)),
-        (TOKENS, LossWeights(balance=0.0, router_z=0.3)),
+        pytest.param(TOKENS, LossWeights(balance=0.0, router_z=0.3), marks=pytest.mark.slow),
         (documents(), LossWeights(balance=0.5, router_z=0.3)),
     ],
     ids=["balance", "no balance", "documents"],
