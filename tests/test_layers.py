@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "train": {"train", "data", "weights", "model", "routing", "laws"} | BASE,
     "plan": {"plan", "train", "data", "model", "laws"} | BASE,
     "study": {"study", "plan", "train", "data", "fit", "laws", "model"} | BASE,
-    "report": {"report", "reproduce", "study", "train", "fit", "design", "laws"} | BASE,
+    "report": {"report", "reproduce", "plan", "study", "train", "fit", "design", "laws"} | BASE,
     "reproduce": {"reproduce", "fit", "model", "laws"} | BASE,
     "cli": {
         "cli",

@@ -126,6 +126,8 @@ def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespa
     errors = coefficient_errors(result, read.runs, **how)
     finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
     plain = result.to_json() | {"notes": list(read.notes), "standard_errors": {**how, "values": finite}}
+    # With predictions.csv, what the same runs are read with again.
+    plain["read"] = {"loss": arguments.loss, "group": arguments.group, "weight": arguments.weight}
     return [result.summary(errors, in_words(result, read.runs, **how))], plain
 
 

@@ -22,7 +22,9 @@ moejax plot --list
 moejax plot zhao-3 abnar-4 tian-1b
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
 moejax plot profile influence starts --fit fit.json --runs runs.csv
-moejax plot zhao-5 --runs compared/predicted_vs_actual.csv"""
+moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
+moejax plot plan --runs plan/plan.json
+moejax plot restarts --runs runs/quickstart"""
 
 EVIDENCE = ("profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
@@ -35,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="figures, or a paper: zhao, abnar, tian")
     parser.add_argument("--list", action="store_true", help="name every figure with what it draws")
     parser.add_argument("--fit", type=Path, metavar="FILE", help="fit.json of moejax fit: draw its law")
-    parser.add_argument("--runs", type=Path, metavar="TABLE", help="a run table, or the table that a figure names")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        metavar="TABLE",
+        help="a run table, or the table that a figure names; a study's folder; plan.json",
+    )
     parser.add_argument("--answer", metavar="NAME", help="coefficient that influence is about (the last, if not given)")
     parser.add_argument("--made-up", action="store_true", help="made-up data where a table is needed")
     parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
@@ -92,14 +99,11 @@ class _Given:
     """The fit and the table that were given, read once."""
 
     def __init__(self, arguments: argparse.Namespace):
-        from moejax import run_table
         from moejax.fit.fit_result import load
 
         self.arguments = arguments
         self.fit = load(arguments.fit) if arguments.fit else None
-        self.table = run_table.read_as_it_is(arguments.runs) if arguments.runs else None
-        if self.table is not None:
-            self.table = _renamed(self.table, arguments)
+        self.tables: dict[str, Any] = {}
 
     def subject(self, name: str) -> Any:
         """What one figure is asked to show."""
@@ -108,7 +112,7 @@ class _Given:
         plot = plots.PLOTS[name]
         if self.arguments.made_up and plot.needs_table:
             return plots.example_of(name)
-        table = self.table
+        table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is not None and plot.columns[0] not in table:
             table = self._evidence(name, self.fit)
         law = self.fit.law if self.fit is not None and plot.law else None
@@ -118,11 +122,25 @@ class _Given:
             print(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.", file=sys.stderr)
         return found
 
+    def _table(self, name: str) -> Any:
+        """What --runs holds for a figure."""
+        from moejax.report import sources
+
+        path = self.arguments.runs
+        if path is None:
+            return None
+        # Of a folder or a plan, figures read different tables.
+        key = name if path.is_dir() or path.suffix == ".json" else ""
+        if key not in self.tables:
+            self.tables[key] = _renamed(sources.read(name, path), self.arguments)
+        return self.tables[key]
+
     def _evidence(self, name: str, fit: FitResult) -> Any:
         from moejax.cli.run_table_options import read_table
-        from moejax.report import evidence
+        from moejax.report import evidence, sources
 
-        read = read_table(self.arguments, type(fit.law).inputs)
+        runs = sources.run_table_of(self.arguments.runs)
+        read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law).inputs)
         if name == "starts":
             return evidence.starts_table(fit, read.runs)
         answers = evidence.coefficients(fit)
@@ -131,8 +149,7 @@ class _Given:
         asked = self.arguments.answer or next(reversed(answers))
         if asked not in answers:
             raise ValueError(f"The fit set no coefficient '{asked}'; it set {', '.join(answers)}.")
-        model = read.frame["model"] if "model" in read.frame else [f"row {row}" for row in read.rows]
-        return evidence.influence_table(fit, read.runs, asked, answers[asked], [str(one) for one in model])
+        return evidence.influence_table(fit, read.runs, asked, answers[asked], evidence.labels(read))
 
 
 def _renamed(table: Any, arguments: argparse.Namespace) -> Any:

@@ -83,12 +83,14 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
     from moejax.cli.out_folder import out_folder
+    from moejax.cli.progress import progress_display
     from moejax.fit.fit_result import load
     from moejax.report.fit_report import as_data, write_fit_report
 
     fit = load(source)
-    with out_folder(_out(source, arguments)) as folder:
-        path = write_fit_report(fit, source, folder)
+    with out_folder(_out(source, arguments)) as folder, progress_display() as update:
+        path = write_fit_report(fit, source, folder, update)
+        update(1.0, "drawn")
     print(
         json.dumps(as_data(fit, source), indent=2) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}"
     )

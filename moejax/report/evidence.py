@@ -13,6 +13,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.influence import influence
 from moejax.fit.optimum import Decision
 from moejax.fit.profile import curve
+from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 
 
@@ -36,6 +37,12 @@ class _Coefficient:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+def labels(read: ReadRuns) -> list[str]:
+    """What runs are called: their models, or their rows."""
+    names = read.frame["model"] if "model" in read.frame else [f"row {row}" for row in read.rows]
+    return [str(name) for name in names]
 
 
 def profile_table(result: FitResult, runs: Runs, answers: Mapping[str, Decision] | None = None) -> pd.DataFrame:

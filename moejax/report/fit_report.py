@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from moejax import run_table
 from moejax.fit.fit_result import FitResult
+from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import whole, write_json
 from moejax.laws.door import published
 from moejax.quantities import format
-from moejax.report import plots
+from moejax.report import evidence, plots
 from moejax.report.figures.picture import Picture
 from moejax.report.markdown import table
 from moejax.report.page import render
 from moejax.report.report import DATA, PAGE, TEXT
 
+Update = Callable[[float, str], None]
+
 FIGURES = 6
 """Of the law's named figures, at most."""
 
 
-def write_fit_report(fit: FitResult, source: Path, folder: Path) -> Path:
+def write_fit_report(fit: FitResult, source: Path, folder: Path, update: Update = lambda share, text: None) -> Path:
     """Write page, text and data; returns the page's path."""
     write_json(folder / DATA, as_data(fit, source))
-    text = {TEXT: _markdown(fit, source), PAGE: _page(fit, source)}
+    text = {TEXT: _markdown(fit, source), PAGE: _page(fit, source, update)}
     for name, content in text.items():
         with whole(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
@@ -44,14 +48,11 @@ def _beside(source: Path) -> dict[str, Any]:
     return {name: found[name] for name in ("standard_errors", "bootstrap", "held_out", "notes") if name in found}
 
 
-def _pictures(fit: FitResult, source: Path) -> dict[str, Picture]:
-    """Predicted against measured, if predictions lie beside the fit, and the law's figures with its coefficients."""
-    found = {}
-    predictions = source.parent / "predictions.csv"
-    if predictions.exists():
-        frame = _predictions(predictions)
-        if frame is not None:
-            found["predicted"] = plots.draw("zhao-5", plots.subject_of("zhao-5", table=frame))
+def _pictures(fit: FitResult, source: Path, update: Update) -> dict[str, Picture]:
+    """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
+    read = _runs(fit, source)
+    tables = _evidence(fit, read, update) if read is not None else {}
+    found = {name: plots.draw(name, plots.subject_of(name, table=table)) for name, table in tables.items()}
     drawn = [n for n, p in plots.PLOTS.items() if p.law and type(published(p.law).law) is type(fit.law)]
     for name in [n for n in drawn if not plots.PLOTS[n].needs_table][:FIGURES]:
         subject = plots.subject_of(name, law=fit.law, law_name=f"the fit in {source.name}")
@@ -59,24 +60,44 @@ def _pictures(fit: FitResult, source: Path) -> dict[str, Picture]:
     return found
 
 
-def _predictions(path: Path) -> pd.DataFrame | None:
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    names = {"measured": ("loss", "measured"), "predicted": ("predicted", "prediction")}
-    keys = {ours: next((key for key in theirs if rows and key in rows[0]), None) for ours, theirs in names.items()}
-    if None in keys.values():
+def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
+    """The runs of the fit, from the ``predictions.csv`` beside it; None if there is none, or it is of other runs."""
+    path = source.parent / "predictions.csv"
+    how = json.loads(source.read_text()).get("read")
+    if how is None or not path.exists():
         return None
-    return pd.DataFrame(
-        {
-            "law": "the fit",
-            "role": "fitted",
-            "measured_nats_per_token": [float(row[str(keys["measured"])]) for row in rows],
-            "predicted_nats_per_token": [float(row[str(keys["predicted"])]) for row in rows],
-        }
-    )
+    try:
+        read = read_runs(run_table.read_as_it_is(path), type(fit.law).inputs, **how)
+    except ValueError:
+        return None
+    return read if read.runs.data_hash == fit.data_hash else None
 
 
-def _page(fit: FitResult, source: Path) -> str:
+def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.DataFrame]:
+    """By figure, what it is drawn from."""
+    update(0.1, "profiles")
+    answers = evidence.coefficients(fit)
+    found = {
+        "zhao-5": pd.DataFrame(
+            {
+                "law": "the fit",
+                "role": "fitted",
+                "measured_nats_per_token": read.runs.loss,
+                "predicted_nats_per_token": read.frame["predicted"],
+            }
+        ),
+        "profile": evidence.profile_table(fit, read.runs, answers),
+    }
+    update(0.6, "influence of runs")
+    if answers:
+        last = next(reversed(answers))
+        found["influence"] = evidence.influence_table(fit, read.runs, last, answers[last], evidence.labels(read))
+    update(0.7, "agreement of starts")
+    found["starts"] = evidence.starts_table(fit, read.runs)
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def _page(fit: FitResult, source: Path, update: Update) -> str:
     beside = _beside(source)
     return render(
         "fit.html.j2",
@@ -84,7 +105,7 @@ def _page(fit: FitResult, source: Path) -> str:
         fit=fit,
         errors=(beside.get("standard_errors") or {}).get("values", {}),
         intervals=(beside.get("bootstrap") or {}).get("coefficients", {}),
-        pictures=_pictures(fit, source),
+        pictures=_pictures(fit, source, update),
     )
 
 

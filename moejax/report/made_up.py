@@ -137,10 +137,10 @@ def attempts() -> pd.DataFrame:
     """Four trainings on machines that are taken away."""
     rows: list[dict[str, Any]] = []
     plan = {
-        "dense-1b": [(0, 30, "preempted", 40), (34, 61, "done", 0)],
-        "moe-1b-16e2": [(0, 30, "preempted", 12), (34, 52, "killed", 95), (55, 90, "done", 0)],
+        "dense-1b": [(0, 30, "interrupted", 40), (34, 61, "done", 0)],
+        "moe-1b-16e2": [(0, 30, "interrupted", 12), (34, 52, "killed", 95), (55, 90, "done", 0)],
         "moe-1b-64e2": [(0, 18, "failed", 0), (33, 96, "done", 0)],
-        "moe-4b-64e4": [(0, 30, "preempted", 33), (34, 104, "running", 0)],
+        "moe-4b-64e4": [(0, 30, "interrupted", 33), (34, 104, "running", 0)],
     }
     for model, tries in plan.items():
         for begin, end, outcome, lost in tries:
@@ -150,7 +150,7 @@ def attempts() -> pd.DataFrame:
                     "start_seconds": 60.0 * begin,
                     "end_seconds": 60.0 * end,
                     "outcome": outcome,
-                    "lost_steps": lost,
+                    "lost_seconds": lost,
                 }
             )
     return pd.DataFrame(rows)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from test_report import Page
 from moejax.__main__ import DONE, USERS, main
 from moejax.fit.metrics import metrics
 from moejax.fit.runs import runs_from
+from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report import made_up
 from moejax.report.findings import read
@@ -149,10 +151,38 @@ def fit_file(tmp_path):
 
 
 def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys):
-    pd.DataFrame({"loss": [2.0, 3.0, 2.5], "predicted": [2.1, 2.9, 2.5]}).to_csv(tmp_path / "predictions.csv")
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     parsed = Page((tmp_path / "out" / PAGE).read_text())
     assert parsed.open == []
-    assert {"predicted", "chapter-002", "laws", "provenance"} <= set(parsed.names)
+    assert {"chapter-002", "laws", "provenance"} <= set(parsed.names)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA}
     assert "report:" in capsys.readouterr().out
+
+
+EVIDENCE = {"zhao-5", "profile", "influence", "starts"}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """What ``moejax fit`` leaves, of a table whose columns have other names."""
+    folder = tmp_path_factory.mktemp("fitted")
+    design = Design(params_active=np.geomspace(1e7, 1e9, 8), tokens=np.tile([1e9, 4e9], 4))
+    loss = HOFFMANN_2022(design) * np.exp(np.random.default_rng(0).normal(0, 3e-3, 8))
+    table = pd.DataFrame({"N": design.params_active, "D": design.tokens, "entropy": np.asarray(loss, np.float64)})
+    table.to_csv(folder / "runs.csv", index=False)
+    words = ["--map", "params_active=N", "--map", "tokens=D", "--loss", "entropy", "--out", str(folder)]
+    assert main(["fit", str(folder / "runs.csv"), "--law", "chinchilla", *words]) == DONE
+    return folder
+
+
+def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(fitted, tmp_path):
+    assert main(["report", str(fitted / "fit.json"), "--out", str(tmp_path)]) == DONE
+    assert set(Page((tmp_path / PAGE).read_text()).names) >= EVIDENCE
+
+
+def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
+    shutil.copy(fitted / "fit.json", tmp_path)
+    others = pd.read_csv(fitted / "predictions.csv").assign(entropy=2.0)
+    others.to_csv(tmp_path / "predictions.csv", index=False)
+    assert main(["report", str(tmp_path / "fit.json"), "--out", str(tmp_path / "out")]) == DONE
+    assert not set(Page((tmp_path / "out" / PAGE).read_text()).names) & EVIDENCE

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from matplotlib import rc_context
 
 from moejax.fit.derived_columns import with_derived
+from moejax.report import sources
 from moejax.report.figures import (
     expert_loads,
     isoflop_slice,
@@ -12,6 +13,7 @@ from moejax.report.figures import (
     loss_vs_tokens,
     predicted_vs_actual,
     routing_health,
+    running,
     training_curves,
 )
 from moejax.report.figures.picture import Picture
@@ -30,6 +32,16 @@ def _of_runs(draw: Callable[[Subject], Picture | None], *columns: str) -> Draw:
     return drawn
 
 
+def _restarts(found: Findings) -> Picture | None:
+    """When trainings were worked on, if any was not done in one session."""
+    try:
+        table = sources.sessions_table(found.concluded.folder)
+    except ValueError:
+        return None
+    smooth = (table["outcome"] == "done").all() and table["model"].is_unique
+    return None if smooth else running.restarts(Subject(table=table))
+
+
 FIGURES: dict[str, Draw] = {
     "loss_vs_compute": _of_runs(loss_vs_compute.runs, "loss", "flops"),
     "training_curves": training_curves.draw,
@@ -38,6 +50,7 @@ FIGURES: dict[str, Draw] = {
     "isoflop_slice": isoflop_slice.draw,
     "routing_health": _of_runs(routing_health.health),
     "expert_loads": expert_loads.draw,
+    "restarts": _restarts,
 }
 """Every figure of a report by its name."""
 

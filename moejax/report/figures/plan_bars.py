@@ -23,7 +23,8 @@ def bars(subject: Subject) -> Picture:
     plans = list(dict.fromkeys(table["plan"]))
     parts = list(dict.fromkeys(table["part"]))
     colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
-    figure, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * len(plans), sharey=True)
+    lines = sum(1 + str(plan).count("\n") for plan in plans)
+    figure, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
     for quantity, axes in zip(quantities, panels, strict=True):
         own = table[table["quantity"] == quantity]
         unit, words = UNITS.get(str(quantity), (1.0, str(quantity)))

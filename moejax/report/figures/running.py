@@ -14,8 +14,17 @@ from moejax.report.wording import size
 
 LAYERS = 6
 """Layers that get a panel, spread over the model's depth."""
-OUTCOMES = {"done": GREEN, "running": BLUE, "preempted": ORANGE, "killed": RED, "failed": RED}
-"""Colours of how an attempt ended."""
+OUTCOMES = {
+    "done": ("|", GREEN),
+    "running": ("|", BLUE),
+    "interrupted": ("X", ORANGE),
+    "killed": ("X", RED),
+    "failed": ("s", RED),
+}
+"""Mark and colour of how a session ended; one that was killed did not say how."""
+UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+TRAININGS = 40
+"""Rows that are shown: of more trainings, those of most sessions."""
 
 
 def loads(subject: Subject) -> Picture:
@@ -57,24 +66,26 @@ def loads(subject: Subject) -> Picture:
 
 
 def restarts(subject: Subject) -> Picture:
-    """Attempts of every training over wall time, with how each ended and what it lost."""
+    """Sessions of every training over wall time, with how each ended and what had to be done again."""
     table = subject.table
-    names = list(dict.fromkeys(table["model"]))
+    counts = table["model"].value_counts(sort=False)
+    most = set(counts.sort_values(ascending=False, kind="stable").index[:TRAININGS])
+    names = [name for name in dict.fromkeys(table["model"]) if name in most]
     origin = float(table["start_seconds"].min())
+    longest = float(table["end_seconds"].max()) - origin
+    unit, words = next((unit, words) for unit, words in UNITS if longest / unit < 200 or words == "hours")
     figure, (axes,) = grid(1, 1, height_inches=1.1 + 0.32 * len(names))
     for row, name in enumerate(names):
-        own = table[table["model"] == name].sort_values("start_seconds")
         axes.axhline(row, color=FAINT, linewidth=0.8, zorder=0)
-        for attempt in own.to_dict("records"):
-            begin, end = ((attempt[key] - origin) / 60 for key in ("start_seconds", "end_seconds"))
-            colour = OUTCOMES.get(str(attempt["outcome"]), MUTED)
+        for session in table[table["model"] == name].sort_values("start_seconds").to_dict("records"):
+            begin, end = ((session[key] - origin) / unit for key in ("start_seconds", "end_seconds"))
+            marker, colour = OUTCOMES.get(str(session["outcome"]), ("X", MUTED))
             axes.barh(row, end - begin, left=begin, height=0.5, color=BLUE, alpha=0.35)
-            marker = "|" if attempt["outcome"] in ("done", "running") else "X"
-            axes.plot(end, row, marker, color=colour, markersize=7 if marker == "X" else 12, markeredgewidth=2)
-            lost = attempt.get("lost_steps", np.nan)
+            axes.plot(end, row, marker, color=colour, markersize=12 if marker == "|" else 7, markeredgewidth=2)
+            lost = session.get("lost_seconds", 0.0)
             if lost == lost and lost:
                 axes.annotate(
-                    f"−{lost:.0f}",
+                    f"−{lost:.3g} s",
                     (end, row),
                     (0, 9),
                     textcoords="offset points",
@@ -84,27 +95,28 @@ def restarts(subject: Subject) -> Picture:
                 )
     axes.set_yticks(range(len(names)), [str(name) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.7)
-    axes.set_xlabel("wall time, minutes")
+    axes.set_xlabel(f"wall time, {words}")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
-    seen = [o for o in OUTCOMES if (table["outcome"] == o).any()]
     keys = [
         Line2D(
             [],
             [],
             linestyle="",
-            marker="|" if o in ("done", "running") else "X",
-            color=OUTCOMES[o],
-            label=o,
+            marker=marker,
+            color=colour,
+            label=outcome,
             markeredgewidth=2,
         )
-        for o in seen
+        for outcome, (marker, colour) in OUTCOMES.items()
+        if (table["outcome"] == outcome).any()
     ]
     figure.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
+    fewer = f" The {TRAININGS} of most sessions are shown of {len(counts)}." if len(counts) > TRAININGS else ""
     return Picture(
         "Kills and resumes",
-        "Every attempt of every training over wall time; a cross is a kill, the number the steps since the last "
-        "checkpoint that were trained again." + subject.whose,
+        "Every session of every training over wall time. A cross or a square is an end that was not the training's "
+        "own; the number beside it is the time that went to taking steps again." + fewer + subject.whose,
         figure,
         table.to_dict("records"),
     )

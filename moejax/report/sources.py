@@ -1,0 +1,160 @@
+"""Tables that figures draw, from what other commands leave on disk: a training's sessions and loads, a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from moejax import run_table
+from moejax.folder import has_writer
+from moejax.plan.roofline import Roofline
+from moejax.report.findings import layer_loads
+from moejax.study.run import TABLE
+from moejax.train.sessions import RUNNING, Session, read_sessions
+
+KILLED = "killed"
+"""How a session ended that says it is running, and is not."""
+
+
+def trainings(folder: Path) -> list[Path]:
+    """Folders of the trainings of a study, or the folder itself if it is one training's; by name."""
+    models = folder / "models"
+    return sorted(child for child in models.iterdir() if child.is_dir()) if models.is_dir() else [folder]
+
+
+def sessions_table(folder: Path) -> pd.DataFrame:
+    """Every session of a study's or a training's folder: ``model, start_seconds, end_seconds, outcome, lost_seconds``.
+
+    ``lost_seconds`` is what the next session took to do again.
+
+    Raises:
+      ValueError: no training there has written its sessions.
+    """
+    rows = []
+    for training in trainings(folder):
+        sessions = read_sessions(training)
+        going_on = has_writer(training) if sessions and sessions[-1].state == RUNNING else False
+        for session, following in zip_longest(sessions, sessions[1:]):
+            rows.append(
+                {
+                    "model": training.name,
+                    "start_seconds": session.began,
+                    "end_seconds": session.until,
+                    "outcome": _outcome(session, following, going_on),
+                    "lost_seconds": following.seconds.get("redone", 0.0) if following else 0.0,
+                }
+            )
+    if not rows:
+        raise ValueError(f"No training in {folder} has a sessions.json; name the folder of a study or of a training.")
+    return pd.DataFrame(rows)
+
+
+def _outcome(session: Session, following: Session | None, going_on: bool) -> str:
+    if session.state != RUNNING:
+        return session.state
+    return RUNNING if following is None and going_on else KILLED
+
+
+def loads_table(folder: Path) -> pd.DataFrame:
+    """Expert loads of one training at every token budget: ``layer, expert, tokens, load``.
+
+    Raises:
+      ValueError: it has no row with loads.
+    """
+    paths = sorted(folder.glob("branch-*.json"))
+    rows = [json.loads(path.read_text()) for path in paths]
+    found = [
+        {"layer": layer + 1, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
+        for row in sorted(rows, key=lambda row: row["tokens"])
+        for layer, loads in enumerate(layer_loads(row))
+        for expert, load in enumerate(loads)
+    ]
+    if not found:
+        what = "no model with experts has written rows" if paths else "there are no rows of a training"
+        raise ValueError(
+            f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
+        )
+    return pd.DataFrame(found)
+
+
+def plan_table(path: Path) -> pd.DataFrame:
+    """Memory and seconds by part of the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
+
+    Raises:
+      ValueError: the file is not one of ``moejax plan``.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as the plan.json of moejax plan: {error}") from error
+    if not isinstance(data, dict) or not {"memory", "mesh", "microbatches"} <= set(data):
+        raise ValueError(f"{path} is not a plan.json; moejax plan --out DIR writes one.")
+    return pd.DataFrame([row for plan in [data, *data.get("others", [])] for row in _plan_rows(plan)])
+
+
+def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    mesh = " × ".join(f"{axis} {size}" for axis, size in plan["mesh"].items() if size > 1) or "one device"
+    name = f"{mesh}\n{plan['microbatches']} microbatches, remat {plan['remat']}"
+    memory = plan["memory"]
+    limit = float(memory["limit"]) or float("nan")
+    bytes_of = {
+        "parameters": memory["parameters"],
+        "optimiser": memory["optimizer_state"],
+        "gradients, activations, buffers": memory["temporaries"],
+        "the rest": memory["other_state"] + memory["batch"] + memory["program"],
+    }
+    rows = [
+        {"plan": name, "quantity": "bytes", "part": part, "value": float(value), "limit": limit}
+        for part, value in bytes_of.items()
+    ]
+    if plan["roofline"] is None or plan["does_not_fit"]:
+        return rows
+    found = Roofline(**{field.name: plan["roofline"][field.name] for field in dataclasses.fields(Roofline)})
+    overlapping = found.step_seconds - found.exposed_seconds
+    seconds_of = {
+        "products at the peak": found.compute_seconds,
+        "memory and links beyond them": overlapping - found.compute_seconds,
+        "links, waited for": found.exposed_seconds,
+    }
+    return rows + [
+        {"plan": name, "quantity": "seconds", "part": part, "value": value, "limit": float("nan")}
+        for part, value in seconds_of.items()
+    ]
+
+
+OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {"restarts": sessions_table, "expert-loads": loads_table}
+"""Figures of a folder, by name."""
+
+
+def run_table_of(source: Path) -> Path:
+    """The run table that a study's folder stands for, or the file itself.
+
+    Raises:
+      ValueError: a folder has none.
+    """
+    if not source.is_dir():
+        return source
+    if not (source / TABLE).is_file():
+        raise ValueError(
+            f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models."
+        )
+    return source / TABLE
+
+
+def read(name: str, source: Path) -> pd.DataFrame:
+    """The table that figure ``name`` finds in a file or folder.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if source.is_dir() and name in OF_A_FOLDER:
+        return OF_A_FOLDER[name](source)
+    if name == "plan" and source.suffix == ".json":
+        return plan_table(source)
+    return run_table.read_as_it_is(run_table_of(source))

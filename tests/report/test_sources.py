@@ -1,0 +1,138 @@
+"""Figures of what commands leave on disk: sessions of trainings, expert loads, plans."""
+
+import json
+
+import pytest
+
+from moejax.__main__ import DONE, USERS, main
+from moejax.cli.plan_text import as_data
+from moejax.config import dump
+from moejax.folder import only_writer
+from moejax.report import sources
+from moejax.report.plots import draw, subject_of
+from moejax.study.run import TABLE
+from moejax.train.sessions import SESSIONS, Session
+
+HOUR = 3600.0
+
+
+def _sessions(folder, *sessions):
+    folder.mkdir(parents=True)
+    (folder / SESSIONS).write_text(json.dumps(dump(list(sessions))))
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """A study: one training done at once, one killed and gone on with, one killed for good."""
+    models = tmp_path / "models"
+    _sessions(models / "smooth", Session(began=0.0, until=HOUR, state="done"))
+    _sessions(
+        models / "unlucky",
+        Session(began=0.0, until=100.0, state="interrupted"),
+        Session(began=200.0, until=300.0),
+        Session(began=400.0, until=500.0, state="done", seconds={"training": 70.0, "redone": 30.0}),
+    )
+    _sessions(models / "gone", Session(began=0.0, until=50.0))
+    return tmp_path
+
+
+def test_sessions_say_how_each_ended_and_what_was_lost(interrupted):
+    table = sources.sessions_table(interrupted)
+    own = table[table["model"] == "unlucky"]
+    assert list(own["outcome"]) == ["interrupted", "killed", "done"]
+    assert list(own["lost_seconds"]) == [0.0, 30.0, 0.0]
+    assert list(table[table["model"] == "gone"]["outcome"]) == ["killed"]
+    assert draw("restarts", subject_of("restarts", table=table)).rows
+
+
+def test_a_session_that_is_being_written_is_running(interrupted):
+    with only_writer(interrupted / "models" / "gone"):
+        table = sources.sessions_table(interrupted)
+    assert list(table[table["model"] == "gone"]["outcome"]) == ["running"]
+
+
+def test_one_training_s_folder_has_its_own_sessions(interrupted):
+    assert len(sources.sessions_table(interrupted / "models" / "unlucky")) == 3
+
+
+def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
+    for tokens in (1_000_000, 200_000):
+        row = {"tokens": tokens, "expert_loads": json.dumps([[0.5, 1.5], [1.0, 1.0]])}
+        (tmp_path / f"branch-{tokens}.json").write_text(json.dumps(row))
+    table = sources.loads_table(tmp_path)
+    assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
+    crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
+    assert list(crowded["load"]) == [1.5, 1.5]
+    assert draw("expert-loads", subject_of("expert-loads", table=table)).rows
+
+
+def test_bars_of_a_plan_add_up_to_its_memory_and_its_step(example_plan):
+    folder, plan = example_plan
+    table = sources.plan_table(folder / "plan.json")
+    sums = table.groupby("quantity")["value"].sum()
+    assert sums["bytes"] == plan.memory.total
+    assert sums["seconds"] == pytest.approx(plan.roofline.step_seconds)
+
+
+def test_the_command_draws_from_folders_and_plans(interrupted, example_plan, tmp_path):
+    out = tmp_path / "figures"
+    assert main(["plot", "restarts", "--runs", str(interrupted), "--out", str(out)]) == DONE
+    assert main(["plot", "plan", "--runs", str(example_plan[0] / "plan.json"), "--out", str(out)]) == DONE
+    assert {"restarts.csv", "plan.csv"} <= {path.name for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("restarts", "No training in {} has a sessions.json"),
+        ("expert-loads", "In {} there are no rows of a training"),
+        ("runs", "{} has no " + TABLE),
+    ],
+)
+def test_a_folder_without_what_a_figure_reads_is_a_sentence(name, sentence, tmp_path, capsys):
+    assert main(["plot", name, "--runs", str(tmp_path), "--out", str(tmp_path / "out")]) == USERS
+    assert sentence.format(tmp_path) in capsys.readouterr().err
+
+
+def test_json_that_is_no_plan_is_a_sentence(tmp_path, capsys):
+    (tmp_path / "plan.json").write_text("[1]")
+    assert main(["plot", "plan", "--runs", str(tmp_path / "plan.json"), "--out", str(tmp_path / "out")]) == USERS
+    assert "is not a plan.json" in capsys.readouterr().err
+
+
+@pytest.fixture
+def example_plan(tmp_path):
+    from moejax.plan.memory import ChipMemory
+    from moejax.plan.plan import Plan
+    from moejax.plan.roofline import Roofline
+
+    memory = ChipMemory(
+        parameters=10, optimizer_state=20, other_state=3, batch=1, temporaries=40, program=5, gradients=10, limit=100
+    )
+    plan = Plan(
+        name="made up",
+        topology="v5e:2x2",
+        chips=4,
+        mesh={"data": 1, "fsdp": 2, "expert": 2, "tensor": 1},
+        batch_tokens=1024,
+        sequence_length=128,
+        microbatches=2,
+        remat="full",
+        exchange="padded",
+        memory=memory,
+        does_not_fit="",
+        model_flops=1e12,
+        model_flops_unmasked=1.1e12,
+        step_flops=1.5e12,
+        xla_flops=4e11,
+        xla_seconds=0.01,
+        kernel_seconds=0.0,
+        exchanges=(),
+        roofline=Roofline(compute_seconds=2e-3, memory_seconds=3e-3, link_seconds={"fsdp": 1e-3, "expert": 5e-4}),
+        tokens=10_000,
+        compile_seconds=1.0,
+    )
+    folder = tmp_path / "planned"
+    folder.mkdir()
+    (folder / "plan.json").write_text(json.dumps(as_data(plan)))
+    return folder, plan
