@@ -352,23 +352,25 @@ class Laboratory(Fitter):
             draw(row, np.random.default_rng([1, seed]).permutation(self.in_pool), prices, flops, self.most)
         return chosen
 
-    def designed(self, flops: float, say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
-        """Runs and the last fits of the designed arm, which asks for all answers at once."""
+    def designed(self, flops: float, asked: Sequence[Any], say: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
+        """Runs and the last fits of the designed arm, planned for some of the answers at once."""
         prices, chosen = cost(self.design), np.zeros((len(self.seeds), len(self.losses[0])))
         for row, seed in zip(chosen, self.seeds, strict=True):
             self.pilot(row, self.in_pool, PILOT * flops, np.random.default_rng([2, seed]))
         points = self.fit(chosen)
-        asked = [answer.of for answer in self.truth.asked]
         for number, share in enumerate(ROUNDS):
             for lane, row in enumerate(chosen):
                 left = Budget(flops=share * flops - float(row @ prices), runs=int(share * self.most - row.sum()))
-                chosen[lane] = self.planned(lane, chosen, points[lane], asked, left, self.in_pool)
+                wanted = [answer.of for answer in asked]
+                chosen[lane] = self.planned(lane, chosen, points[lane], wanted, left, self.in_pool)
             points = self.fit(chosen, points)
             say(f"    round {number + 1}: {chosen.sum(axis=1).mean():.0f} runs")
         return chosen, points
 
 
-def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def simulate(
+    name: str, truth: Truth, shares: Sequence[float], seeds: Sequence[int], together: bool
+) -> list[dict[str, Any]]:
     """Every arm of one law."""
     began = time.monotonic()
 
@@ -386,9 +388,11 @@ def simulate(name: str, truth: Truth, shares: Sequence[float], seeds: Sequence[i
         drawn = lab.random(share * whole)
         rows.append(_row(name, "random", share, lab, drawn, lab.errors(lab.fit(drawn))))
         say(_line(rows[-1]))
-        chosen, points = lab.designed(share * whole, say)
-        rows.append(_row(name, "designed", share, lab, chosen, lab.errors(points)))
-        say(_line(rows[-1]))
+        for asked in [truth.asked] if together else [(answer,) for answer in truth.asked]:
+            chosen, points = lab.designed(share * whole, asked, say)
+            arm = "designed" if together else f"for {asked[0].name}"
+            rows.append(_row(name, arm, share, lab, chosen, lab.errors(points)))
+            say(_line(rows[-1]))
     return rows
 
 
@@ -505,6 +509,7 @@ def main() -> None:
     parser.add_argument("--shares", default="0.3333,0.1")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--together", action="store_true", help="plan for both answers at once, not for each alone")
     parser.add_argument("--real", default="clark,marin", help="whose tables are bought from; none for none")
     parser.add_argument("--lanes", type=int, default=20, help="pilots and random orders on a real table")
     parser.add_argument(
@@ -522,7 +527,7 @@ def main() -> None:
             print("ludziejewski: the paper's runs are listed in a table; give --tables")
             continue
         seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-        rows += simulate(name, truth, [float(word) for word in arguments.shares.split(",")], seeds)
+        rows += simulate(name, truth, [float(word) for word in arguments.shares.split(",")], seeds, arguments.together)
     if tables is not None:
         real = {
             "clark": [functools.partial(clark, tables, router) for router in ("S-Base", "RL-R", "Hash")],

@@ -106,22 +106,24 @@ def like(
         for architecture, tokens in _drawn(given, names, runs, box, reach, seed + number):
             if tokens >= least_tokens:
                 seen[architecture, tokens] = None
-    if not seen:
-        raise ValueError(
-            f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
-            f"nearer with --arch or --config, or a larger --reach."
-        )
     designs = [design_of(a, tokens, sequence_length) for a, tokens in seen]
     design = Design(**{name: np.asarray([getattr(d, name) for d in designs], float) for name in FIELDS})
     flops = np.asarray(design.flops, float)
-    inside = flops <= most_flops
+    inside = np.ones(len(designs), bool)
     for name, (low, high) in box.items():
         sizes = _sizes(design, name)
         inside &= (sizes >= low * (1 - 1e-9)) & (sizes <= high * (1 + 1e-9))
     if not inside.any():
         raise ValueError(
+            f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
+            f"nearer with --arch or --config, or a larger --reach."
+        )
+    cheapest = flops[inside].min()
+    inside &= flops <= most_flops
+    if not inside.any():
+        raise ValueError(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
-            f"cheapest drawn costs {flops.min():.3g}); give a larger --flops or --reach."
+            f"cheapest drawn costs {cheapest:.3g}); give a larger --flops or --reach."
         )
     kept = np.flatnonzero(inside)
     if len(kept) > count:

@@ -75,6 +75,7 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
         (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger --flops or --reach"),
+        (("--target", LARGE, "--arch", "deepseek-v3.1"), "give one that is nearer"),
     ],
 )
 def test_mistakes_are_sentences(table, capsys, more, says):
