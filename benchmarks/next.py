@@ -413,7 +413,7 @@ def _line(row: dict[str, Any]) -> str:
     return f"  {row['arm']:<18}{row['share']:>6.3f} of the FLOPs, {row['runs']:>5.0f} runs: {errors}"
 
 
-SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.85, 0.95, 1.0)
 """Of the FLOPs of a real table's rows that may be bought, where the errors are looked at."""
 
 

@@ -75,12 +75,20 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),
         (("--target", LARGE, "--flops", "1e9", "--arch", "dense-6.1b"), "larger --flops or --reach"),
-        (("--target", LARGE, "--arch", "deepseek-v3.1"), "give one that is nearer"),
     ],
 )
 def test_mistakes_are_sentences(table, capsys, more, says):
     assert main(words(table, *more)) == 2
     assert says in capsys.readouterr().err
+
+
+def test_shapes_that_cannot_be_as_small_as_the_table_s_are_not_called_too_dear(table, tmp_path, capsys):
+    tiny = write([{"params_active": n / 1e4, "tokens": d / 1e4, "loss": 3.0} for n, d in SIZES], tmp_path / "tiny.csv")
+    assert (
+        main([*words(tiny, "--target", LARGE, "--arch", "dense-6.1b"), "--around", "hoffmann-2022", "--noise", "0.01"])
+        == 2
+    )
+    assert "give one that is nearer" in capsys.readouterr().err
 
 
 @pytest.mark.slow
