@@ -10,13 +10,16 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery test slow referees test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws test slow referees test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
 
 gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 	$(BIN)/moejax plot --gallery docs
+
+laws: $(VENV)/.installed  ## write a page for every law into docs/laws
+	$(BIN)/moejax laws --pages docs
 
 test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%); first=$$?; \

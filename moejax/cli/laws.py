@@ -6,27 +6,43 @@ import argparse
 import dataclasses
 import inspect
 import json
+from pathlib import Path
 from typing import Any
 
 NAME = "laws"
-HELP = "List the laws with what they read and their published constants, or show one law whole."
-EXAMPLE = "  moejax laws show five_factor"
+HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
+EXAMPLE = """\
+  moejax laws show five_factor
+  moejax laws --pages docs"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("words", nargs="*", metavar="show NAME", help="show one law, by its name or its paper's")
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="write DIR/laws/NAME.md for every law, and stop")
     parser.add_argument("--json", action="store_true", help="print machine-readable")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List all laws, or show one."""
+    """List all laws, show one, or write the pages of all."""
     words = arguments.words
+    if arguments.pages:
+        return _write_pages(arguments.pages)
     if not words:
         return _list(arguments.json)
     if len(words) != 2 or words[0] != "show":
         raise ValueError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")
     return _show(words[1], arguments.json)
+
+
+def _write_pages(docs: Path) -> int:
+    from moejax.cli.law_pages import write_pages
+    from moejax.cli.out_folder import out_folder
+    from moejax.cli.progress import progress_display
+
+    with out_folder(docs), progress_display() as update:
+        print(write_pages(docs, update))
+    return 0
 
 
 def describe(name: str) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from moejax.laws.published import Published
 
 @law
 class Allocation:
-    """M = k_M·C^p_M and D = k_D·C^p_D, with M·D = C up to rounding.
+    """M = k_M·C^p_M and D = k_D·C^p_D.
 
-    Tian et al. (2025), Table 5 (Appendix E.2). M is the model scale, training FLOPs per token without embeddings
-    (Appendix I: three times the forward pass); D is ``tokens``; C is ``flops``.
+    Tian et al. (2025), Table 5 (Appendix E.2). M is ``flops_per_token``, the model scale: training FLOPs per token
+    without embeddings (Appendix I: three times the forward pass). D is ``tokens``; C is ``flops``; M·D = C up to
+    rounding.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)

@@ -18,11 +18,11 @@ from moejax.laws.published import Published
 class DenseToMoe:
     """L(N, D, E) = A/(N^alpha·E^gamma) + B/D^beta + sigma.
 
-    Wang et al., "Scaling Laws Across Model Architectures" (2024), known here from documents that quote it. No
-    constants are known, only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense
-    models.
+    Wang et al., "Scaling Laws Across Model Architectures" (2024), known here from documents that quote it. No constants
+    are known, only the exponents of compute-optimal size, C^0.590 for mixtures and C^0.507 for dense models.
 
     N is ``params_active_nonembedding``, E ``num_experts`` (1 for a dense model), D ``tokens``; L is in nats per token.
+    At one E this is Chinchilla's form.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts")

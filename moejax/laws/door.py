@@ -18,6 +18,7 @@ from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law
 from moejax.laws.published import Published
+from moejax.wording import listed
 
 POSITIVE = ("params_total", "params_active", "tokens", "flops", "model_dim", "num_layers", "expert_hidden")
 """Fields of a Design that must be above 0; the others must not be below it."""
@@ -43,7 +44,7 @@ class Prediction:
           ValueError: if the law predicts something else.
         """
         if "loss" not in self.values:
-            raise ValueError(f"This law does not predict a loss but {_listed(self.values)}.")
+            raise ValueError(f"This law does not predict a loss but {listed(self.values)}.")
         return self.values["loss"]
 
 
@@ -111,7 +112,7 @@ def check_inputs(law: Law, design: Design) -> None:
     missing = [name for name in law.inputs if not _given(design, name)]
     if missing:
         name = next((name for name, cls in LAWS.items() if cls is type(law)), type(law).__name__)
-        raise ValueError(f"The law '{name}' reads {_listed(law.inputs)}; also give {_listed(missing)}.")
+        raise ValueError(f"The law '{name}' reads {listed(law.inputs)}; also give {listed(missing)}.")
     needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
     if needs_experts and not design.active_experts > 0:
         raise ValueError(
@@ -158,9 +159,4 @@ def _factor(value: float, smallest: Any, largest: Any) -> float:
 def _nearest(asked: str, names: Iterable[str]) -> str:
     names = list(names)
     close = difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
-    return f"Did you mean {_listed(close, 'or')}?" if close else f"There are {_listed(names)}."
-
-
-def _listed(names: Iterable[str], joint: str = "and") -> str:
-    *head, last = list(names)
-    return f"{', '.join(head)} {joint} {last}" if head else last
+    return f"Did you mean {listed(close, 'or')}?" if close else f"There are {listed(names)}."

@@ -17,13 +17,15 @@ from moejax.laws.saturation import saturate
 
 @law
 class ExpertCount:
-    """L = a·Ê^delta·N^(alpha + gamma·ln Ê) + b·Ê^omega·D^(beta + zeta·ln Ê) + c, with Ê the saturated expert count.
+    """L = a·Ê^delta·N^(alpha + gamma·ln Ê) + b·Ê^omega·D^(beta + zeta·ln Ê) + c,
+    with 1/Ê = 1/(E - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max.
 
     Ludziejewski et al., "Joint MoE Scaling Laws: Mixture of Experts Can Be Memory Efficient" (2025), Eq. 6 and Table 3.
 
     N is ``params_active``, embeddings included; D is ``tokens``; E is ``expert_expansion`` (the document routes to one
-    expert, so E is their number; 1 is a dense model). L is in nats per token. Two widely read copies of the formula
-    flip signs; with the ones here the document's Tables 1 and 4 come out.
+    expert, so E is their number; 1 is a dense model), and Ê the expert count, saturated. L is in nats per token. Two
+    widely read copies of the formula flip signs; with the ones here the document's Tables 1 and 4 come out. At one
+    expert count this is Chinchilla's form, with scales and exponents that depend on it.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens", "num_experts", "top_k")

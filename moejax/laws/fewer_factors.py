@@ -13,8 +13,8 @@ from moejax.laws.law import LOSS, coefficient, coefficients, law
 class TwoFactor:
     """L(N, D) = a/N^alpha + b/D^beta + epsilon.
 
-    Zhao et al. (2025), Eq. 4: Chinchilla's form in total parameters, N = ``params_total_nonembedding``. No constants
-    are published.
+    Zhao et al. (2025), Eq. 4: Chinchilla's form in total parameters, N = ``params_total_nonembedding`` and D =
+    ``tokens``. No constants are published.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens")
@@ -38,8 +38,8 @@ class TwoFactor:
 class ThreeFactor:
     """L(N, D, N_a) = a/N^alpha + b/D^beta + c/N_a^alpha + h·N_a/N + epsilon.
 
-    Zhao et al. (2025), Eq. 7, with N = ``params_total_nonembedding``, N_a = ``params_active_nonembedding``. No
-    constants are published.
+    Zhao et al. (2025), Eq. 7, with N = ``params_total_nonembedding``, N_a = ``params_active_nonembedding`` and D =
+    ``tokens``. No constants are published.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens")
@@ -66,9 +66,11 @@ class ThreeFactor:
 
 @law
 class FourFactor:
-    """L(N, D, N_a, G): the five-factor law without shared experts, m = n = 0.
+    """L = (e·G + f/G)·(N^-alpha + k·N_a^-alpha + h·N_a/N) + a/N^alpha + b/D^beta + c/N_a^alpha + epsilon.
 
-    Zhao et al. (2025), Eq. 9, in the letters of ``five_factor.py``. No constants are published.
+    Zhao et al. (2025), Eq. 9: the five-factor law without shared experts, m = n = 0. N is
+    ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D ``tokens``, G ``active_experts``. No constants
+    are published.
     """
 
     inputs: ClassVar[tuple[str, ...]] = FiveFactor.inputs

@@ -18,6 +18,9 @@ class FiveFactor:
     N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D ``tokens``, G ``active_experts`` (routed
     and shared) and S ``shared_share``. Counts are those of its Eqs. 2 and 3: attention and experts, without router,
     norms and embeddings. L is in nats per token. The appendices print epsilon as s.
+
+    ``five_factor_optima.py`` has the optima of Eqs. 12 to 14 and Appendix G, ``five_factor_practice.py`` Algorithm 1,
+    the ranges of Table 3 and the constant-total scaling of Appendix H.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "tokens", "top_k", "num_shared_experts")

@@ -20,8 +20,10 @@ class Granularity:
     Krajewski et al., "Scaling Laws for Fine-Grained Mixture of Experts" (2024), Eq. 9.
 
     N is ``params_total_nonembedding`` (Section 6.1: d²·(8E+4) per block, E = 64), not the active parameters as which
-    other documents quote it. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward over that of
-    an expert, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
+    other documents quote it. G = 4·``model_dim``/``expert_hidden`` is the width of a dense feed-forward over that of an
+    expert, twice the ``granularity`` of a Design. D is ``tokens``, L is in nats per token.
+
+    At one granularity this is Chinchilla's form; finer experts lower A for ever, unless the cost of routing is counted.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "model_dim", "expert_hidden")

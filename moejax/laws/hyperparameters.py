@@ -11,9 +11,10 @@ from moejax.laws.published import Published
 
 @law
 class Hyperparameters:
-    """eta = k_eta·C^p_eta and B = k_B·C^p_B: the peak learning rate and the batch, in tokens, of least loss.
+    """eta = k_eta·C^p_eta and B = k_B·C^p_B.
 
-    Tian et al. (2025), Eq. 5 (Appendix E.1), for AdamW with a warmup-stable-decay schedule. C is ``flops``.
+    Tian et al. (2025), Eq. 5 (Appendix E.1), for AdamW with a warmup-stable-decay schedule. C is ``flops``; eta is
+    ``learning_rate``, the peak, and B is ``batch_tokens``, both of least loss.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)

@@ -18,11 +18,13 @@ from moejax.laws.published import Published
 class IsoflopSurface:
     """L(N, S) = Σ a_i·N̂^i + Σ b_i·Ŝ^i + Σ c_i·(N̂·Ŝ)^i + d, with N̂ = log(N / unit) and Ŝ = -log(1 - S).
 
-    Abnar et al. (2025), Eq. 8, for one training budget C; their best degrees are (2, 2, 2). No constants are
-    published. N is ``params_total``, S is ``sparsity``, L is in nats per token.
+    Abnar et al. (2025), Eq. 8, for one training budget C; their best degrees are (2, 2, 2). No constants are published.
+    N is ``params_total``, S is ``sparsity``, L is in nats per token.
 
     The lengths of ``size``, ``sparsity`` and ``interaction`` are the degrees. The document has unit = 1; the products
-    (N̂·Ŝ)^i are not the same family of surfaces in another unit, so it is a constant of the law.
+    (N̂·Ŝ)^i are not the same family of surfaces in another unit, so it is a constant of the law. The law is linear in
+    its coefficients, so ``fit_surface`` is least squares. Its optima have closed forms for degrees (2, 2, 2) and are
+    found numerically for others.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "num_experts", "top_k")
@@ -33,7 +35,7 @@ class IsoflopSurface:
     interaction: Any = coefficient("powers of their product, from the first", symbol="c_i", sign="any")
     offset: Any = coefficient("nats per token", symbol="d", sign="any")
     params_unit: float = constant(
-        "parameters at which log size is 0", symbol="", default=1.0, dimension={"params": "1"}
+        "parameters at which log size is 0", symbol="unit", default=1.0, dimension={"params": "1"}
     )
 
     def __call__(self, design: Design) -> Any:

@@ -11,12 +11,13 @@ from moejax.laws.published import Published
 
 @law
 class Kaplan:
-    """L(N, D) = [(N_c / N)^(alpha_N / alpha_D) + D_c / D]^alpha_D.
+    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D.
 
     Kaplan et al., "Scaling Laws for Neural Language Models" (2020), Eq. 1.5 and Table 2.
 
     N is ``params_active_nonembedding``; D is ``tokens``, the size of a data set on which training was stopped early,
-    not the length of one epoch. L is in nats per token and falls to 0: there is no irreducible term.
+    not the length of one epoch. L is in nats per token and falls to 0: there is no irreducible term. For comparison
+    with older work.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "tokens")

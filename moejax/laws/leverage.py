@@ -17,15 +17,18 @@ from moejax.laws.saturation import saturate
 
 @law
 class Leverage:
-    """EL(A, G, C) = Â^(a + d·log10 C + gamma·(log2 G)² + beta·log2 G), with Â the saturated activation ratio.
+    """EL(A, G, C) = Â^(a + d·log10 C + gamma·(log2 G)² + beta·log2 G),
+    with 1/Â = 1/(A + 1/(1/A_start - 1/A_max)) + 1/A_max.
 
-    Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts Language Models" (2025),
-    Eqs. 1 and 4.
+    Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts Language Models" (2025), Eqs.
+    1 and 4.
 
-    A is ``activation_ratio`` (Table 3: shared experts count), G is ``granularity``, C is ``flops``. The bases of the
-    logarithms are not printed; of all pairs among 2, e and 10, only log10 for C with log2 for G gives the printed
-    EL > 7 at A = 3.1 %, G = 12, C = 1e22, with a best G near 12 and EL = 1 for a dense model. The text calls d
-    positive; Table 6 has it negative, which is what makes leverage grow with compute.
+    EL is ``efficiency_leverage``: how many times the mixture's compute the dense model of equal loss needs. A is
+    ``activation_ratio`` (Table 3: shared experts count), Â the same, saturated; G is ``granularity``, C is ``flops``.
+    The bases of the logarithms are not printed; of all pairs among 2, e and 10, only log10 for C with log2 for G gives
+    the printed EL > 7 at A = 3.1 %, G = 12, C = 1e22, with a best G near 12 and EL = 1 for a dense model. The text
+    calls d positive; Table 6 has it negative, which is what makes leverage grow with compute. ``leverage_between`` has
+    EL from two loss-compute curves (Algorithm 1).
     """
 
     inputs: ClassVar[tuple[str, ...]] = (

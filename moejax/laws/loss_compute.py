@@ -13,10 +13,10 @@ from moejax.laws.published import Published
 
 @law
 class LossCompute:
-    """L(C) = alpha·C^beta + b, with beta < 0.
+    """L(C) = alpha·C^beta + b.
 
     Tian et al. (2025), Section 3 and Appendix K: the loss of one architecture along its compute-optimal runs. C is
-    ``flops``, L is in nats per token.
+    ``flops``, L is in nats per token; beta is negative. ``flops_for_loss`` is its inverse, NaN for a loss below b.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("flops",)

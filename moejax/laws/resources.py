@@ -11,16 +11,20 @@ from moejax.laws.published import Published
 
 @law
 class Resources:
-    """What equal total parameters and equal compute make of a mixture and a dense model, by counting alone.
+    """r_a = N_a/N, mu = (N/(D_m²·L) - 4)/3, beta = (r_a·(4 + 3·mu) - 4)/3,
+    R_c = r_a·(1 + 2·S/(D_m·(4 + 3·beta)))/(1 + 2·S/(D_d·(4 + 3·alpha))) and T = 1/R_c,
+    with D_d = (zeta·N/(4 + 3·alpha))^(1/3), mu_2 = (2·(4 + 3·mu) - 4)/3 and beta_2 = (r_a·(4 + 3·mu_2) - 4)/3.
 
     Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026), Eqs. 12 to 27, with every layer a
-    mixture. N is ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L
-    ``num_layers``. Given Eqs. 6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one
-    dense layer in 16, Eq. 18 is 5 % low.
+    mixture: what equal total parameters and equal compute make of a mixture and a dense model, by counting alone. N is
+    ``params_total_nonembedding``, N_a ``params_active_nonembedding``, D_m ``model_dim``, L ``num_layers``. Given Eqs.
+    6, 14 and 15 for the counts (no norms, router or embeddings) the rest is exact; with one dense layer in 16, Eq. 18
+    is 5 % low.
 
-    Returns r_a as ``activation_rate``, mu as ``total_ratio``, beta as ``active_ratio``, R_c = M_MoE/M_dense as
-    ``compute_ratio`` and D_MoE/D_dense = 1/R_c as ``token_multiplier``; and mu and beta of a model with twice the
-    parameters at the same depth, width and r_a as ``total_ratio_doubled`` and ``active_ratio_doubled``.
+    r_a is ``activation_rate``, mu is ``total_ratio``, beta is ``active_ratio``; R_c is ``compute_ratio``,
+    M_MoE/M_dense, and T is ``token_multiplier``, D_MoE/D_dense; D_d is the width of the dense model. Of a model with
+    twice the parameters at the same depth, width and r_a, mu_2 is ``total_ratio_doubled`` and beta_2 is
+    ``active_ratio_doubled``.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "params_active", "model_dim", "num_layers")

@@ -14,12 +14,14 @@ from moejax.laws.saturation import saturate
 
 @law
 class Routed:
-    """log10 L = a·log10 N + b·log10 Ê + c·log10 N·log10 Ê + d, with Ê the saturated number of experts.
+    """log10 L = a·log10 N + b·log10 Ê + c·log10 N·log10 Ê + d,
+    with 1/Ê = 1/(E - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max.
 
     Clark et al., "Unified Scaling Laws for Routed Language Models" (2022), Eq. 1 and Table 3.
 
     N is ``params_active``: the parameters of the dense model that the experts extend. E is ``expert_expansion``, the
-    number of experts at k = 1. L is in nats per token after 130B tokens: the law has no data term.
+    number of experts at k = 1, and Ê the same, saturated. L is in nats per token after 130B tokens: the law has no data
+    term, so do not use it for anything about tokens.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_active", "num_experts", "top_k")

@@ -17,7 +17,9 @@ class Sparsity:
     (2025), Eq. 6.
 
     N is ``params_total``, embeddings included; D is ``tokens``; S is ``sparsity``, the experts that do not serve a
-    token as a share of all. L is in nats per token. Inputs must have S < 1.
+    token as a share of all. L is in nats per token. Inputs must have S < 1. Optima need a reading of N_a(N, S), which
+    the paper does not give; ``active_params.py`` has three. They are found numerically (``sparsity_optima.py``), and an
+    optimum at the cap says so: cap the sparsity, the law has no joint optimum.
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("params_total", "tokens", "num_experts", "top_k")

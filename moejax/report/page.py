@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from moejax.config import dump
 from moejax.fit.bootstrap import Interval
+from moejax.laws.formula import form
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
 from moejax.report.figures.picture import Picture
@@ -104,7 +105,7 @@ def _environment() -> Environment:
         "confirmations": confirmations,
         "against_naive": against_naive,
         "worth": worth,
-        "formula": lambda law: (type(law).__doc__ or "").partition("\n")[0],
+        "formula": lambda law: f"{form(type(law)).text}.",
         "meanings": lambda law: {f.name: f.metadata for f in dataclasses.fields(law)},
     }
     return environment

@@ -18,6 +18,7 @@ from moejax.report.figures import (
     abnar_surfaces,
     chapter_002,
     evidence,
+    law_curves,
     loss_vs_compute,
     plan_bars,
     predictions,
@@ -152,6 +153,11 @@ PLOTS: dict[str, Plot] = {
     "chapter-002": Plot(source="chapter 002, Listing 2", draw=chapter_002.frontier, law="effective_params"),
     "li-ratio": Plot(source="ICLR 2026 explainer, Eqs. 18 to 26", draw=resources.compute, law="resources"),
     "li-shape": Plot(source="ICLR 2026 explainer, Figure 7 and Eq. 27", draw=resources.shapes, law="resources"),
+    "kaplan": Plot(source="ours", draw=law_curves.kaplan, law="kaplan"),
+    "chinchilla": Plot(source="ours", draw=law_curves.chinchilla, law="chinchilla"),
+    "granularity": Plot(source="ours", draw=law_curves.granularity, law="granularity"),
+    "expert-count": Plot(source="ours", draw=law_curves.expert_count, law="expert_count"),
+    "routed": Plot(source="ours", draw=law_curves.routed, law="routed"),
     "runs": Plot(source="ours", draw=loss_vs_compute.runs, columns=("loss", "flops"), example=made_up.runs),
     "profile": Plot(
         source="ours", draw=evidence.profiles, columns=("answer", "value", "rise", "limit"), example=made_up.profiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from moejax.reproduce.papers import PAPERS, tally
 from moejax.reproduce.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, VERDICTS, Record, written
@@ -20,12 +20,51 @@ paper in `moejax/reproduce` is where to say so.
 """
 
 
+_UNCHECKED = "What cannot be checked"
+
+
 def errata(records: Sequence[Record]) -> str:
     """The page, in Markdown."""
     parts = [_INTRODUCTION, _counts(records)]
     for paper in dict.fromkeys(record.paper for record in records):
         parts.append(_paper(paper, [record for record in records if record.paper == paper]))
     return "\n".join(parts)
+
+
+def section(page: str, paper: str) -> str:
+    """What the page says of one paper; empty if it has no such section."""
+    return page.partition(f"## {_plain(PAPERS[paper].title)}\n")[2].partition("\n## ")[0]
+
+
+def findings(section: str, places: Collection[str]) -> list[str]:
+    """Entries of a paper's section, as Markdown, that name one of some places, as ``places_in`` writes them.
+
+    What cannot be checked is not among them.
+    """
+    checked = section.partition(f"\n### {_UNCHECKED}\n")[0]
+    entries = [entry.partition("\n\n")[0].rstrip() for entry in re.split(r"^- ", checked, flags=re.MULTILINE)[1:]]
+    return [f"- {entry}" for entry in entries if not places_in(entry).isdisjoint(places)]
+
+
+def places_in(text: str) -> set[str]:
+    """Numbered equations and tables that a text names, each as ``Eq. 4`` or ``Table 6``, ranges in full."""
+    found = {f"{kind} {number}" for kind, number in re.findall(r"\b(Eq\.|Table) (\d+)(?!\.?\d)", text)}
+    for kind, numbers in re.findall(r"\b(Eq|Table)s\.? (\d+(?:(?:, | and | to )\d+)*)", text):
+        ends = [int(number) for number in re.findall(r"\d+", numbers)]
+        every = range(ends[0], ends[-1] + 1) if " to " in numbers else ends
+        found |= {f"{kind}{'.' if kind == 'Eq' else ''} {number}" for number in every}
+    return found
+
+
+def paper_of(text: str) -> str | None:
+    """The paper that a text names as its title begins; None if it is none of ``PAPERS``."""
+    return next((paper for paper in PAPERS if PAPERS[paper].title.split(', "')[0] in text), None)
+
+
+def anchor(paper: str) -> str:
+    """The heading of a paper's section, as a link names it."""
+    words = re.sub(r"[^\w\s-]", "", PAPERS[paper].title).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
 
 
 def _counts(records: Sequence[Record]) -> str:
@@ -50,7 +89,7 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
         "",
         *_section("What does not follow", _of(records, ERROR), _by_note, _differences),
         *_section("What follows under a reading", _of(records, UNDER_READING), _by_reading, _under_reading),
-        *_section("What cannot be checked", _of(records, NOT_CHECKABLE), _by_note, _unchecked),
+        *_section(_UNCHECKED, _of(records, NOT_CHECKABLE), _by_note, _unchecked),
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The page on the laws runs, and names every law."""
+"""The page on the laws runs, and links the page of every law."""
 
 import re
 from pathlib import Path
@@ -20,5 +20,5 @@ def test_an_example_prints_the_numbers_in_its_comments(code, capsys):
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_every_law_has_its_paragraph(name):
-    assert f"**`{name}`**" in PAGE
+def test_the_list_of_laws_links_the_page_of_every_law(name):
+    assert f"[`{name}`](laws/{name}.md)" in PAGE.partition("## The laws, one by one")[2]

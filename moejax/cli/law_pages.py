@@ -1,0 +1,284 @@
+"""``docs/laws/NAME.md``: a page for every law, made from its docstring, its coefficients and its published constants.
+
+A page has nothing of its own: the formula is the docstring's, errata and figures are those of the two pages that other
+commands write, and what ``moejax predict`` says is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from moejax.cli import predict
+from moejax.fit.fit_law import NOT_SEARCHED
+from moejax.folder import whole
+from moejax.laws import LAWS, PUBLISHED, door
+from moejax.laws.claims import CLAIMS
+from moejax.laws.design import FIELDS, KINDS, Design
+from moejax.laws.formula import Form, Name, form, names, parse
+from moejax.laws.law import LOSS
+from moejax.laws.published import MARKS
+from moejax.quantities import format
+from moejax.report.mathml import block, inline
+from moejax.report.plots import PLOTS
+from moejax.reproduce import errata
+from moejax.wording import listed
+
+FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
+Update = Callable[[float, str], None]
+
+ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
+"""What every page asks its law about."""
+
+DESIGNED = {
+    "kaplan": "--flops 1e21",
+    "chinchilla": "--flops 1e21",
+    "five_factor": "--flops 1e21 --params-total 30B",
+    "sparsity": "--flops 1e21 --params-total 30B",
+    "granularity": "--flops 1e21 --hold expansion=43 --hold granularity=8",
+    "expert_count": "--flops 1e21 --params-total 30B",
+    "effective_params": "--flops 1e21 --params-total 30B",
+    "leverage": "--flops 1e21 --sweep expert_expansion=2:128 --sweep granularity=1:16",
+}
+"""Limits under which ``moejax design`` decides by a law's published constants, for the laws that decide something."""
+
+RELATED = {
+    "four_factor": "zhao-3",
+    "marginal_active": "zhao-2",
+    "marginal_experts": "zhao-3",
+    "marginal_shared": "zhao-4",
+    "isoflop_surface": "abnar-1",
+    "allocation": "tian-9",
+}
+"""Figures of what a law describes that do not take its coefficients from one set."""
+
+FITTED_OTHERWISE = {
+    "hyperparameters": "moejax fit runs.csv --recipe tian",
+    "allocation": "moejax fit runs.csv --recipe tian",
+    "isoflop_surface": "moejax fit runs.csv --recipe abnar",
+}
+"""Laws that a whole procedure fits."""
+
+
+def write_pages(docs: Path, update: Update = lambda share, text: None) -> Path:
+    """Write every law's page; returns their folder.
+
+    Raises:
+      ValueError: a page that they take errata or figures from is not in ``docs``.
+    """
+    for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
+        if not (docs / name).exists():
+            raise ValueError(f"{docs / name} is not there, and the pages take from it; `{command}` writes it.")
+    known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
+    folder = docs / FOLDER
+    folder.mkdir(exist_ok=True)
+    for number, name in enumerate(LAWS):
+        update(number / len(LAWS), name)
+        with whole(folder / f"{name}.md") as partial:
+            partial.write_text(page(name, known, gallery), encoding="utf-8")
+    update(1.0, "written")
+    return folder
+
+
+def page(name: str, known: str, gallery: str) -> str:
+    """A law's page, in Markdown, with what the pages of errata and of figures have about it."""
+    law: Any = LAWS[name]
+    said = form(law)
+    about = inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
+    parts = [
+        f"# {name}",
+        about,
+        block(said.equations),
+        f"```text\n{textwrap.fill(said.text, 78, break_long_words=False, break_on_hyphens=False)}\n```",
+        *map(_prose, said.prose.split("\n\n")),
+        "## Symbols",
+        *_symbols(law, said),
+        "## Constants",
+        *_constants(name, law),
+        *_optima(law),
+        *_figure(name, gallery),
+        "## Errata",
+        *_errata(name, said, known),
+        "## Use",
+        *_use(name, law),
+        f"*`make laws` writes this page from `{law.__module__.replace('.', '/')}.py`; it is not edited by hand.*",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _prose(paragraph: str) -> str:
+    """A paragraph of a docstring as Markdown."""
+    pieces = re.split(r"``(.*?)``", " ".join(paragraph.split()))
+    return "".join(f"`{piece}`" if i % 2 else re.sub(r"([*<|])", r"\\\1", piece) for i, piece in enumerate(pieces))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
+
+
+ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
+"""What a coefficient is by its sign; without one it is chosen."""
+UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
+
+
+def _symbols(law: Any, said: Form) -> list[str]:
+    letters = {meaning: letter for letter, meaning in said.letters.items()}
+    rows = [
+        [inline(Name(letters.get(output, "L"))), f"`{output}`", output.replace("_", " "), unit, "predicted"]
+        for output, unit in law.outputs.items()
+    ]
+    for meaning, letter in letters.items():
+        fields = list(names(parse(f"x = {meaning}")[0].right))
+        if not set(fields) & set(law.outputs):
+            words = "; ".join(_meaning(field) for field in fields)
+            unit = next((UNITS[kind] for kind in KINDS if fields[0].startswith(kind)), "")
+            rows.append([inline(Name(letter)), f"`{meaning}`", words, unit, "read"])
+    for f in _lettered(law):
+        role = ROLES.get(f.metadata.get("sign", ""), "chosen")
+        rows.append([_letter(f), f"`{f.name}`", f.metadata["meaning"], _dimension(law, f), role])
+    read = listed([f"`{name}`" for name in law.inputs])
+    return [
+        _table(["symbol", "name", "what it is", "unit", "role"], rows),
+        f"Of a design it needs {read}. A coefficient's unit is what it carries beside the unit of what is predicted.",
+    ]
+
+
+def _lettered(law: Any) -> list[dataclasses.Field[Any]]:
+    return [f for f in dataclasses.fields(law) if f.metadata["symbol"]]
+
+
+def _letter(f: dataclasses.Field[Any]) -> str:
+    return inline(Name(f.metadata["symbol"]))
+
+
+def _meaning(field: str) -> str:
+    """What a field or a property of a Design is, in words."""
+    if field in FIELDS:
+        return predict.DESIGN_OPTIONS[field]
+    words = re.sub(r" \(.*?\)|[.;].*", "", _prose(inspect.cleandoc(getattr(Design, field).__doc__)))
+    return words[:1].lower() + words[1:]
+
+
+def _dimension(law: Any, f: dataclasses.Field[Any]) -> str:
+    """The powers of units that a coefficient carries."""
+    symbols = {g.name: g.metadata["symbol"] for g in dataclasses.fields(law)}
+
+    def power(kind: str, text: str) -> str:
+        name = text.removeprefix("-")
+        exponent = text.replace(name, symbols.get(name, name))
+        return UNITS[kind] if exponent == "1" else f"{UNITS[kind]}^{exponent}"
+
+    powers = [
+        power(kind, text)
+        for kind, texts in f.metadata["dimension"].items()
+        for text in ((texts,) if isinstance(texts, str) else texts)
+    ]
+    return inline(parse(f"x = {'·'.join(powers)}")[0].right) if powers else ""
+
+
+def _constants(name: str, law: Any) -> list[str]:
+    sets = PUBLISHED[name]
+    if not sets:
+        return ["None are published: the law is there to be fitted."]
+    values = [
+        [_letter(f), f"`{f.name}`", *(f"{getattr(s.law, f.name):.9g}" for s in sets.values())] for f in _lettered(law)
+    ]
+    about = [
+        f"- **`{key}`**: {_prose(s.source)}. {s.mark.capitalize()}: {MARKS[s.mark]}."
+        + (f" Data: {s.data}." if s.data else "")
+        + (f" {_prose(s.remark)}" if s.remark else "")
+        for key, s in sets.items()
+    ]
+    columns = [f"`{key}`" for key in sets]
+    variables = dict.fromkeys(variable for s in sets.values() for variable in s.fitted)
+    ranges = [[f"`{variable}`", *(_range(s.fitted.get(variable)) for s in sets.values())] for variable in variables]
+    fitted = _table(["fitted for", *columns], ranges) if ranges else "No range of runs is stated for them."
+    return [_table(["symbol", "name", *columns], values), "\n".join(about), fitted]
+
+
+def _range(bounds: tuple[Any, Any] | None) -> str:
+    return "not stated" if bounds is None else f"{format(bounds[0])} to {format(bounds[1])}"
+
+
+def _optima(law: Any) -> list[str]:
+    module = law.__module__.rpartition(".")[2]
+    claims = [make() for key, make in CLAIMS.items() if key.split(".")[0] in (module, f"{module}_optima")]
+    if not claims:
+        return []
+    said = "\n".join(f"- `{claim.statement}` ({_prose(claim.source)})" for claim in claims)
+    return ["## Optima", "[Claims](../laws.md#closed-forms-are-claims), checked by `jax.grad` and by a search:", said]
+
+
+def _figure(name: str, gallery: str) -> list[str]:
+    own = [figure for figure, plot in PLOTS.items() if plot.law == name and not plot.needs_table]
+    if not own and name not in RELATED:
+        return []
+    shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
+    entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
+    if not entry:
+        raise ValueError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")
+    image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
+    by = PLOTS[shown].law
+    parts = ["## Figure", image, caption]
+    if by not in ("", name):
+        parts.append(f"It is drawn by the law [`{by}`]({by}.md), whose constants are published.")
+    if others:
+        links = listed([f"[{figure}](../gallery.md#{figure})" for figure in others])
+        parts.append(f"More of it: {links}; `moejax plot {shown} --fit fit.json` draws a fit of yours.")
+    return parts
+
+
+def _errata(name: str, said: Form, known: str) -> list[str]:
+    begins = " ".join(said.prose.partition("\n\n")[0].split())
+    paper = errata.paper_of(begins)
+    if paper is None:
+        return ["[The errata](../errata.md) are of five other documents; this one is not recomputed there."]
+    sources = [s.source for s in PUBLISHED[name].values() if errata.paper_of(s.source) in (None, paper)]
+    places = errata.places_in("; ".join([begins, *sources]))
+    link = f"../errata.md#{errata.anchor(paper)}"
+    found = errata.findings(errata.section(known, paper), places)
+    if not places:
+        return [f"The document does not number its equations; [its errata]({link}) are about this law."]
+    every = sorted(places, key=lambda place: (place.split()[0], int(place.split()[1])))
+    where = listed(every, "or") if len(every) < 5 else f"one of {every[0]} to {every[-1]}"
+    if not found:
+        return [f"No entry of [the document's errata]({link}) names {where}."]
+    return [f"Of [the document's errata]({link}), those that name {where}:", "\n".join(found)]
+
+
+def _use(name: str, law: Any) -> list[str]:
+    parts = []
+    if PUBLISHED[name]:
+        command = f"moejax predict --law {name} {' '.join(ASKED)}"
+        parts += [f"```sh\n{command}\n```", f"says, by `{next(iter(PUBLISHED[name]))}`: {_answer(name)}."]
+    more = []
+    if name in FITTED_OTHERWISE:
+        more.append(FITTED_OTHERWISE[name])
+    elif law not in NOT_SEARCHED and len(law.outputs) == 1:
+        column = "" if law.outputs == LOSS else f" --loss {next(iter(law.outputs))}"
+        more.append(f"moejax fit runs.csv --law {name}{column} --out fit")
+    if name in DESIGNED:
+        more.append(f"moejax design --law {name} {DESIGNED[name]}")
+    more.append(f"moejax laws show {name}")
+    return [*parts, "```sh\n" + "\n".join(more) + "\n```"]
+
+
+def _answer(name: str) -> str:
+    """What ``moejax predict`` says of the model that is asked about."""
+    parser = argparse.ArgumentParser()
+    predict.add_arguments(parser)
+    arguments = parser.parse_args(["--law", name, *ASKED])
+    said = door.predict(name, predict.given_design(arguments))
+    values = [f"`{output}` {format(value)}" for output, value in said.values.items()]
+    outside = [
+        f"`{variable}` {factor:.2g} times the {'largest' if factor > 1 else 'smallest'} fitted"
+        for variable, factor in said.extrapolated.items()
+    ]
+    return f"{listed(values)}{f' ({listed(outside)})' if outside else ''}"

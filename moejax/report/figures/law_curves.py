@@ -1,0 +1,114 @@
+"""The loss of a law over the ranges its constants were fitted in: laws whose papers' figures are not drawn here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from moejax.laws.door import published
+from moejax.quantities import format
+from moejax.report.figures.panels import ACTIVE, LOSS, Axis, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import ramp
+from moejax.report.figures.subject import Subject, evaluate
+from moejax.report.wording import size
+
+GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
+EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")
+LINES, POINTS = 4, 81
+
+
+def kaplan(subject: Subject) -> Picture:
+    """Loss against parameters without embeddings, a curve per number of tokens."""
+    words = Axis("params_active_nonembedding", "parameters without embeddings", "quantity")
+    return _size_and_tokens(subject, "kaplan", words)
+
+
+def chinchilla(subject: Subject) -> Picture:
+    """Loss against parameters, a curve per number of tokens."""
+    return _size_and_tokens(subject, "chinchilla", ACTIVE)
+
+
+def granularity(subject: Subject) -> Picture:
+    """Loss against granularity, a curve per size."""
+    fitted = published("granularity").fitted
+    tokens = _middle(fitted["tokens"])
+    picture = _curves(
+        subject,
+        GRANULARITY,
+        _spread(fitted["granularity"], POINTS),
+        {f"N = {size(n, 2)}": {"params_total": n} for n in _spread(fitted["params_total_nonembedding"], LINES)},
+        lambda g: {"model_dim": g, "expert_hidden": 2.0, "tokens": tokens},
+    )
+    return Picture(
+        "Loss against granularity, by total size",
+        f"By {subject.name}, over the fitted ranges, at {format(tokens, 2)} tokens. Finer experts lower the loss at "
+        "every size, ever less; the cost of routing, which would end that, is not in the law.",
+        *picture,
+    )
+
+
+def expert_count(subject: Subject) -> Picture:
+    """Loss against the number of experts, a curve per active size."""
+    tokens = _middle(published("expert_count").fitted["tokens"])
+    picture = _by_experts(subject, "expert_count", tokens=tokens)
+    return Picture(
+        "Loss against the number of experts, by active size",
+        f"By {subject.name}, over the fitted ranges, at {format(tokens, 2)} tokens and equal active size; 1 is a dense "
+        "model.",
+        *picture,
+    )
+
+
+def routed(subject: Subject) -> Picture:
+    """Loss against the number of experts, a curve per dense size."""
+    return Picture(
+        "Loss against the number of experts, by the size of the dense model that they extend",
+        f"By {subject.name}, over the fitted ranges, after 130B tokens. Experts help small models more than "
+        "large ones.",
+        *_by_experts(subject, "routed"),
+    )
+
+
+def _size_and_tokens(subject: Subject, law: str, params: Axis) -> Picture:
+    fitted = published(law).fitted
+    picture = _curves(
+        subject,
+        params,
+        _spread(fitted[params.column], POINTS),
+        {f"D = {size(d, 2)}": {"tokens": d} for d in _spread(fitted["tokens"], LINES)},
+        lambda n: {"params_active": n},
+    )
+    return Picture(
+        "Loss against parameters, by tokens",
+        f"By {subject.name}, over the fitted ranges of parameters and tokens. Few tokens hold every size back.",
+        *picture,
+    )
+
+
+def _by_experts(subject: Subject, law: str, **held: Any) -> tuple[Any, Any]:
+    fitted = published(law).fitted
+    return _curves(
+        subject,
+        EXPERTS,
+        _spread(fitted["expert_expansion"], POINTS),
+        {f"N = {size(n, 2)}": {"params_active": n} for n in _spread(fitted["params_active"], LINES)},
+        lambda e: {"num_experts": e, "top_k": 1.0, **held},
+    )
+
+
+def _curves(subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, float]], fields: Any) -> Any:
+    series = [
+        Series(label=label, x=xs, y=evaluate(subject.law, **fields(xs), **one), colour=colour)
+        for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True)
+    ]
+    return draw([Panel(x=x, y=LOSS, series=series)], columns=1, height=3.0)
+
+
+def _spread(bounds: tuple[Any, Any], count: int) -> np.ndarray:
+    return np.geomspace(float(bounds[0]), float(bounds[1]), count)
+
+
+def _middle(bounds: tuple[Any, Any]) -> float:
+    return float(np.sqrt(bounds[0] * bounds[1]))

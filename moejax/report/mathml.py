@@ -1,0 +1,133 @@
+"""Equations of laws as MathML, which browsers draw by themselves: no script, no network, no fonts of ours."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from moejax.laws.formula import (
+    Apply,
+    Equation,
+    Name,
+    Negative,
+    Number,
+    Power,
+    Product,
+    Quotient,
+    Series,
+    Sum,
+    Tree,
+)
+
+_SPELT = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
+GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name.replace('lambda', 'lamda')}") for name in _SPELT.split()}
+"""Letters by the names that formulas write them with."""
+HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
+
+
+def block(equations: Iterable[Equation]) -> str:
+    """Equations below each other, as one HTML block.
+
+    A browser breaks lines between ``math`` elements and not inside one, so a term is one, or a sum of a product.
+    """
+    return "\n".join(['<div class="formula">', *(f"<p>{_broken(e)}</p>" for e in equations), "</div>"])
+
+
+def inline(tree: Tree) -> str:
+    """A letter or a power in running text."""
+    return f"<math>{_drawn(tree, inline=True)}</math>"
+
+
+def _broken(equation: Equation) -> str:
+    arguments = "".join(_operator(",") + _drawn(a) for a in equation.arguments).removeprefix(_operator(","))
+    of = f"{_operator('(')}{arguments}{_operator(')')}" if arguments else ""
+    first, *others = equation.right.terms if isinstance(equation.right, Sum) else (equation.right,)
+    begins = _drawn(equation.left) + of + _infix("=")
+    pieces = [begins + _drawn(first), *(_signed(term) for term in others)]
+    if isinstance(first, Product) and sum(isinstance(factor, Sum) for factor in first.factors) > 1:
+        factors = [_inside(factor, 2) for factor in first.factors]
+        pieces[:1] = [begins + factors[0], *(_infix("·") + factor for factor in factors[1:])]
+    return " ".join(f'<math displaystyle="true">{piece}</math>' for piece in pieces)
+
+
+def _drawn(tree: Tree, inline: bool = False) -> str:
+    """``inline`` writes quotients with a slash, as in exponents."""
+    match tree:
+        case Number(text):
+            return f"<mn>{text}</mn>"
+        case Name(text):
+            return _name(text)
+        case Sum((first, *others)):
+            return _drawn(first, inline) + "".join(_signed(term, inline) for term in others)
+        case Negative(term):
+            return f'<mo form="prefix">−</mo>{_inside(term, 2, inline)}'
+        case Product(factors):
+            return _operator("·").join(_inside(factor, 2, inline) for factor in factors)
+        case Quotient(over, under) if inline:
+            return _inside(over, 2, inline) + _operator("/") + _inside(under, 3, inline)
+        case Quotient(over, under):
+            return f"<mfrac>{_row(_drawn(over))}{_row(_drawn(under))}</mfrac>"
+        case Power(base, exponent):
+            return f"<msup>{_row(_inside(base, 4, inline))}{_row(_drawn(exponent, inline=True))}</msup>"
+        case Apply(function, argument):
+            return _function(function) + _inside(argument, 3, inline, space='<mspace width="0.17em"/>')
+        case Series(term):
+            sigma = f"<munder>{_operator('∑')}<mi>i</mi></munder>"
+            return sigma + _inside(term, 2, inline)
+    raise AssertionError(tree)
+
+
+def _binding(tree: Tree) -> int:
+    """How tightly it holds together: 1 a sum, 2 a product, 3 a power, 4 what nothing can part."""
+    match tree:
+        case Sum() | Negative():
+            return 1
+        case Product() | Quotient() | Series():
+            return 2
+        case Power() | Apply():
+            return 3
+        case _:
+            return 4
+
+
+def _inside(tree: Tree, least: int, inline: bool = False, space: str = "") -> str:
+    """In parentheses if it holds together less than its neighbours need."""
+    drawn = _drawn(tree, inline)
+    if _binding(tree) >= least:
+        return space + drawn
+    return _row(f"{_operator('(')}{drawn}{_operator(')')}")
+
+
+def _signed(term: Tree, inline: bool = False) -> str:
+    if isinstance(term, Negative):
+        return _infix("−") + _inside(term.term, 2, inline)
+    return _infix("+") + _drawn(term, inline)
+
+
+def _name(text: str) -> str:
+    letter, _, below = text.partition("_")
+    # An accent above a letter stands too high without a font for mathematics; one letter with its accent does not.
+    hat = HAT in unicodedata.normalize("NFD", letter)
+    drawn = f'<mi style="font-style: italic">{letter}</mi>' if hat else f"<mi>{GREEK.get(letter, letter)}</mi>"
+    if not below:
+        return drawn
+    index = f"<mn>{below}</mn>" if below.isdigit() else f"<mi>{GREEK.get(below, below)}</mi>"
+    return f"<msub>{drawn}{index}</msub>"
+
+
+def _function(name: str) -> str:
+    base = name.removeprefix("log")
+    return f"<msub><mi>log</mi><mn>{base}</mn></msub>" if base.isdigit() else f"<mi>{name}</mi>"
+
+
+def _operator(sign: str) -> str:
+    return f"<mo>{sign}</mo>"
+
+
+def _infix(sign: str) -> str:
+    """A sign that keeps its space where it begins a line."""
+    return f'<mo form="infix">{sign}</mo>'
+
+
+def _row(drawn: str) -> str:
+    return f"<mrow>{drawn}</mrow>"
