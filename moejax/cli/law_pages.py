@@ -116,7 +116,10 @@ def page(name: str, known: str, gallery: str) -> str:
 def _prose(paragraph: str) -> str:
     """A paragraph of a docstring as Markdown."""
     pieces = re.split(r"``(.*?)``", " ".join(paragraph.split()))
-    return "".join(f"`{piece}`" if i % 2 else re.sub(r"([*<|])", r"\\\1", piece) for i, piece in enumerate(pieces))
+    plain = {"*": "\\*", "<": "&lt;"}
+    return "".join(
+        f"`{piece}`" if i % 2 else re.sub(r"[*<]", lambda sign: plain[sign[0]], piece) for i, piece in enumerate(pieces)
+    )
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -191,20 +194,25 @@ def _constants(name: str, law: Any) -> list[str]:
         [_letter(f), f"`{f.name}`", *(f"{getattr(s.law, f.name):.9g}" for s in sets.values())] for f in _lettered(law)
     ]
     about = [
-        f"- **`{key}`**: {_prose(s.source)}. {s.mark.capitalize()}: {MARKS[s.mark]}."
+        f"- **`{key}`** ({s.mark}): {_prose(s.source)}."
         + (f" Data: {s.data}." if s.data else "")
         + (f" {_prose(s.remark)}" if s.remark else "")
         for key, s in sets.items()
     ]
+    marks = "; ".join(f"*{mark}*: {MARKS[mark]}" for mark in MARKS if any(s.mark == mark for s in sets.values()))
     columns = [f"`{key}`" for key in sets]
     variables = dict.fromkeys(variable for s in sets.values() for variable in s.fitted)
     ranges = [[f"`{variable}`", *(_range(s.fitted.get(variable)) for s in sets.values())] for variable in variables]
     fitted = _table(["fitted for", *columns], ranges) if ranges else "No range of runs is stated for them."
-    return [_table(["symbol", "name", *columns], values), "\n".join(about), fitted]
+    return [_table(["symbol", "name", *columns], values), "\n".join(about), f"{marks}.", fitted]
 
 
 def _range(bounds: tuple[Any, Any] | None) -> str:
-    return "not stated" if bounds is None else f"{format(bounds[0])} to {format(bounds[1])}"
+    return "not stated" if bounds is None else f"{_short(bounds[0])} to {_short(bounds[1])}"
+
+
+def _short(value: Any) -> str:
+    return format(value) if value < 1e15 else f"{value:.4g}".replace("e+", "e")
 
 
 def _optima(law: Any) -> list[str]:

@@ -21,6 +21,8 @@ paper in `moejax/reproduce` is where to say so.
 
 
 _UNCHECKED = "What cannot be checked"
+_NESTED = "    - "
+"""An entry of a list within a list; with fewer spaces the site's Markdown does not see that it is one."""
 
 
 def errata(records: Sequence[Record]) -> str:
@@ -123,7 +125,7 @@ def _by_reading(record: Record) -> tuple[str, ...]:
 
 def _differences(records: list[Record]) -> list[str]:
     note = f": {records[0].note}" if records[0].note else ""
-    return [f"- **{_places(records)}**{_plain(note)}.", *(f"  - {_difference(record)}" for record in records)]
+    return [f"- **{_places(records)}**{_plain(note)}.", *(f"{_NESTED}{_difference(record)}" for record in records)]
 
 
 def _difference(record: Record) -> str:
@@ -140,7 +142,7 @@ def _under_reading(records: list[Record]) -> list[str]:
     head = f"- **{_plain(name)}**: {_plain(_places_with_counts(records) + note)}."
     if len(records) > 6:
         return [head]
-    return [head, *(f"  - {_difference_under(record)}" for record in records)]
+    return [head, *(f"{_NESTED}{_difference_under(record)}" for record in records)]
 
 
 def _difference_under(record: Record) -> str:
@@ -170,4 +172,4 @@ def _places_with_counts(records: Iterable[Record]) -> str:
 
 def _plain(text: str) -> str:
     """Text whose stars, underscores, bars and brackets Markdown leaves alone."""
-    return re.sub(r"([*_|<>])", r"\\\1", text)
+    return re.sub(r"([*_|>])", r"\\\1", text).replace("<", "&lt;")

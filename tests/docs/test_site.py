@@ -13,6 +13,12 @@ def test_a_page_is_in_the_navigation(page):
     assert f" {page.relative_to('docs')}\n" in Path("mkdocs.yml").read_text()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_a_list_within_a_list_is_indented_as_the_site_needs_it(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"^ {1,3}[-*] ", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", [*PAGES, Path("README.md"), Path("CONTRIBUTING.md")], ids=str)
 def test_what_a_page_links_to_is_there(page):
     targets = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text())

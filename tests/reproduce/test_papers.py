@@ -102,7 +102,7 @@ def test_the_page_for_the_authors_is_what_the_command_writes(records):
 def test_the_page_names_every_document_and_every_difference(records):
     page = errata(records)
     assert page.count("\n## ") == len(PAPERS)
-    assert page.count("\n  - ") >= sum(record.kind == "document error" for record in records)
+    assert page.count("\n    - ") >= sum(record.kind == "document error" for record in records)
 
 
 @pytest.fixture
