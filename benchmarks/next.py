@@ -48,7 +48,7 @@ from moejax.next.relax import Budget, relax
 
 NOISE = 0.003
 POOL = 1024
-PILOT, ROUNDS = 0.1, (0.3, 1.0)
+PILOT, ROUNDS = 0.1, (0.2, 0.4, 0.7, 1.0)
 """Shares of the designed arm's FLOPs and runs that are spent when a round ends."""
 SWEEPS = 0
 STARTS = 12
@@ -382,7 +382,8 @@ def simulate(
     chosen = np.zeros((len(seeds), len(lab.losses[0])))
     chosen[:, lab.on_grid] = 1.0
     say(f"{name}: grid of {len(lab.on_grid)} runs, {whole:.3g} FLOPs; pool of {len(lab.in_pool)}")
-    rows = [_row(name, "the paper's grid", 1.0, lab, chosen, lab.errors(lab.fit(chosen)))]
+    of_grid = lab.errors(lab.fit(chosen))
+    rows = [_row(name, "the paper's grid", 1.0, lab, chosen, of_grid)]
     say(_line(rows[-1]))
     for share in shares:
         drawn = lab.random(share * whole)
@@ -391,9 +392,21 @@ def simulate(
         for asked in [truth.asked] if together else [(answer,) for answer in truth.asked]:
             chosen, points = lab.designed(share * whole, asked, say)
             arm = "designed" if together else f"for {asked[0].name}"
-            rows.append(_row(name, arm, share, lab, chosen, lab.errors(points)))
+            errors = lab.errors(points)
+            rows.append(_row(name, arm, share, lab, chosen, errors) | {"to_grid": ratios(errors, of_grid)})
             say(_line(rows[-1]))
+            for answer, found in zip(truth.asked, rows[-1]["to_grid"], strict=True):
+                if answer in asked:
+                    say("    {}: {:.2f} of the grid's error ({:.2f} to {:.2f})".format(answer.name, *found))
     return rows
+
+
+def ratios(errors: np.ndarray, others: np.ndarray) -> list[tuple[float, float, float]]:
+    """Median error over that of another arm, by answer, with the 90 % range over drawings of seeds."""
+    draws = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
+    drawn = np.median(errors[draws], axis=1) / np.median(others[draws], axis=1)
+    ends = np.quantile(drawn, (0.05, 0.95), axis=0)
+    return list(zip(*(part.tolist() for part in (np.median(errors, 0) / np.median(others, 0), *ends)), strict=True))
 
 
 def _row(name: str, arm: str, share: float, lab: Laboratory, chosen: np.ndarray, errors: np.ndarray) -> dict[str, Any]:

@@ -180,16 +180,17 @@ def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
 
 def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
-    from moejax.design.decide import side_by_side
+    from moejax.design.decide import beyond, side_by_side
     from moejax.laws import LAWS, PUBLISHED
 
-    first = {name: next(iter(PUBLISHED[name].values())).law for name in LAWS if PUBLISHED[name]}
-    judged = {name: law for name, law in first.items() if "loss" in law.outputs}
+    first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
+    judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
     limits = limits_of(arguments)
     found = side_by_side(judged, limits, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
     if all(isinstance(one, str) for one in found.values()):
         raise ValueError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
-    return design_text.plain_laws(found), design_text.text_laws(found, limits)
+    outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
+    return design_text.plain_laws(found, outside), design_text.text_laws(found, limits, outside)
 
 
 def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:

@@ -98,8 +98,7 @@ def _built(decision: Decision) -> list[Block]:
         f"{built.architecture.num_kv_heads} for keys and values.",
     ]
     if built.prediction.extrapolated:
-        beyond = ", ".join(f"{name} {factor:.3g}×" for name, factor in built.prediction.extrapolated.items())
-        blocks.append(f"! Beyond what the law was fitted to: {beyond}.")
+        blocks.append(f"! Beyond what the law was fitted to: {_beyond(built.prediction.extrapolated)}.")
     if decision.published:
         others = sorted(decision.published.items(), key=lambda one: one[1].goal(shape.problem))
         rows = [_published(name, one, goal) for name, one in [("this design", built), *others]]
@@ -132,14 +131,20 @@ def chips_in_words(found: Mapping[str, float], setting: Setting) -> list[Block]:
     ]
 
 
+def _beyond(factors: Mapping[str, float]) -> str:
+    return ", ".join(f"{SHORT.get(name, name)} {factor:.3g}×" for name, factor in factors.items())
+
+
 def _published(name: str, built: Built, goal: str) -> list[str]:
     m = built.measures
     numbers = [format(m[key]) for key in ("params_total", "params_active", "tokens", "flops")]
     return [name, *numbers, f"{built.prediction.values[goal]:.4f}", "; ".join(built.broken)]
 
 
-def text_laws(found: Mapping[str, Optimum | str], limits: Sequence[Limit]) -> list[Block]:
-    """Every law's optimum."""
+def text_laws(
+    found: Mapping[str, Optimum | str], limits: Sequence[Limit], outside: Mapping[str, Mapping[str, float]]
+) -> list[Block]:
+    """Every law's optimum, and how far it lies outside what the law was fitted to."""
     rows, silent = [], []
     for name, one in found.items():
         if isinstance(one, str):
@@ -150,6 +155,7 @@ def text_laws(found: Mapping[str, Optimum | str], limits: Sequence[Limit]) -> li
     return [
         _without_empty((title, ["law", *HEADS, "loss"], rows, [])),
         "Losses of different laws are of different data and tokenisers: compare the designs.",
+        *(f"! {name}, beyond what it was fitted to: {_beyond(outside[name])}." for name in outside if outside[name]),
         *silent,
     ]
 
@@ -261,10 +267,14 @@ def plain_built(built: Built) -> dict[str, Any]:
     }
 
 
-def plain_laws(found: Mapping[str, Optimum | str]) -> dict[str, Any]:
+def plain_laws(found: Mapping[str, Optimum | str], outside: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Every law's optimum, or why it has none."""
     return {
-        "laws": {name: plain_optimum(one) for name, one in found.items() if not isinstance(one, str)},
+        "laws": {
+            name: {**plain_optimum(one), "extrapolated": dict(outside[name])}
+            for name, one in found.items()
+            if not isinstance(one, str)
+        },
         "no_optimum": {name: one for name, one in found.items() if isinstance(one, str)},
     }
 

@@ -13,6 +13,8 @@ from moejax.design.problem import Limit, Optimum, Problem, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices
 from moejax.design.shapes import Shapes
 from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.door import predict
+from moejax.laws.published import Published
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
 """Published models whose proportions a design takes where a law is silent and nothing else is given."""
@@ -95,4 +97,10 @@ def side_by_side(laws: Mapping[str, Any], limits: Sequence[Limit], make: Any) ->
     return found
 
 
-__all__ = ["Decision", "Setting", "customary", "decide", "of_shapes", "side_by_side"]
+def beyond(optimum: Optimum, known: Published) -> Mapping[str, float]:
+    """How far an optimum lies outside what a published set of constants was fitted to, by variable."""
+    values = {coordinate.name: optimum.values[coordinate.name] for coordinate in optimum.problem.program.coordinates}
+    return predict(known, optimum.problem.space.candidate(values).design).extrapolated
+
+
+__all__ = ["Decision", "Setting", "beyond", "customary", "decide", "of_shapes", "side_by_side"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from moejax.design.build import build, spend
-from moejax.design.decide import of_shapes
+from moejax.design.decide import beyond, of_shapes
 from moejax.design.measures import MEASURES, Setting
 from moejax.design.problem import Limit, of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices
@@ -35,6 +35,16 @@ def test_a_shadow_price_is_the_change_upon_solving_again(zhao):
     for price in found:
         assert price.multiplier < 0
         assert price.resolved == pytest.approx(price.multiplier, rel=1e-3)
+
+
+@pytest.mark.parametrize(("flops", "outside"), [(1e21, set()), (1e24, {"params_active", "tokens"})])
+def test_an_optimum_says_how_far_it_is_beyond_what_its_law_was_fitted_to(flops, outside):
+    known = PUBLISHED["chinchilla"]["hoffmann-2022"]
+    optimum = optimise(of_sizes(known.law, [Limit(name="flops", high=flops)]))
+    found = beyond(optimum, known)
+    assert set(found) == outside
+    for name, factor in found.items():
+        assert factor == pytest.approx(optimum.values[name] / known.fitted[name][1])
 
 
 def test_the_price_of_a_dense_budget_is_the_slope_of_its_frontier():
