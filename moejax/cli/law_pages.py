@@ -99,7 +99,7 @@ def page(name: str, known: str, gallery: str) -> str:
         f"```text\n{textwrap.fill(said.text, 78, break_long_words=False, break_on_hyphens=False)}\n```",
         *map(_prose, said.prose.split("\n\n")),
         "## Symbols",
-        *_symbols(law, said),
+        *_symbols(name, law, said),
         "## Constants",
         *_constants(name, law),
         *_optima(law),
@@ -131,7 +131,7 @@ ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
 UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 
 
-def _symbols(law: Any, said: Form) -> list[str]:
+def _symbols(name: str, law: Any, said: Form) -> list[str]:
     letters = {meaning: letter for letter, meaning in said.letters.items()}
     rows = [
         [inline(Name(letters.get(output, "L"))), f"`{output}`", output.replace("_", " "), unit, "predicted"]
@@ -144,7 +144,7 @@ def _symbols(law: Any, said: Form) -> list[str]:
             unit = next((UNITS[kind] for kind in KINDS if fields[0].startswith(kind)), "")
             rows.append([inline(Name(letter)), f"`{meaning}`", words, unit, "read"])
     for f in _lettered(law):
-        role = ROLES.get(f.metadata.get("sign", ""), "chosen")
+        role = ROLES.get(f.metadata.get("sign", ""), "chosen") if _fit(name, law) else "given"
         rows.append([_letter(f), f"`{f.name}`", f.metadata["meaning"], _dimension(law, f), role])
     read = listed([f"`{name}`" for name in law.inputs])
     return [
@@ -266,16 +266,19 @@ def _use(name: str, law: Any) -> list[str]:
     if PUBLISHED[name]:
         command = f"moejax predict --law {name} {' '.join(ASKED)}"
         parts += [f"```sh\n{command}\n```", f"says, by `{next(iter(PUBLISHED[name]))}`: {_answer(name)}."]
-    more = []
+    design = f"moejax design --law {name} {DESIGNED[name]}" if name in DESIGNED else ""
+    commands = [command for command in (_fit(name, law), design, f"moejax laws show {name}") if command]
+    return [*parts, "```sh\n" + "\n".join(commands) + "\n```"]
+
+
+def _fit(name: str, law: Any) -> str:
+    """The command that fits the law; empty for one that has nothing to fit."""
     if name in FITTED_OTHERWISE:
-        more.append(FITTED_OTHERWISE[name])
-    elif law not in NOT_SEARCHED and len(law.outputs) == 1:
-        column = "" if law.outputs == LOSS else f" --loss {next(iter(law.outputs))}"
-        more.append(f"moejax fit runs.csv --law {name}{column} --out fit")
-    if name in DESIGNED:
-        more.append(f"moejax design --law {name} {DESIGNED[name]}")
-    more.append(f"moejax laws show {name}")
-    return [*parts, "```sh\n" + "\n".join(more) + "\n```"]
+        return FITTED_OTHERWISE[name]
+    if law in NOT_SEARCHED or len(law.outputs) > 1:
+        return ""
+    column = "" if law.outputs == LOSS else f" --loss {next(iter(law.outputs))}"
+    return f"moejax fit runs.csv --law {name}{column} --out fit"
 
 
 def _answer(name: str) -> str:

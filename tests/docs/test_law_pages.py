@@ -1,20 +1,26 @@
 """Every law has its page, as the command writes it, with a formula that is drawn as it is written."""
 
 import contextlib
+import dataclasses
 import io
+import json
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import jax
+import numpy as np
+import pandas as pd
 import pytest
 
 from moejax.__main__ import main
 from moejax.cli import law_pages
 from moejax.cli.law_pages import DESIGNED, RELATED
 from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.design import Design
 from moejax.laws.formula import form, parse
-from moejax.laws.law import coefficients
+from moejax.laws.law import coefficients, in_units
 from moejax.report.mathml import GREEK, block, inline
 from moejax.report.plots import PLOTS
 from moejax.reproduce.errata import findings, paper_of, places_in, section
@@ -162,3 +168,45 @@ def test_a_shown_design_is_decided(name):
     shown = re.search(r"^moejax design .*$", (DOCS / "laws" / f"{name}.md").read_text(), re.M)[0]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(shlex.split(shown)[1:]) == 0
+
+
+def runs_of(name):
+    """Thirty-two runs whose outcome the law gives, with published constants or with any."""
+    chance = np.random.default_rng(0)
+    active, tokens = 10 ** chance.uniform(7, 9, 32), 10 ** chance.uniform(9, 11, 32)
+    top_k, shared = chance.integers(1, 9, 32) * 1.0, chance.integers(0, 3, 32) * 1.0
+    columns = {
+        "params_total": active * chance.uniform(2, 16, 32),
+        "params_active": active,
+        "tokens": tokens,
+        "flops": 6 * active * tokens,
+        "num_experts": top_k * chance.integers(2, 32, 32),
+        "top_k": top_k,
+        "num_shared_experts": shared,
+        "model_dim": chance.integers(4, 16, 32) * 128.0,
+        "expert_hidden": chance.integers(1, 16, 32) * 128.0,
+    }
+    cls = LAWS[name]
+    signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(cls)}
+    with jax.enable_x64(True):
+        plain = cls(**{field: -0.3 if sign == "-" else 0.3 for field, sign in signs.items()})
+        known = in_units(plain, {"params": 1e-8, "tokens": 1e-10, "flops": 1e-19})
+        law = next((entry.law for entry in PUBLISHED[name].values()), known)
+        found = jax.vmap(law)(Design(**columns))
+    return pd.DataFrame(columns | (found if isinstance(found, dict) else {"loss": found}))
+
+
+FITS = [
+    (page.stem, line)
+    for page in sorted((DOCS / "laws").iterdir())
+    for line in re.findall(r"^moejax fit .*--law.*$", page.read_text(), re.M)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "line"), FITS, ids=[name for name, _ in FITS])
+def test_a_shown_fit_finds_what_runs_of_the_law_follow(name, line, tmp_path, monkeypatch, capsys):
+    runs_of(name).to_csv(tmp_path / "runs.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    assert main([*shlex.split(line)[1:], "--starts", "256", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["rmse_log"] < 0.01
