@@ -27,6 +27,7 @@ from moejax.laws.sparsity import ABNAR_2025
 
 LUDZIEJEWSKI = PUBLISHED["expert_count"]["ludziejewski-2025"].law
 TIAN = PUBLISHED["leverage"]["tian-2025"].law
+MUENNIGHOFF = PUBLISHED["data_constrained"]["muennighoff-2023"].law
 
 TABLE_4 = {
     "gpt-oss-20b": (21e9, 0.4289),
@@ -63,6 +64,12 @@ def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
 def hoffmann(flops: float) -> Pairs:
     """Hoffmann et al. (2022), Eq. 4."""
     return beside(chosen(HOFFMANN_2022, Limit(name="flops", high=flops)), optimal_split(HOFFMANN_2022, flops))
+
+
+def muennighoff() -> Pairs:
+    """Muennighoff et al. (2023) where no token need return: Hoffmann's split with their constants."""
+    found = chosen(MUENNIGHOFF, Limit(name="flops", high=1e22), Limit(name="unique_tokens", high=1e12))
+    return beside(found, optimal_split(MUENNIGHOFF.unrepeated, 1e22))
 
 
 def effective() -> Pairs:
@@ -117,6 +124,7 @@ def tian() -> Pairs:
 CLOSED_FORMS: dict[str, Callable[[], Pairs]] = {
     "Hoffmann, N and D at 1e19 FLOPs": lambda: hoffmann(1e19),
     "Hoffmann, N and D at 5.76e23 FLOPs": lambda: hoffmann(5.76e23),
+    "Muennighoff, N and D at 1e22 FLOPs, 1T unique tokens": muennighoff,
     "effective parameters, N_a and D at 3.4e24 FLOPs, expansion 18.1": effective,
     "Ludziejewski, N_a and D at 1e22 FLOPs, 8 experts": ludziejewski,
     "Zhao, G*, S*, N_a* and D* at 1e24 FLOPs, 1T parameters": zhao,
@@ -136,6 +144,7 @@ PRICED: dict[str, tuple[Any, tuple[Limit, ...]]] = {
     "Zhao, 512 chips": (ZHAO_2025, (HOURS, MEMORY)),
     "Abnar": (ABNAR_2025, (BUDGET, PARAMETERS)),
     "Ludziejewski": (LUDZIEJEWSKI, (BUDGET, PARAMETERS)),
+    "Muennighoff": (MUENNIGHOFF, (BUDGET, Limit(name="unique_tokens", high=1e11))),
 }
 """Laws and limits whose worth is asked."""
 

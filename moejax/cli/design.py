@@ -21,6 +21,7 @@ moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwe
 moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
 moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
 moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
+moejax design --law data_constrained --flops 1e22 --unique-tokens 25B
 moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep granularity=1:32 --out landscape"""
 
 
@@ -146,6 +147,7 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
             partial.write_text(text)
         print(f"Its plan: moejax plan --config={arguments.out}/config.py --topology CHIP:SHAPE", file=sys.stderr)
     plain, text = design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
+    text[1:1] = design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
     if arguments.chips:
         plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
         text += design_text.chips_in_words(plain["on_chips"], problem.setting)
@@ -190,19 +192,23 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
     if all(isinstance(one, str) for one in found.values()):
         raise ValueError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
-    return design_text.plain_laws(found, outside), design_text.text_laws(found, limits, outside)
+    text = design_text.text_laws(found, limits, outside)
+    text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
+    return design_text.plain_laws(found, outside), text
 
 
 def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
     from moejax.cli.design_limits import range_of
     from moejax.design.frontier import frontier
+    from moejax.design.problem import Limit
 
     if len(arguments.sweep) > 1:
         return _landscape(arguments)
     name, low, high = range_of(arguments.sweep[0], "--sweep")
     label, law, _ = law_and_source(arguments)
-    others = [limit for limit in limits_of(arguments, least=0) if limit.name != name]
+    # Its upper end stays as a limit: what is swept is among what the problem chooses.
+    others = [*(one for one in limits_of(arguments, least=0) if one.name != name), Limit(name=name, high=high)]
     rows = frontier(_problem(arguments, law, others, shape=arguments.shape), name, low, high)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
@@ -210,7 +216,9 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
 
         with out_folder(arguments.out):
             draw(rows, name, label, arguments.out / "frontier.png")
-    return design_text.plain_sweep(label, name, rows), design_text.text_sweep(label, name, rows)
+    text = design_text.text_sweep(label, name, rows)
+    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    return design_text.plain_sweep(label, name, rows), text
 
 
 def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
@@ -230,4 +238,6 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
 
         with out_folder(arguments.out):
             draw_landscape(found, label, arguments.out / "landscape.png")
-    return design_text.plain_landscape(label, found), design_text.text_landscape(label, found)
+    text = design_text.text_landscape(label, found)
+    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    return design_text.plain_landscape(label, found), text

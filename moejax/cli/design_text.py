@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from moejax.design.frontier import Landscape, Point
     from moejax.design.measures import Setting
     from moejax.design.problem import Limit, Optimum
+    from moejax.design.repeats import Repeats
 
 Block = str | tuple[str, list[str], list[list[str]], list[str]]
 """A paragraph; or a table's title, columns, rows, and those of its columns that hold words."""
 
 SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
 """Of names, in tables with many columns."""
-SIDE_BY_SIDE = ("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity", "tokens")
+SIDE_BY_SIDE = (
+    *("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity"),
+    *("tokens", "epochs"),
+)
 
 
 HEADS = tuple(SHORT.get(name, name) for name in SIDE_BY_SIDE)
@@ -72,7 +76,43 @@ def text(name: str, decision: Decision, intervals: Mapping[str, Any]) -> list[Bl
         "d loss / d log limit" if optimum.problem.goal == "loss" else f"d log {goal} / d log limit (of the loss: / nat)"
     )
     blocks.append(("What the limits are worth", ["limit", unit, "by solving again"], priced, []))
-    return blocks + _built(decision)
+    return [*blocks, *_repeats(decision), *_built(decision)]
+
+
+def _repeats(decision: Decision) -> list[Block]:
+    found, problem = decision.repeats, decision.optimum.problem
+    if found is None:
+        return []
+    chosen = [c.name for c in problem.space.coordinates if c.name != "unique_tokens"]
+    goal = [] if problem.goal in ("loss", *chosen) else [problem.goal]
+
+    def row(name: str, values: Mapping[str, float]) -> list[str]:
+        return [name, *(format(values[key]) for key in (*chosen, "epochs", *goal)), f"{values['loss']:.4f}"]
+
+    unique = format(found.unique_tokens)
+    rows = [row("this answer", decision.optimum.values)]
+    if found.once is not None:
+        rows.append(row(f"no token twice: tokens <= {unique}", found.once.values))
+    if found.endless is not None:
+        endless = {**found.endless.values, "epochs": 1.0}
+        rows.append(row("all tokens different, without end", endless))
+        if found.endless_loss is not None and found.endless_epochs is not None:
+            here = {**endless, "epochs": found.endless_epochs, "loss": found.endless_loss}
+            rows.append(row(f"the same, on the {unique} there are", here))
+    columns = ["", *(SHORT.get(name, name) for name in chosen), "epochs", *goal, "loss"]
+    said = [] if found.once is not None else ["Without repeats nothing keeps these limits."]
+    return [("What repeating tokens is worth", columns, rows, []), *said]
+
+
+def without_repeats(laws: Mapping[str, Any], unique_tokens: float | None) -> list[Block]:
+    """What is said where unique tokens are given to laws that have no price for repeats."""
+    hard = [name for name, law in laws.items() if "unique_tokens" not in law.inputs]
+    if unique_tokens is None or not hard:
+        return []
+    return [
+        f"No price for repeated tokens: {', '.join(hard)}. To these {format(unique_tokens)} unique tokens are a hard "
+        f"limit on tokens; data_constrained has a price."
+    ]
 
 
 def _built(decision: Decision) -> list[Block]:
@@ -237,10 +277,20 @@ def plain(name: str, decision: Decision, intervals: Mapping[str, Any]) -> dict[s
         "within": decision.within,
         "flat_region": [_finite(dataclasses.asdict(one)) for one in decision.flat],
         "intervals": {key: _finite(dataclasses.asdict(one)) for key, one in intervals.items()},
+        "repeats": None if decision.repeats is None else _plain_repeats(decision.repeats),
         "shape": None if decision.shape is None else plain_optimum(decision.shape),
         "built": None if built is None else {**plain_built(built), "architecture": dump(built.architecture)},
         "not_built": decision.not_built,
         "published": {key: plain_built(one) for key, one in decision.published.items()},
+    }
+
+
+def _plain_repeats(found: Repeats) -> dict[str, Any]:
+    return {
+        "unique_tokens": found.unique_tokens,
+        "no_token_twice": None if found.once is None else plain_optimum(found.once),
+        "without_end": None if found.endless is None else plain_optimum(found.endless),
+        "without_end_on_these": {"epochs": found.endless_epochs, "loss": found.endless_loss},
     }
 
 

@@ -36,10 +36,13 @@ Update = Callable[[float, str], None]
 
 ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
+ASKED_BESIDES = {"data_constrained": ("--unique-tokens", "25B")}
+"""What a law must be told besides."""
 
 DESIGNED = {
     "kaplan": "--flops 1e21",
     "chinchilla": "--flops 1e21",
+    "data_constrained": "--flops 1e22 --unique-tokens 25B",
     "five_factor": "--flops 1e21 --params-total 30B",
     "sparsity": "--flops 1e21 --params-total 30B",
     "granularity": "--flops 1e21 --hold expansion=43 --hold granularity=8",
@@ -264,7 +267,7 @@ def _errata(name: str, said: Form, known: str) -> list[str]:
 def _use(name: str, law: Any) -> list[str]:
     parts = []
     if PUBLISHED[name]:
-        command = f"moejax predict --law {name} {' '.join(ASKED)}"
+        command = f"moejax predict --law {name} {' '.join(_asked(name))}"
         parts += [f"```sh\n{command}\n```", f"says, by `{next(iter(PUBLISHED[name]))}`: {_answer(name)}."]
     design = f"moejax design --law {name} {DESIGNED[name]}" if name in DESIGNED else ""
     commands = [command for command in (_fit(name, law), design, f"moejax laws show {name}") if command]
@@ -281,11 +284,15 @@ def _fit(name: str, law: Any) -> str:
     return f"moejax fit runs.csv --law {name}{column} --out fit"
 
 
+def _asked(name: str) -> tuple[str, ...]:
+    return (*ASKED, *ASKED_BESIDES.get(name, ()))
+
+
 def _answer(name: str) -> str:
     """What ``moejax predict`` says of the model that is asked about."""
     parser = argparse.ArgumentParser()
     predict.add_arguments(parser)
-    arguments = parser.parse_args(["--law", name, *ASKED])
+    arguments = parser.parse_args(["--law", name, *_asked(name)])
     said = door.predict(name, predict.given_design(arguments))
     values = [f"`{output}` {format(value)}" for output, value in said.values.items()]
     outside = [

@@ -22,6 +22,7 @@ DESIGN_OPTIONS = {
     "params_active": "parameters that serve one token, embeddings included",
     "params_embedding": "parameters of embedding and unembedding, part of both (0 if not given)",
     "tokens": "training tokens",
+    "unique_tokens": "different tokens there are to train on; beyond them tokens are repeated",
     "flops": "training FLOPs, forward and backward",
     "num_experts": "routed experts per mixture layer, 0 if dense",
     "top_k": "routed experts that serve one token",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.design.coordinates import Candidate
+from moejax.design.coordinates import Candidate, trained_on
 from moejax.design.measures import MEASURES
 from moejax.design.problem import Limit, Optimum, Problem
 from moejax.design.shapes import SCALED, Shapes
@@ -64,23 +64,28 @@ def spend(problem: Problem, architecture: Architecture, published: Any = None) -
         return None
     measures = measured(problem, architecture, tokens)
     broken = [str(limit) for limit in limits.values() if limit.name in measures and not _kept(limit, measures)]
-    design = design_of(architecture, tokens, problem.setting.sequence_length)
     return Built(
         architecture=architecture,
         tokens=tokens,
         measures=measures,
-        prediction=predict(published or problem.law, design),
+        prediction=predict(published or problem.law, _trained(problem, architecture, tokens).design),
         broken=tuple(broken),
     )
 
 
 def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
     """Every measure, and the numbers of the shape."""
-    sequence = problem.setting.sequence_length
-    candidate = Candidate(architecture=architecture, design=design_of(architecture, tokens, sequence))
+    candidate = _trained(problem, architecture, tokens)
     found = {name: measure.of(candidate, problem.setting) for name, measure in MEASURES.items()}
     shape = {name: getattr(architecture, name) for name in MULTIPLES}
     return {name: float(value) for name, value in {**found, **shape}.items() if value is not None}
+
+
+def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
+    """An architecture trained on all the unique tokens that the limits let there be."""
+    limit = problem.together().get("unique_tokens")
+    design = design_of(architecture, tokens, problem.setting.sequence_length)
+    return trained_on(design, None if limit is None else limit.high, architecture)
 
 
 def build(optimum: Optimum, published: Any = None) -> Built | None:
@@ -147,7 +152,7 @@ def _tokens_within(problem: Problem, architecture: Architecture, limit: Limit) -
 
 def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) -> float:
     def reached(log_tokens: float) -> float:
-        return predict(problem.law, design_of(architecture, math.exp(log_tokens))).loss - loss
+        return predict(problem.law, _trained(problem, architecture, math.exp(log_tokens)).design).loss - loss
 
     low, high = math.log(1e3), math.log(1e22)
     if reached(high) > 0:

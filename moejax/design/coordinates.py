@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ class Coordinate:
     """Between which the starts lie."""
     linear: bool = False
     """Searched as it is, because it may be 0, and not by its logarithm."""
+    whole: bool = False
+    """Searched from its upper limit, as more of it never hurts."""
 
     def scaled(self, value: float) -> float:
         """The coordinate as it is searched."""
@@ -46,6 +48,16 @@ class Candidate:
     design: Design
     architecture: Architecture | None = None
     """None where only sizes are chosen."""
+    epochs: Any = None
+    """Passes over the unique tokens; None where there are as many as it takes."""
+
+
+def trained_on(design: Design, unique_tokens: Any, architecture: Architecture | None = None) -> Candidate:
+    """A design trained on so many different tokens, or, if that is None, on no token twice."""
+    if unique_tokens is None:
+        return Candidate(design=replace(design, unique_tokens=design.tokens), architecture=architecture)
+    unique = replace(design, unique_tokens=unique_tokens)
+    return Candidate(design=unique, architecture=architecture, epochs=design.tokens / unique_tokens)
 
 
 @runtime_checkable
@@ -115,6 +127,14 @@ GRANULARITY = Coordinate(
     starts=(1.0, 20.0),
 )
 TOKENS = Coordinate(name="tokens", meaning="training tokens", low=1e4, high=1e18, starts=(1e9, 1e14))
+UNIQUE_TOKENS = Coordinate(
+    name="unique_tokens",
+    meaning="different tokens there are to train on",
+    low=1e4,
+    high=1e18,
+    starts=(1e9, 1e14),
+    whole=True,
+)
 FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, starts=(1e19, 1e24))
 
 
@@ -142,6 +162,7 @@ class Sizes:
             SHARED_SHARE: {"top_k", "num_shared_experts"} <= reads and not experts,
             GRANULARITY: {"model_dim", "expert_hidden"} <= reads,
             TOKENS: sizes,
+            UNIQUE_TOKENS: sizes and "unique_tokens" in reads,
             FLOPS: "flops" in reads and not sizes,
         }
         return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
@@ -156,8 +177,8 @@ class Sizes:
         active, tokens = values.get("params_active"), values.get("tokens")
         expansion = values.get("expansion", values.get("expert_expansion", 1.0))
         experts, share = values.get("active_experts", 1.0), values.get("shared_share", 0.0)
-        return Candidate(
-            design=Design(
+        return trained_on(
+            Design(
                 params_active=active,
                 params_total=None if active is None else active * expansion,
                 tokens=tokens,
@@ -167,5 +188,6 @@ class Sizes:
                 num_experts=experts * (1 - share) * values.get("expert_expansion", 1.0),
                 model_dim=values.get("granularity", 1.0),
                 expert_hidden=2.0,
-            )
+            ),
+            values.get("unique_tokens"),
         )

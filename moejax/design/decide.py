@@ -10,6 +10,7 @@ from moejax.architecture import Architecture
 from moejax.design.build import Built, build, spend
 from moejax.design.measures import Setting
 from moejax.design.problem import Limit, Optimum, Problem, optimise
+from moejax.design.repeats import Repeats, repeats
 from moejax.design.sensitivity import Flat, Price, flat_region, prices
 from moejax.design.shapes import Shapes
 from moejax.laws.catalogue import CATALOGUE
@@ -28,6 +29,8 @@ class Decision:
     prices: Sequence[Price]
     flat: Sequence[Flat]
     within: float
+    repeats: Repeats | None = None
+    """None where no law prices them, or unique tokens are not limited."""
     shape: Optimum | None = None
     """The optimum among architectures, counted exactly."""
     built: Built | None = None
@@ -55,7 +58,13 @@ def decide(problem: Problem, *, like: Architecture | None = None, within: float 
       ValueError: as ``optimise``.
     """
     optimum = optimise(problem)
-    decision = Decision(optimum=optimum, prices=prices(optimum), flat=flat_region(optimum, within), within=within)
+    decision = Decision(
+        optimum=optimum,
+        prices=prices(optimum),
+        flat=flat_region(optimum, within),
+        within=within,
+        repeats=repeats(optimum),
+    )
     try:
         shape = optimum if isinstance(problem.space, Shapes) else optimise(of_shapes(problem, like))
         built = build(shape, known)
@@ -82,7 +91,9 @@ def _published(problem: Problem, known: Any) -> dict[str, Built]:
 def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     """The same problem among architectures."""
     like = customary(problem.law) if like is None else like
-    space = Shapes(like, tuple(problem.law.inputs), problem.setting.sequence_length)
+    chosen = {c.name for c in problem.space.coordinates}
+    inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)
+    space = Shapes(like, inputs, problem.setting.sequence_length)
     return replace(problem, space=space)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, Sizes
+from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
 from moejax.design.problem import Limit, Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.laws.accounting import design_of
 
-SCALE = {PARAMS_ACTIVE.name, TOKENS.name, FLOPS.name}
+SCALE = {PARAMS_ACTIVE.name, TOKENS.name, UNIQUE_TOKENS.name, FLOPS.name}
 """What differs within a family: everything else is held."""
 
 

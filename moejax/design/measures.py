@@ -102,6 +102,7 @@ MEASURES: dict[str, Measure] = {
     "params_total": Measure("all parameters", "parameters", lambda c, _: c.design.params_total),
     "params_active": Measure("parameters that serve a token", "parameters", lambda c, _: c.design.params_active),
     "tokens": Measure("training tokens", "tokens", lambda c, _: c.design.tokens),
+    "epochs": Measure("passes over the unique tokens", "", lambda c, _: c.epochs),
     "inference_flops": Measure("FLOPs of serving one token", "FLOPs", inference_flops),
     "lifetime_flops": Measure("FLOPs of training and of serving", "FLOPs", lifetime_flops),
     "memory_bytes": Measure("bytes of a training step on all chips", "bytes", memory_bytes),

@@ -76,11 +76,13 @@ class Problem:
         for limit in self.together().values():
             if limit.low > limit.high:
                 raise ValueError(f"{limit.name} is to be at least {limit.low:g} and at most {limit.high:g}; drop one.")
+        if self.goal != "loss" and self.goal not in MEASURES:
+            raise ValueError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(limit.name == "loss" for limit in self.limits):
             raise ValueError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
         spends = [limit.name for limit in self.limits if limit.name in ("flops", "lifetime_flops", "chip_hours")]
         silent = {"tokens", "flops"}.isdisjoint(self.law.inputs)
-        if spends and silent and not any(limit.name == "tokens" for limit in self.limits):
+        if spends and silent and not any(limit.name == "tokens" and limit.low > 0 for limit in self.limits):
             raise ValueError(
                 f"{type(self.law).__name__} reads {', '.join(self.law.inputs)} and not tokens, so it cannot split "
                 f"{spends[0]} between size and tokens; hold the tokens, or ask another law."
@@ -152,8 +154,16 @@ class Unbounded(ValueError):
 
 
 def of_sizes(law: Any, limits: Sequence[Limit], **options: Any) -> Problem:
-    """The problem in the sizes that a law reads."""
-    return Problem(law=law, limits=tuple(limits), space=Sizes(tuple(law.inputs)), **options)
+    """The problem in the sizes that a law reads.
+
+    A limit of unique tokens is one of tokens under a law that has no price for repeats. Under one that has, no token is
+    repeated unless unique tokens are limited.
+    """
+    limited = any(limit.name == "unique_tokens" for limit in limits)
+    if limited and "unique_tokens" not in law.inputs:
+        limits = [replace(limit, name="tokens") if limit.name == "unique_tokens" else limit for limit in limits]
+    inputs = tuple(name for name in law.inputs if name != "unique_tokens" or limited)
+    return Problem(law=law, limits=tuple(limits), space=Sizes(inputs), **options)
 
 
 def lanes_of(problems: Sequence[Problem]) -> Lane:
@@ -243,7 +253,8 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
     low, high = (bound[: len(coordinates)] for bound in problem.bounds())
     drawn = qmc.Sobol(len(coordinates), rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
     ends = np.asarray([[c.scaled(end) for end in c.starts] for c in coordinates])
-    return np.clip(ends[:, 0] + drawn * (ends[:, 1] - ends[:, 0]), low, high)
+    points = np.clip(ends[:, 0] + drawn * (ends[:, 1] - ends[:, 0]), low, high)
+    return np.where([c.whole for c in coordinates], high, points)
 
 
 def _undecided(program: Program, points: np.ndarray, lanes: Lane) -> np.ndarray:
@@ -260,6 +271,11 @@ def _conflict(problem: Problem, solved: Solved) -> str:
     force = np.abs(solved.multipliers[best])
     names = [name for name, f in zip(problem.program.names, force, strict=True) if f > 1e-3 * force.max()]
     limits, coordinates = problem.together(), {c.name: c for c in problem.space.coordinates}
+    if names and all(name in coordinates and coordinates[name].whole for name in names):
+        return (
+            f"Under {', '.join(map(str, problem.limits))} tokens return so often that {type(problem.law).__name__} is "
+            f"flat, and the search did not converge; give a smaller budget, or more unique tokens."
+        )
     ends = {name: Limit(name=name, low=c.low, high=c.high) for name, c in coordinates.items()}
     said = [str({**ends, **limits}[name]) for name in names if name in {**ends, **limits}]
     if not finite[best] > 1e-5:

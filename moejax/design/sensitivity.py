@@ -47,6 +47,8 @@ def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Op
     left = [{c.name for c in o.problem.space.coordinates} & set(o.undecided) for o in near]
     lanes = lanes_of(problems)
     points = np.stack([o.point for o in near])
+    whole = [c.whole for c in problems[0].space.coordinates]
+    points[:, whole] = lanes["high"][:, : len(whole)][:, whole]
     for lane, names in enumerate(left):
         for i, c in enumerate(problems[lane].space.coordinates):
             if c.name in names:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.design.coordinates import TOKENS, Candidate, Coordinate
+from moejax.design.coordinates import TOKENS, UNIQUE_TOKENS, Candidate, Coordinate, trained_on
 from moejax.laws.accounting import design_of
 
 MODEL_DIM = Coordinate(name="model_dim", meaning="width of the residual stream", low=16.0, high=1e6, starts=(1e3, 1e4))
@@ -62,19 +62,19 @@ class Shapes:
             EXPERT_HIDDEN: mixture and {"model_dim", "expert_hidden"} <= reads,
             NUM_SHARED: counted,
             TOKENS: True,
+            UNIQUE_TOKENS: "unique_tokens" in reads,
         }
         return tuple(coordinate for coordinate, is_chosen in chosen.items() if is_chosen)
 
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
         """The architecture, whole numbers or not, with its design."""
-        names = {c.name for c in self.coordinates} - {"tokens"}
+        names = {c.name for c in self.coordinates} - {"tokens", "unique_tokens"}
         wider = values["model_dim"] / self.like.model_dim
         architecture = self.like.replace(**{name: getattr(self.like, name) * wider for name in SCALED}).replace(
             **{name: values[name] for name in names}
         )
-        return Candidate(
-            architecture=architecture, design=design_of(architecture, values["tokens"], self.sequence_length)
-        )
+        design = design_of(architecture, values["tokens"], self.sequence_length)
+        return trained_on(design, values.get("unique_tokens"), architecture)
 
 
 SCALED = ("num_layers", "num_heads", "num_kv_heads", "expert_hidden", "shared_hidden", "dense_hidden")

@@ -15,9 +15,7 @@ from moejax import run_table
 from moejax.fit.doubts import doubts, duplicates, rows_in_words
 from moejax.fit.runs import Runs, runs_from
 from moejax.laws.design import FIELDS, Design
-
-SIZES = ("params_total", "params_active", "tokens", "flops", "model_dim", "num_layers", "expert_hidden")
-"""Fields that are above 0 in every run."""
+from moejax.laws.door import POSITIVE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +203,7 @@ def _sound(
         f"{name} is empty or not finite" + (f" ({texts[name]})" if name in texts else ""): ~np.isfinite(frame[name])
         for name in needed
     }
-    positive = [name for name in (*SIZES, loss) if name in frame.columns]
+    positive = [name for name in (*POSITIVE, loss) if name in frame.columns]
     faults |= {f"{name} is not above 0": frame[name] <= 0 for name in positive}
     if {"params_active", "params_total"} <= set(frame.columns):
         # Counts as printed in papers are rounded to a few digits.

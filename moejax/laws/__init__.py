@@ -3,6 +3,7 @@
 from moejax.laws import (
     allocation,
     chinchilla,
+    data_constrained,
     dense_to_moe,
     effective_params,
     expert_count,
@@ -24,6 +25,7 @@ from moejax.laws.published import Published
 LAWS: dict[str, type] = {
     "kaplan": kaplan.Kaplan,
     "chinchilla": chinchilla.Chinchilla,
+    "data_constrained": data_constrained.DataConstrained,
     "loss_compute": loss_compute.LossCompute,
     "five_factor": five_factor.FiveFactor,
     "four_factor": fewer_factors.FourFactor,
@@ -49,6 +51,7 @@ LAWS: dict[str, type] = {
 PUBLISHED: dict[str, dict[str, Published]] = {
     "kaplan": kaplan.PUBLISHED,
     "chinchilla": chinchilla.PUBLISHED,
+    "data_constrained": data_constrained.PUBLISHED,
     "loss_compute": loss_compute.PUBLISHED,
     "five_factor": five_factor.PUBLISHED,
     "four_factor": {},
@@ -78,6 +81,7 @@ ALIASES: dict[str, str] = {
     "abnar": "sparsity",
     "krajewski": "granularity",
     "ludziejewski": "expert_count",
+    "muennighoff": "data_constrained",
     "clark": "routed",
     "wang": "dense_to_moe",
     "chapter_002": "effective_params",

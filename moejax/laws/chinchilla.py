@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
@@ -108,6 +109,12 @@ def optimal_split(law: Chinchilla, flops: Any) -> dict[str, Any]:
     budget = flops / FLOPS_PER_PARAM_AND_TOKEN
     params = ratio**power * budget ** (law.tokens_exponent * power)
     return {"params_active": params, "tokens": budget / params}
+
+
+def optimal_params(law: Chinchilla, tokens: Any) -> Any:
+    """``params_active`` for which ``optimal_split`` takes just these tokens, through logarithms: it can be huge."""
+    ratio = law.params_exponent * law.params_scale / (law.tokens_exponent * law.tokens_scale)
+    return jnp.exp((jnp.log(ratio) + law.tokens_exponent * jnp.log(tokens)) / law.params_exponent)
 
 
 def frontier(law: Chinchilla) -> LossCompute:

@@ -41,6 +41,8 @@ class Design:
     """Parameters of embedding and unembedding, part of both counts above; None counts as 0."""
     tokens: Quantity = None
     """Training tokens D."""
+    unique_tokens: Quantity = None
+    """Different tokens that there are to train on; beyond them tokens are repeated."""
     flops: Quantity = None
     """Training FLOPs C, forward and backward."""
     num_experts: Quantity = None
@@ -64,6 +66,16 @@ class Design:
     def params_active_nonembedding(self) -> Quantity:
         """Active parameters without embedding and unembedding (N_a of Zhao and Tian)."""
         return _without(self.params_active, self.params_embedding)
+
+    @property
+    def unique_tokens_seen(self) -> Quantity:
+        """Different tokens among the training tokens (Muennighoff's U_D)."""
+        return jnp.minimum(self.unique_tokens, self.tokens)
+
+    @property
+    def epochs(self) -> Quantity:
+        """How often a token is seen that is seen at all; at least 1."""
+        return self.tokens / self.unique_tokens_seen
 
     @property
     def expansion(self) -> Quantity:
@@ -110,7 +122,7 @@ FIELDS = tuple(f.name for f in fields(Design))
 
 KINDS = {
     "params": ("params_total", "params_active", "params_embedding"),
-    "tokens": ("tokens",),
+    "tokens": ("tokens", "unique_tokens"),
     "flops": ("flops",),
 }
 """Fields that are measured in the same unit, by the name of that unit's kind."""

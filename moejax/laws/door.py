@@ -20,7 +20,10 @@ from moejax.laws.law import Law
 from moejax.laws.published import Published
 from moejax.wording import listed
 
-POSITIVE = ("params_total", "params_active", "tokens", "flops", "model_dim", "num_layers", "expert_hidden")
+POSITIVE = (
+    *("params_total", "params_active", "tokens", "unique_tokens", "flops"),
+    *("model_dim", "num_layers", "expert_hidden"),
+)
 """Fields of a Design that must be above 0; the others must not be below it."""
 
 

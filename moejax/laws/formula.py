@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-FUNCTIONS = ("log10", "log2", "log", "ln")
+FUNCTIONS = ("log10", "log2", "log", "ln", "exp")
 """Names that are applied to what follows them; ``log`` and ``ln`` are both natural."""
 
 
@@ -77,13 +77,21 @@ class Apply:
 
 
 @dataclass(frozen=True)
+class Least:
+    """The smaller of two."""
+
+    one: Tree
+    other: Tree
+
+
+@dataclass(frozen=True)
 class Series:
     """The sum of a term over i = 1, 2, …, as far as its coefficients with the index i go."""
 
     term: Tree
 
 
-Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Series
+Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Least | Series
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ def names(tree: Tree) -> Iterator[str]:
                 yield from names(part)
         case Negative(part) | Apply(_, part) | Series(part):
             yield from names(part)
-        case Quotient(one, other) | Power(one, other):
+        case Quotient(one, other) | Power(one, other) | Least(one, other):
             yield from names(one)
             yield from names(other)
 
@@ -228,12 +236,22 @@ class _Reader:
     def factor(self) -> Tree:
         if function := self.took(*FUNCTIONS):
             return Apply(function, self.factor())
+        if self.took("min"):
+            return self.least()
         base = self.atom()
         if raised := self.took(*_RAISED):
             return Power(base, Number(_RAISED[raised]))
         if self.took("^"):
             return Power(base, Negative(self.factor()) if self.took("-") else self.factor())
         return base
+
+    def least(self) -> Tree:
+        self.must("(")
+        one = self.sum()
+        self.must(",")
+        other = self.sum()
+        self.must(")")
+        return Least(one, other)
 
     def atom(self) -> Tree:
         if self.took("("):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,12 +93,12 @@ def like(
 
     Parameters and tokens are no smaller than in the table. What the laws read is varied as ``moejax design`` varies it
     (``design.shapes``): the width always, and of experts, top-k, expert width and shared experts what is in ``inputs``;
-    the rest keeps its ratio to the width.
+    the rest keeps its ratio to the width. Of different tokens there are as many as in the table, at most.
 
     Raises:
       ValueError: none costs so little.
     """
-    names = tuple(inputs)
+    names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
     box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}
     seen: dict[tuple[Architecture, float], None] = {}
@@ -108,6 +108,8 @@ def like(
                 seen[architecture, tokens] = None
     designs = [design_of(a, tokens, sequence_length) for a, tokens in seen]
     design = Design(**{name: np.asarray([getattr(d, name) for d in designs], float) for name in FIELDS})
+    if "unique_tokens" in inputs:
+        design = replace(design, unique_tokens=np.minimum(design.tokens, runs.design.unique_tokens.max()))
     flops = np.asarray(design.flops, float)
     inside = np.ones(len(designs), bool)
     for name, (low, high) in box.items():

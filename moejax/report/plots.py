@@ -155,6 +155,7 @@ PLOTS: dict[str, Plot] = {
     "li-shape": Plot(source="ICLR 2026 explainer, Figure 7 and Eq. 27", draw=resources.shapes, law="resources"),
     "kaplan": Plot(source="ours", draw=law_curves.kaplan, law="kaplan"),
     "chinchilla": Plot(source="ours", draw=law_curves.chinchilla, law="chinchilla"),
+    "data-constrained": Plot(source="ours", draw=law_curves.data_constrained, law="data_constrained"),
     "granularity": Plot(source="ours", draw=law_curves.granularity, law="granularity"),
     "expert-count": Plot(source="ours", draw=law_curves.expert_count, law="expert_count"),
     "routed": Plot(source="ours", draw=law_curves.routed, law="routed"),

@@ -47,6 +47,38 @@ def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_p
         assert 6 * values["params_total"] * equal["tokens"] == pytest.approx(point["budget"])
 
 
+SHORT_OF_TEXT = ("--flops", "1e22", "--unique-tokens", "25B")
+
+
+def test_short_text_is_repeated_at_a_price_beside_the_answers_without(capsys):
+    assert main(["design", "--law", "muennighoff", *SHORT_OF_TEXT]) == 0
+    said = capsys.readouterr().out
+    assert main(["design", "--law", "data_constrained", *SHORT_OF_TEXT, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert f"{plain['optimum']['values']['epochs']:.3f}" in said
+    assert {price["limit"]["name"] for price in plain["prices"]} == {"flops", "unique_tokens"}
+    assert plain["repeats"]["no_token_twice"]["values"]["tokens"] == pytest.approx(25e9)
+    assert f"{plain['repeats']['no_token_twice']['values']['loss']:.4f}" in said
+    assert f"{plain['repeats']['without_end_on_these']['loss']:.4f}" in said
+    assert plain["built"]["measures"]["epochs"] == pytest.approx(plain["built"]["tokens"] / 25e9)
+
+
+def test_text_without_a_price_for_repeats_is_a_hard_limit_and_said(capsys):
+    assert main(["design", "--law", "chinchilla", *SHORT_OF_TEXT]) == 0
+    said = capsys.readouterr().out
+    assert "No price for repeated tokens: Chinchilla" in said
+    assert "tokens <= 25B" in said
+
+
+def test_text_is_swept_under_a_law_that_repeats_it(capsys):
+    words = ("--law", "data_constrained", "--flops", "1e22", "--sweep", "unique_tokens=10B:1T", "--json")
+    assert main(["design", *words]) == 0
+    points = [point["best"]["values"] for point in json.loads(capsys.readouterr().out)["points"]]
+    epochs = [point["epochs"] for point in points]
+    assert epochs == sorted(epochs, reverse=True)
+    assert epochs[0] > 10 > 1 > epochs[-1]
+
+
 def test_two_sweeps_are_a_landscape(capsys, tmp_path):
     words = ("--law", "leverage", "--flops", "1e22", "--sweep", "expert_expansion=2:128", "--sweep", "granularity=1:32")
     assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0

@@ -86,6 +86,12 @@ def test_mistakes_are_sentences(limits, goal, says):
         optimise(of_sizes(ZHAO_2025, limits, goal=goal))
 
 
+def test_a_law_without_tokens_does_not_split_a_budget_under_an_upper_limit_on_tokens():
+    routed = PUBLISHED["routed"]["clark-2022-s-base"].law
+    with pytest.raises(ValueError, match="cannot split flops between size and tokens"):
+        optimise(of_sizes(routed, (*BUDGET, Limit(name="tokens", high=1e12))))
+
+
 def test_a_law_that_predicts_no_loss_is_refused():
     with pytest.raises(ValueError, match="neither a loss nor a leverage"):
         optimise(of_sizes(next(iter(PUBLISHED["allocation"].values())).law, BUDGET))
@@ -115,7 +121,9 @@ def test_a_published_model_spends_the_whole_budget(shaped):
 
 
 def test_measures_are_straight_lines_in_tokens():
-    problem = of_shapes(of_sizes(ZHAO_2025, BUDGET, setting=Setting(served_tokens=1e13)))
+    limits = (BUDGET[0], Limit(name="unique_tokens", high=1e11))
+    law = PUBLISHED["data_constrained"]["muennighoff-2023"].law
+    problem = of_shapes(of_sizes(law, limits, setting=Setting(served_tokens=1e13)))
     from moejax.design.build import measured
 
     at = [measured(problem, CATALOGUE["glm-4.5"].architecture, tokens) for tokens in (1e12, 2e12, 3e12)]

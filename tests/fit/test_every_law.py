@@ -22,6 +22,7 @@ def sweep(count=200):
         params_active=active,
         params_total=active * (1 + 0.8 * (experts - top_k) / (top_k + 1)),
         tokens=tokens,
+        unique_tokens=tokens / np.exp(rng.uniform(0, np.log(100), count)),
         flops=6 * active * tokens,
         num_experts=experts,
         top_k=top_k,

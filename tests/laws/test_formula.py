@@ -14,6 +14,7 @@ from moejax.laws.design import FIELDS, Design
 from moejax.laws.formula import (
     Apply,
     Equation,
+    Least,
     Name,
     Negative,
     Number,
@@ -28,7 +29,7 @@ from moejax.laws.formula import (
 )
 from moejax.laws.law import LOSS
 
-FUNCTIONS = {"log": math.log, "ln": math.log, "log2": math.log2, "log10": math.log10}
+FUNCTIONS = {"log": math.log, "ln": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp}
 INVERSES = {"log": math.exp, "ln": math.exp, "log2": lambda x: 2**x, "log10": lambda x: 10**x}
 
 
@@ -52,6 +53,8 @@ def evaluate(tree, known):
             return at(base) ** at(exponent)
         case Apply(function, argument):
             return FUNCTIONS[function](at(argument))
+        case Least(one, other):
+            return min(at(one), at(other))
         case Series(term):
             (indexed,) = (name for name in names(term) if name.endswith("_i"))
             return math.fsum(
@@ -121,6 +124,7 @@ def any_design(chance):
         params_active=active,
         params_embedding=active * chance.uniform(0, 0.5),
         tokens=10 ** chance.uniform(9, 13),
+        unique_tokens=10 ** chance.uniform(8, 13),
         flops=10 ** chance.uniform(18, 26),
         num_experts=float(top_k * chance.randint(2, 64)),
         top_k=float(top_k),
@@ -189,6 +193,10 @@ def test_powers_bind_before_products_and_products_before_sums():
     tree = parse("y = -a·b^-c/d + log2 e·(f - 2)²")[0].right
     known = {"a": 3.0, "b": 2.0, "c": 2.0, "d": 4.0, "e": 8.0, "f": 5.0}
     assert evaluate(tree, known) == -3 * 2.0**-2 / 4 + 3 * 9
+
+
+def test_the_least_of_two_and_an_exponential_are_read():
+    assert evaluate(parse("y = 2·min(a, exp(b)/c)")[0].right, {"a": 9.0, "b": 0.0, "c": 0.5}) == 4.0
 
 
 def test_equations_are_parted_by_commas_with_and_and():

@@ -16,6 +16,8 @@ from moejax.report.wording import size
 
 GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
 EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")
+EPOCHS = Axis("epochs", "epochs, tokens / different tokens", "log")
+MOST_EPOCHS = 100
 LINES, POINTS = 4, 81
 
 
@@ -28,6 +30,22 @@ def kaplan(subject: Subject) -> Picture:
 def chinchilla(subject: Subject) -> Picture:
     """Loss against parameters, a curve per number of tokens."""
     return _size_and_tokens(subject, "chinchilla", ACTIVE)
+
+
+def data_constrained(subject: Subject) -> Picture:
+    """Loss against epochs, a curve per number of different tokens."""
+    fitted, epochs = published("data_constrained").fitted, _spread((1, MOST_EPOCHS), POINTS)
+    params = _middle(fitted["params_active"])
+    lines = {
+        f"{size(unique, 2)} different tokens": {"unique_tokens": unique, "tokens": unique * epochs}
+        for unique in _spread(fitted["unique_tokens"], LINES)
+    }
+    return Picture(
+        "Loss against epochs, by different tokens",
+        f"By {subject.name}, over the fitted range of different tokens, with {format(params, 2)} parameters. The more "
+        "often they return, the less is gained.",
+        *_curves(subject, EPOCHS, epochs, lines, lambda _: {"params_active": params}),
+    )
 
 
 def granularity(subject: Subject) -> Picture:
@@ -98,7 +116,7 @@ def _by_experts(subject: Subject, law: str, **held: Any) -> tuple[Any, Any]:
     )
 
 
-def _curves(subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, float]], fields: Any) -> Any:
+def _curves(subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any) -> Any:
     series = [
         Series(label=label, x=xs, y=evaluate(subject.law, **fields(xs), **one), colour=colour)
         for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True)
