@@ -90,18 +90,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if overrides and not getattr(options, "config", None):
             raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
         options.overrides, options.command_line = overrides, rest
+        _check_out(options)
         return command.run(options)
     except ValueError as error:
         if not _is_sentence(error):
             raise
         return _fail(str(error))
     except KeyboardInterrupt:
-        print("\nStopped. What was finished is kept; the same command goes on from there.", file=sys.stderr)
+        print("\nStopped. What was written is kept; the same command goes on, or begins again.", file=sys.stderr)
         return STOPPED
     except BrokenPipeError:
         # The reader of our output went away (as in `moejax laws | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+
+
+def _check_out(options: argparse.Namespace) -> None:
+    """Say at once, and not after the work, that results cannot be written to a folder."""
+    out = getattr(options, "out", None)
+    if out is None or "://" in str(out) or getattr(options, "out_is_file", False):
+        return
+    at = next((path for path in (Path(out), *Path(out).parents) if path.exists()), None)
+    if at is not None and not at.is_dir():
+        raise UserError(f"The results cannot be written to {out}: {at} is a file; choose another --out.")
 
 
 def _is_sentence(error: ValueError) -> bool:

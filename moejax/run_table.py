@@ -117,7 +117,7 @@ def read_as_it_is(path: str | Path) -> DataFrame:
     path = Path(path)
     reader = _by_suffix(path, _READERS)
     if not path.is_file():
-        raise ValueError(f"There is no run table at {path}.")
+        raise ValueError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
     try:
         frame = reader(path)
     except (ValueError, OSError) as error:

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tokenizer = actions.add_parser(
         "tokenizer", parents=[source, both], help="train a byte-level BPE", allow_abbrev=False
     )
+    tokenizer.set_defaults(out_is_file=True)
     tokenizer.add_argument("--out", required=True, metavar="FILE", help="tokenizer.json to write")
     tokenizer.add_argument("--vocab-size", type=whole_number, default=32_768, metavar="N", help="(%(default)s)")
     tokenizer.add_argument(

@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
     parser.add_argument("--seed", type=int, default=0, help="of tasks that draw their answers (default: 0)")
     parser.add_argument("--samples", action="store_true", help="write every document and answer into the file too")
+    parser.set_defaults(out_is_file=True)
     parser.add_argument("--out", metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)")
     parser.add_argument("--json", action="store_true", help="print the file's content on stdout")
 

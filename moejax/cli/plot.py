@@ -118,6 +118,8 @@ class _Given:
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
         found = plots.subject_of(name, law=law, law_name=words, table=table)
+        if table is not None and not plot.columns:
+            print(f"{name}: only the law is drawn; it takes no points from a table.", file=sys.stderr)
         if table is not None and plot.columns and found.table is None:
             print(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.", file=sys.stderr)
         return found

@@ -72,7 +72,7 @@ class Problem:
                 raise ValueError(unknown(limit.name, limit.name, known))
             free = limit.name == "loss" or limit.name in {c.name for c in program.coordinates if c.linear}
             if math.isnan(limit.low) or math.isnan(limit.high) or limit.high < 0 or (limit.high == 0 and not free):
-                raise ValueError(f"{limit} is no limit of a positive number.")
+                raise ValueError(f"{limit} cannot be kept by a number above 0; give a limit above 0.")
         for limit in self.together().values():
             if limit.low > limit.high:
                 raise ValueError(f"{limit.name} is to be at least {limit.low:g} and at most {limit.high:g}; drop one.")

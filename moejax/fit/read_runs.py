@@ -109,9 +109,12 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
             numeric = numeric if numeric is not None else _as_numbers(frame)
             computed[name] = numeric.eval(expression, engine="python", local_dict={}, global_dict={})
         except Exception as error:
+            near = difflib.get_close_matches(expression, map(str, frame.columns), n=1)
+            hint = f"Did you mean {near[0]}? " if near else ""
             raise ValueError(
-                f"{named}: {name}={expression} cannot be computed ({error}). Write a column, or arithmetic on columns "
-                f"(a name with spaces between `backticks`); the columns are {', '.join(map(str, frame.columns))}."
+                f"{named}: {name}={expression} cannot be computed ({error}). {hint}Write a column, or arithmetic on "
+                f"columns (a name with spaces between `backticks`); the columns are "
+                f"{', '.join(map(str, frame.columns))}."
             ) from error
     return frame.assign(**computed)
 
@@ -160,12 +163,16 @@ def _as_numbers(frame: Any) -> Any:
 
 def _require(frame: Any, names: Sequence[str], named: str) -> None:
     columns = [str(column) for column in frame.columns]
-    for name in names:
-        if name not in columns:
-            near = difflib.get_close_matches(name, columns, n=3, cutoff=0.5)
-            meaning = run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted"
-            hint = f"nearest are {', '.join(near)}" if near else f"the columns are {', '.join(columns)}"
-            raise ValueError(f"{named} has no column {name} ({meaning}); {hint}. Name it with --map {name}=COLUMN.")
+    missing = [name for name in dict.fromkeys(names) if name not in columns]
+    if not missing:
+        return
+    meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
+    near = dict.fromkeys(c for name in missing for c in difflib.get_close_matches(name, columns, n=3, cutoff=0.5))
+    hint = f"nearest are {', '.join(near)}" if near and len(missing) == 1 else f"the columns are {', '.join(columns)}"
+    raise ValueError(
+        f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}. "
+        f"Say which is which: {' '.join(f'--map {name}=COLUMN' for name in missing)}."
+    )
 
 
 def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:

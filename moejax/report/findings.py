@@ -50,8 +50,13 @@ def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
     if "tokens" in runs and runs["tokens"].nunique() <= BUDGETS:
         return runs.loc[runs.groupby("tokens")["loss"].idxmin()].sort_values("tokens")
     order = next((name for name in ("flops", "tokens") if name in runs), "loss")
-    ordered = runs.sort_values(order)
-    return ordered[ordered["loss"] <= ordered["loss"].cummin()].tail(BUDGETS)
+    return frontier(runs, order).tail(BUDGETS)
+
+
+def frontier(runs: run_table.DataFrame, order: str) -> run_table.DataFrame:
+    """The runs that none with as little of ``order`` beats, ascending: of several with equally much, one."""
+    ordered = runs.sort_values([order, "loss"] if order != "loss" else order).drop_duplicates(order)
+    return ordered[ordered["loss"] <= ordered["loss"].cummin()]
 
 
 def experts(run: Any) -> str:

@@ -163,3 +163,9 @@ def test_a_folder_that_cannot_be_written_is_refused(config_file, tmp_path, capsy
     (tmp_path / "file").touch()
     assert main(["train", f"--config={config_file}", "--out", str(tmp_path / "file" / "out")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_results_that_a_file_is_in_the_way_of_are_refused_before_the_work(tmp_path, capsys):
+    (tmp_path / "taken").write_text("")
+    assert main(["report", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "taken")]) == 2
+    assert "is a file; choose another --out." in capsys.readouterr().err

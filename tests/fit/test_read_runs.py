@@ -132,3 +132,22 @@ def test_a_weight_that_cannot_be_is_a_sentence(weights, words):
 def test_a_weight_that_is_not_there_is_named_with_the_nearest():
     with pytest.raises(ValueError, match=r"no column cuont .*nearest are count"):
         read_runs(FRAME.assign(count=1), Chinchilla, weight="cuont")
+
+
+def test_all_columns_that_are_missing_are_named_at_once():
+    frame = pd.DataFrame({"n": [1e7], "d": [1e9], "val_loss": [3.0]})
+    with pytest.raises(ValueError, match=r"--map params_active=COLUMN --map tokens=COLUMN --map loss=COLUMN"):
+        read_runs(frame, Chinchilla)
+
+
+def test_a_table_of_losses_alone_is_read_without_doubts_about_repeats():
+    frame = pd.DataFrame({"loss": [3.0, 3.0, 2.5]})
+    read = read_runs(frame, (), drop_duplicates=True)
+    assert len(read.runs) == 3
+
+
+@pytest.mark.parametrize(("share", "said"), [(1.0, False), (0.9, True)])
+def test_flops_that_are_counted_otherwise_than_decisions_count_them_are_said(share, said):
+    frame = pd.DataFrame({"params_active": [1e7, 2e7], "tokens": [1e9, 3e9], "loss": [3.0, 2.8]})
+    frame["flops"] = 6 * share * frame["params_active"] * frame["tokens"]
+    assert any("0.90 to 0.90 times 6" in note for note in read_runs(frame, Chinchilla).notes) == said

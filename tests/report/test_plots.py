@@ -24,6 +24,7 @@ from moejax.laws.door import published
 from moejax.report import evidence, figures, gallery, made_up
 from moejax.report.figures.panels import log_ticks
 from moejax.report.figures.subject import Subject, evaluate, structured
+from moejax.report.findings import frontier
 from moejax.report.plots import PLOTS, chosen, draw, example_of, subject_of
 
 PAPERS = {
@@ -218,3 +219,8 @@ def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
     ]
     folder = gallery.Path(__file__).parents[2] / "docs"
     assert all((folder / image).stat().st_size < 60_000 for image in images)
+
+
+def test_of_runs_of_one_budget_the_frontier_has_the_best():
+    table = pd.DataFrame({"flops": [1e20] * 3 + [2e20] * 2, "loss": [3.2, 3.0, 3.1, 3.05, 2.9]})
+    assert frontier(table, "flops")["loss"].tolist() == [3.0, 2.9]

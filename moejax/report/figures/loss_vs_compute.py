@@ -9,6 +9,7 @@ from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, classes
 from moejax.report.figures.subject import Subject, column, ordered
+from moejax.report.findings import frontier
 from moejax.run_table import DataFrame
 
 BY = ("sparsity", "expansion", "active_experts", "params_active")
@@ -22,13 +23,10 @@ def runs(subject: Subject) -> Picture:
     """Loss against training FLOPs, with the frontier: the least loss that any run reached with as little compute."""
     table = subject.table[["loss", "flops", *[name for name in BY if name in subject.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
-    best = table["loss"].cummin()
-    frontier = table[table["loss"] <= best]
+    best = frontier(table, "flops")
     shown = table if len(table) <= MOST else table.iloc[np.unique(np.linspace(0, len(table) - 1, MOST).astype(int))]
     series = _classes(shown)
-    series.append(
-        Series(label="frontier", x=column(frontier, "flops"), y=column(frontier, "loss"), colour=INK, width=1.1)
-    )
+    series.append(Series(label="frontier", x=column(best, "flops"), y=column(best, "loss"), colour=INK, width=1.1))
     figure, rows = draw([Panel(x=FLOPS, y=LOSS, series=series)], columns=1, height=3.4)
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
     return Picture(
