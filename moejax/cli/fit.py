@@ -89,8 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         _write(arguments.out, text, plain, result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, **options):
-            text.append(holdout.table(held_out))
             plain["held_out"] = holdout.to_json(held_out)
+            missed = holdout.warnings(plain["held_out"], result.metrics.rmse)
+            text.append("\n".join([holdout.table(held_out), *(f"! {sentence}" for sentence in missed)]))
             if len(held_out) > 1:
                 plain["held_out_together"] = metrics.plain(holdout.pooled(held_out))
             _write(arguments.out, text, plain, result, read)

@@ -12,12 +12,12 @@ from moejax.cli.number import number, whole_number
 NAME = "report"
 HELP = (
     "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
-    "which laws are fitted), or from the fit.json of moejax fit."
+    "which laws are fitted), or from the folder or fit.json of moejax fit."
 )
 EXAMPLE = """\
   moejax report runs/quickstart
   moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
-  moejax report fit/fit.json
+  moejax report fit
   moejax report runs/quickstart --json > conclusions.json"""
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     from moejax.cli.run_table_options import add_table_arguments
 
-    parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study, run table, or fit.json")
+    parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study or a fit, run table, or fit.json")
     parser.add_argument("--out", type=Path, metavar="DIR", help="for a table or a fit (NAME-report beside it)")
     table = parser.add_argument_group("a run table")
     table.add_argument(
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude
 
-    source = Path(arguments.source)
+    source = _fit_in(Path(arguments.source))
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
     with progress_display() as update:
@@ -59,6 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(answer(concluded))
         print(f"report: {path.resolve()}")
     return 0
+
+
+def _fit_in(source: Path) -> Path:
+    """The fit of a folder of ``moejax fit``; anything else as it is."""
+    fit = source / "fit.json"
+    return fit if fit.is_file() and not (source / "study.json").exists() else source
 
 
 def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:

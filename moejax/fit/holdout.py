@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,32 @@ def _errors_line(m: Metrics) -> str:
 def to_json(found: Iterable[HeldOut]) -> list[dict[str, Any]]:
     """Errors of each split as plain data; what is not finite is null."""
     return [
-        {"name": h.name, "errors": plain(h.metrics), "law": h.fit.coefficients, "converged": h.fit.converged}
+        {
+            "name": h.name,
+            "errors": plain(h.metrics),
+            "fitted": plain(h.fit.metrics),
+            "law": h.fit.coefficients,
+            "converged": h.fit.converged,
+        }
         for h in found
     ]
+
+
+MISSES = 1.5
+"""Times the RMSE on fitted runs from which the RMSE on held-out ones says that a law does not extrapolate."""
+
+
+def warnings(found: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
+    """A sentence about the split that a law misses most, if it misses any; of what ``to_json`` gives.
+
+    Args:
+      fitted: RMSE of the fit to all runs, for files whose splits do not have that of theirs.
+    """
+    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in found]
+    missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
+    return [
+        f"Held-out RMSE {far:.5f} nats/token ({name}) is {times:.3g} times the fitted {near:.5f}: the law misses what "
+        f"lies beyond the runs it is fitted to, and an optimum out there inherits that."
+        for times, name, far, near in missed
+        if times == max(missed)[0]
+    ][:1]

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from moejax import run_table
+from moejax.fit import holdout
 from moejax.fit.fit_result import FitResult
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import whole, write_json
@@ -17,6 +18,7 @@ from moejax.laws.door import published
 from moejax.quantities import format
 from moejax.report import evidence, plots
 from moejax.report.figures.picture import Picture
+from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
 from moejax.report.markdown import table
 from moejax.report.page import render
 from moejax.report.report import DATA, PAGE, TEXT
@@ -39,13 +41,32 @@ def write_fit_report(fit: FitResult, source: Path, folder: Path, update: Update 
 
 def as_data(fit: FitResult, source: Path) -> dict[str, Any]:
     """The fit, and what ``moejax fit`` wrote with it."""
-    return {"source": source.name, **fit.to_json(), **_beside(source)}
+    beside = _beside(source)
+    return {"source": source.name, **fit.to_json(), "warnings": _warnings(fit, beside), **beside}
+
+
+ANSWERS = (
+    *("standard_errors", "bootstrap", "held_out", "held_out_together", "decisions", "predictions", "profiles"),
+    *("influence", "notes"),
+)
+"""What ``moejax fit`` writes into the file of a fit, where it was asked for."""
 
 
 def _beside(source: Path) -> dict[str, Any]:
     """Standard errors, held-out errors and answers that lie in the same file."""
     found = json.loads(source.read_text())
-    return {name: found[name] for name in ("standard_errors", "bootstrap", "held_out", "notes") if name in found}
+    return {name: found[name] for name in ANSWERS if name in found}
+
+
+def _warnings(fit: FitResult, beside: dict[str, Any]) -> list[str]:
+    """What to know before believing the fit: what it misses, then what it could not set."""
+    return [*holdout.warnings(beside.get("held_out", ()), fit.metrics.rmse), *fit.warnings]
+
+
+def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
+    """Errors on all runs that were held out."""
+    splits = beside.get("held_out")
+    return beside.get("held_out_together", splits[0]["errors"]) if splits else None
 
 
 def _pictures(fit: FitResult, source: Path, update: Update) -> dict[str, Picture]:
@@ -104,23 +125,46 @@ def _page(fit: FitResult, source: Path, update: Update) -> str:
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
         errors=(beside.get("standard_errors") or {}).get("values", {}),
-        intervals=(beside.get("bootstrap") or {}).get("coefficients", {}),
+        intervals=_intervals(beside),
+        held_out=_held_out(beside),
+        splits=[split["name"] for split in beside.get("held_out", [])],
+        warnings=_warnings(fit, beside),
+        tables=tables(beside),
+        range_of=range_of,
+        mark=lambda name: _mark(fit, name, _intervals(beside)),
+        not_determined=NOT_DETERMINED,
         pictures=_pictures(fit, source, update),
     )
 
 
 def _markdown(fit: FitResult, source: Path) -> str:
-    errors = (_beside(source).get("standard_errors") or {}).get("values", {})
-    rows = [[name, format(value), _error(errors.get(name))] for name, value in fit.coefficients.items()]
+    beside = _beside(source)
+    errors, intervals = (beside.get("standard_errors") or {}).get("values", {}), _intervals(beside)
+    rows = [
+        [name, format(value), _error(errors.get(name)), range_of(intervals.get(name)), _mark(fit, name, intervals)]
+        for name, value in fit.coefficients.items()
+    ]
     parts = [
         f"# {type(fit.law).__name__}, fitted to {fit.metrics.runs} runs",
-        table(["coefficient", "fitted", "standard error"], rows),
+        *(f"> {warning}" for warning in _warnings(fit, beside)),
+        *(f"## {one.title}\n\n{table(one.headings, one.rows)}" for one in tables(beside)),
+        "## Coefficients",
+        table(["coefficient", "fitted", "standard error", "bootstrap", ""], rows),
         f"RMSE {fit.metrics.rmse:.5f} nats/token, R² {fit.metrics.r_squared:.5f}, {fit.agreeing:.0%} of {fit.polished} "
         f"starts agree, condition number {fit.condition_number:.3g}.",
-        *(f"- {warning}" for warning in fit.warnings),
         f"Data {fit.data_hash}, seed {fit.seed}; " + ", ".join(f"{k} {v}" for k, v in fit.versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _intervals(beside: dict[str, Any]) -> dict[str, Any]:
+    return (beside.get("bootstrap") or {}).get("coefficients", {})
+
+
+def _mark(fit: FitResult, name: str, intervals: dict[str, Any]) -> str:
+    if name in fit.fixed:
+        return "given"
+    return "not set by the data" if name in fit.stuck else verdict(intervals.get(name))
 
 
 def _error(value: float | None) -> str:

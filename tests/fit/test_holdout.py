@@ -7,7 +7,7 @@ import pytest
 from test_fit_law import RUNS, sweep
 
 from moejax.fit.fit_law import Search, fit_law
-from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, table
+from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, table, warnings
 from moejax.fit.starts import Sobol
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
@@ -75,3 +75,13 @@ def test_a_split_with_an_empty_side_is_refused(options, words):
 def test_a_split_by_a_field_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="have no num_layers"):
         largest(RUNS, "num_layers")
+
+
+def test_the_split_that_a_law_misses_most_is_a_sentence_with_both_errors():
+    def split(name, far, near):
+        return {"name": name, "errors": {"rmse": far}, "fitted": {"rmse": near}}
+
+    (sentence,) = warnings([split("a", 0.02, 0.01), split("b", 0.05, 0.01), split("c", 0.01, 0.01)], 0.01)
+    assert "Held-out RMSE 0.05000 nats/token (b) is 5 times the fitted 0.01000" in sentence
+    assert warnings([split("a", 0.0149, 0.01)], 0.01) == []
+    assert "3 times the fitted 0.02000" in warnings([{"name": "old", "errors": {"rmse": 0.06}}], 0.02)[0]

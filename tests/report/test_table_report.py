@@ -15,6 +15,7 @@ from moejax.fit.metrics import metrics
 from moejax.fit.runs import runs_from
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
+from moejax.quantities import format
 from moejax.report import made_up
 from moejax.report.findings import read
 from moejax.report.markdown import markdown
@@ -171,6 +172,8 @@ def fitted(tmp_path_factory):
     table = pd.DataFrame({"N": design.params_active, "D": design.tokens, "entropy": np.asarray(loss, np.float64)})
     table.to_csv(folder / "runs.csv", index=False)
     words = ["--map", "params_active=N", "--map", "tokens=D", "--loss", "entropy", "--out", str(folder)]
+    words += ["--decide", "flops=1e22", "--bootstrap", "12", "--hold-out", "params_active", "--influence", "N*"]
+    words += ["--profile", "N*", "--predict", "params_active=2e9,tokens=1e10"]
     assert main(["fit", str(folder / "runs.csv"), "--law", "chinchilla", *words]) == DONE
     return folder
 
@@ -186,3 +189,56 @@ def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
     others.to_csv(tmp_path / "predictions.csv", index=False)
     assert main(["report", str(tmp_path / "fit.json"), "--out", str(tmp_path / "out")]) == DONE
     assert not set(Page((tmp_path / "out" / PAGE).read_text()).names) & EVIDENCE
+
+
+ANSWERS = ("held_out", "decisions", "predictions", "profiles", "influence", "bootstrap")
+
+
+def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
+    assert main(["report", str(fitted), "--out", str(tmp_path)]) == DONE
+    page, text = (tmp_path / PAGE).read_text(), (tmp_path / TEXT).read_text()
+    data, found = json.loads((tmp_path / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
+    assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
+    sections = ["held-out", "decisions", "predictions", "profiles", "decisive"]
+    assert [name for name in Page(page).names if name in sections] == sections
+    missed, optimum = found["held_out"][0], found["decisions"][0]
+    for shown in (page, text):
+        assert f"{missed['errors']['rmse']:.5f}" in shown
+        assert f"{missed['fitted']['rmse']:.5f}" in shown
+        assert f"{format(optimum['interval']['low'])} – {format(optimum['interval']['high'])}" in shown
+        assert format(found["profiles"][0]["low"]) in shown
+    assert f'<p class="big">{missed["errors"]["rmse"]:.4f} nats/token</p>' in page
+
+
+def _changed(fitted, folder, **parts):
+    found = json.loads((fitted / "fit.json").read_text()) | parts
+    (folder / "fit.json").write_text(json.dumps(found))
+    assert main(["report", str(folder / "fit.json"), "--out", str(folder / "out")]) == DONE
+    return (folder / "out" / PAGE).read_text(), (folder / "out" / TEXT).read_text()
+
+
+@pytest.mark.parametrize("open_ones", [0, 1])
+def test_what_the_resamples_do_not_determine_is_marked(fitted, tmp_path, open_ones):
+    narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "undefined": 0.0, "says_nothing": False}
+    names = json.loads((fitted / "fit.json").read_text())["law"]["coefficients"]
+    intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"says_nothing": bool(open_ones)}}
+    page, text = _changed(fitted, tmp_path, bootstrap={"level": 0.9, "coefficients": intervals}, decisions=[])
+    assert page.count('<span class="badge open">not determined</span>') == open_ones
+    assert text.count("not determined") == open_ones
+
+
+@pytest.mark.parametrize(("far", "warned"), [(0.0149, False), (0.0151, True)])
+def test_a_law_that_misses_the_runs_held_out_is_a_warning_with_both_errors(fitted, tmp_path, far, warned):
+    split = json.loads((fitted / "fit.json").read_text())["held_out"][0]
+    split["errors"]["rmse"], split["fitted"]["rmse"] = far, 0.01
+    for shown in _changed(fitted, tmp_path, held_out=[split]):
+        assert (f"Held-out RMSE {far:.5f} nats/token (" in shown) == warned
+        assert ("times the fitted 0.01000" in shown) == warned
+    data = json.loads((tmp_path / "out" / DATA).read_text())
+    assert any("Held-out RMSE" in warning for warning in data["warnings"]) == warned
+
+
+def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
+    assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
+    names = Page((tmp_path / "out" / PAGE).read_text()).names
+    assert not {"held-out", "decisions", "predictions", "profiles", "decisive"} & set(names)
