@@ -8,7 +8,8 @@ from typing import Any
 
 from moejax.quantities import format_bytes
 from moejax.report.findings import Findings, best_per_budget, experts, read
-from moejax.report.wording import confirmations, family, size
+from moejax.report.wording import confirmations, size
+from moejax.study.decision import family
 from moejax.study.run import Concluded
 
 WIDTH = 100
@@ -104,7 +105,7 @@ def _decisions(concluded: Concluded) -> list[str]:
     lines = [f"Compute-optimal for {decisions[0].flops:.3g} FLOPs = 6 · active · tokens, {beyond}"]
     lines += [_row("", "closed form", "jax.grad", "numeric argmin", "bootstrap, 90 %")]
     for decision in decisions:
-        verdict = "confirmed" if decision.checked.holds else "NOT CONFIRMED"
+        verdict = "closed form checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
         lines += [f"  {decision.law}, {family(decision)}: {verdict}"]
         lines += [_row(*cells) for cells in confirmations(decision)]
     return lines

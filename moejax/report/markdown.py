@@ -7,7 +7,8 @@ from typing import Any
 
 from moejax.quantities import format
 from moejax.report.findings import Findings, best_per_budget, experts, versions
-from moejax.report.wording import confirmations, family, size, worth
+from moejax.report.wording import confirmations, size, worth
+from moejax.study.decision import family
 
 BEST = 12
 """Best runs that are listed, the last of them the largest."""
@@ -50,7 +51,7 @@ def markdown(found: Findings) -> str:
             parts += [_list(law.fit.warnings)] if law.fit.warnings else []
     for number, decision in enumerate(decisions):
         parts += ["## Decisions"] if not number else []
-        verdict = "confirmed" if decision.checked.holds else "not confirmed"
+        verdict = "closed form checked" if decision.checked.holds else "closed form not confirmed"
         parts.append(f"### {decision.law}, {family(decision)}, {decision.flops:.3g} FLOPs: {verdict}")
         parts.append(table(["", "closed form", "jax.grad", "numerical argmin", "90 %"], confirmations(decision)))
         parts.append(" ".join([f"The budget is {decision.extrapolation:.2g} times the largest.", *worth(decision)]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import exp
 from typing import Any
 
@@ -19,7 +21,8 @@ from moejax.report import svg
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import Findings, best_per_budget, experts, seconds, versions
-from moejax.report.wording import against_naive, confirmations, family, size, worth
+from moejax.report.wording import against_naive, confirmations, size, worth
+from moejax.study.decision import family
 
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
@@ -32,11 +35,52 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of runs, and how it writes a run's cell."""
+
+    heading: str
+    write: Callable[[dict[str, Any]], str]
+    number: bool = True
+
+
+def _of(name: str, write: Callable[[Any], str]) -> Callable[[dict[str, Any]], str]:
+    return lambda run: _or_dash(run[name], write)
+
+
+MODEL = (Column("model", lambda run: run["model"], False), Column("experts", experts, False))
+SIZES = (Column("active", _of("params_active", size)), Column("total", _of("params_total", size)))
+TOKENS = Column("tokens", _of("tokens", "{:,.0f}".format))
+MEASURED = (
+    Column("FLOPs", _of("flops", lambda value: _power_of_ten(value))),
+    Column("loss", _of("loss", "{:.4f}".format)),
+    Column("bits/byte", _of("bits_per_byte", "{:.4f}".format)),
+)
+BEST = (TOKENS, *MODEL, *SIZES, *MEASURED)
+COLUMNS = (
+    *(*MODEL, *SIZES, TOKENS, *MEASURED),
+    Column("load CV", _of("load_cv", "{:.3f}".format)),
+    Column("worst load", _of("max_violation", lambda value: f"{1 + value:.2f}")),
+    Column("dropped", _of("dropped_share", "{:.1%}".format)),
+    Column("tokens/s", _of("tokens_per_second", "{:,.0f}".format)),
+)
+
+
+def _with_values(columns: Iterable[Column], rows: list[dict[str, Any]]) -> list[Column]:
+    """The columns in which some run has a value."""
+    return [column for column in columns if any(column.write(run) != "–" for run in rows)]
+
+
+def _records(frame: Any) -> list[dict[str, Any]]:
+    return frame.reindex(columns=list(SHOWN)).to_dict("records")
+
+
 def page(found: Findings, pictures: dict[str, Picture]) -> str:
     """The page's text."""
     concluded = found.concluded
     shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
     study = concluded.study
+    rows, best = (_records(frame) for frame in (shown, best_per_budget(found.runs)))
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return render(
         "page.html.j2",
@@ -51,9 +95,11 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
         limits=concluded.analysed.limits,
         count=len(found.runs),
         models=int(found.runs["model"].nunique()),
-        runs=shown.reindex(columns=list(SHOWN)).to_dict("records"),
+        runs=rows,
+        run_columns=_with_values(COLUMNS, rows),
         runs_csv=found.runs.drop(columns=list(LONG), errors="ignore").to_csv(index=False, float_format="%.8g"),
-        best=best_per_budget(found.runs).reindex(columns=list(SHOWN)).to_dict("records"),
+        best=best,
+        best_columns=_with_values(BEST, best),
         next=found.next_runs,
         seconds=seconds(found.runs),
         versions=versions(found.runs),

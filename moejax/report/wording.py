@@ -29,11 +29,6 @@ def interval(name: str, found: Interval) -> str:
     return f"{low} – {high}" + (" not determined" if found.says_nothing else "")
 
 
-def family(decision: Decision) -> str:
-    """Which models a decision is about: dense, or the ratio of their total to their active parameters."""
-    return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
-
-
 def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
     """Variable, closed form, what autodiff says there, numerical argmin, and interval: a row per variable."""
     checked = decision.checked

@@ -20,7 +20,7 @@ from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import Runs
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.study.decision import Decision, claims, decide
+from moejax.study.decision import Decision, claims, decide, family
 from moejax.study.study import Analysis
 
 Update = Callable[[float, str], None]
@@ -144,12 +144,12 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> li
         open_ones = [name for name, interval in decision.intervals.items() if interval.says_nothing]
         if open_ones:
             found.append(
-                f"{decision.law} at expansion {decision.expansion:.2f}: the optimum's {' and '.join(open_ones)} at "
+                f"{decision.law}, {family(decision)}: the optimum's {' and '.join(open_ones)} at "
                 f"{decision.flops:.3g} FLOPs are not determined; the numbers are the fit's, not knowledge."
             )
         if decision.extrapolation > 1:
             found.append(
-                f"{decision.law} at expansion {decision.expansion:.2f}: the budget is {decision.extrapolation:.0f} "
+                f"{decision.law}, {family(decision)}: the budget is {decision.extrapolation:.0f} "
                 f"times the largest that was trained, so the decision is an extrapolation."
             )
     return found

@@ -63,6 +63,11 @@ def decide(
     )
 
 
+def family(decision: Decision) -> str:
+    """Which models a decision is about: dense, or the ratio of their total to their active parameters."""
+    return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
+
+
 def prices(law_name: str, law: Any, flops: float, expansion: float) -> dict[str, float]:
     """Shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
     if law_name not in BEST:

@@ -50,8 +50,13 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
     text = _page(table, tmp_path, laws=("chinchilla",), resamples=12)
     assert 'id="predicted_vs_actual"' in text
     assert "A tenth more training FLOPs would change the least loss by" in text
+    assert text.count("✓ closed form checked") == 2
+    assert "confirmed by" not in text
+    assert "expansion 1.00" not in text
     data = json.loads((tmp_path / DATA).read_text())
     assert len(data["runs"]) == 60
+    off = data["laws"][0]["held_out"]["mae"]
+    assert f"Held out, the law is off by {off:.4f} nats/token" in text
     assert data["decisions"][0]["flops"] == pytest.approx(10 * table["flops"].max())
     assert "| coefficient | fitted |" in (tmp_path / TEXT).read_text()
 
@@ -242,3 +247,12 @@ def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     names = Page((tmp_path / "out" / PAGE).read_text()).names
     assert not {"held-out", "decisions", "predictions", "profiles", "decisive"} & set(names)
+
+
+def test_columns_that_no_run_has_are_left_out_of_the_tables(tmp_path, unfitted):
+    whole, few = made_up.runs(12), ["loss", "tokens", "flops", "params_active"]
+    full, bare = _page(whole, tmp_path / "whole"), _page(whole[few], tmp_path / "few")
+    assert [page.count(">total</th>") for page in (full, bare)] == [2, 0]
+    assert [page.count(">active</th>") for page in (full, bare)] == [2, 2]
+    assert "of – parameters" not in bare
+    assert ">–</td>" not in bare

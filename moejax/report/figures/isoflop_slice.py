@@ -14,8 +14,7 @@ from moejax.laws.design import Design
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
 from moejax.report.findings import Findings
-from moejax.report.wording import family
-from moejax.study.decision import Decision
+from moejax.study.decision import Decision, family
 
 POINTS = 121
 MARGIN = 3.0
