@@ -21,6 +21,8 @@ probes = [socket.socket() for _ in range(3)]
 for probe in probes: probe.bind(("127.0.0.1", 0))
 print(*(probe.getsockname()[1] for probe in probes))'; }
 
+NAMES="127.0.0.1 node1 node2"
+
 up() {
   check
   local dir; mkdir -p "$1" && chmod 755 "$1" && dir=$(cd "$1" && pwd)
@@ -30,6 +32,8 @@ up() {
   local host memory controller first second
   host=$(hostname -s); memory=$(awk '/^MemTotal/ {print int($2 / 2048)}' /proc/meminfo); read -r controller first second < <(free_ports)
   mkdir -p "$dir/state" "$dir/spool-node1" "$dir/spool-node2"
+  # Processes of a job meet at the first node's name, as they would on machines that know each other.
+  grep -qxF "$NAMES" /etc/hosts || echo "$NAMES" >>/etc/hosts
   (umask 077 && head -c 1024 /dev/urandom >"$dir/munge.key")
   cat >"$dir/slurm.conf" <<CONF
 ClusterName=moejax
@@ -93,6 +97,8 @@ down() {
     for _ in $(seq 50); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$pid" 2>/dev/null || true
   done
+  # Written over and not replaced: in a container it is a mount.
+  local others; others=$(grep -vxF "$NAMES" /etc/hosts) && echo "$others" >/etc/hosts
   rm -rf "$dir"
 }
 

@@ -143,12 +143,15 @@ def joined(
     """Be one of several processes. What is None is found in the environment: Slurm, Open MPI, Kubernetes, Cloud TPU.
 
     Raises:
-      ValueError: the coordinator's port is taken, the others do not come, or the environment tells too little.
+      ValueError: the coordinator is not known or its port is taken, the others do not come, or the environment tells
+        too little.
     """
-    listens_at = coordinator if process == 0 else _slurms_coordinator() if coordinator is None else None
-    if listens_at is not None:
-        _check_port(listens_at)
-    met = f"Not all {processes or ''} processes met at {coordinator or 'the coordinator'} within {wait_seconds:.0f} s"
+    by_slurm = coordinator is None and SlurmCluster.is_env_present()
+    address = SlurmCluster.get_coordinator_address(None, None) if by_slurm else coordinator
+    if address is not None:
+        _check_address(address, listens=process == 0 or (by_slurm and SlurmCluster.get_process_id() == 0))
+    all_of_them = "processes" if processes is None else f"{processes} processes"
+    met = f"Not all {all_of_them} met at {address or 'the coordinator'} within {wait_seconds:.0f} s"
     try:
         with _giving_up(
             wait_seconds,
@@ -189,17 +192,20 @@ def _giving_up(seconds: float, text: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _slurms_coordinator() -> str | None:
-    """Where this process will listen, if it is the first of a step of Slurm's: its port follows from the job."""
-    if SlurmCluster.is_env_present() and SlurmCluster.get_process_id() == 0:
-        return SlurmCluster.get_coordinator_address(None, None)
-    return None
-
-
-def _check_port(coordinator: str) -> None:
+def _check_address(coordinator: str, *, listens: bool) -> None:
+    """Whether this machine knows the coordinator's, and may listen there if it is to."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except OSError as error:
+        raise ValueError(
+            f"This machine knows no {host}, where the processes are to meet ({error.strerror}); give all of them the "
+            f"address of process 0's machine with --coordinator HOST:PORT."
+        ) from error
+    if not listens:
+        return
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # A port that was just given up is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -239,6 +239,10 @@ def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, con
         (["--coordinator", "a:1", "--process", 0], "belong together"),
         (["--coordinator", "a:1", "--process", 2, "--processes", 2], "count from 0 to 1"),
         (["--coordinator", "nowhere", "--process", 0, "--processes", 2], "give HOST:PORT"),
+        (
+            ["--coordinator", "no.such.machine.invalid:1", "--process", 1, "--processes", 2],
+            "This machine knows no no.such",
+        ),
         (["--wait", 0], "--wait is 0"),
     ],
 )
