@@ -24,6 +24,7 @@ from moejax.study.decision import claims, decide
 from moejax.study.run import TABLE, Concluded, read_study
 from moejax.study.signals import signals
 from moejax.study.study import Analysis, Study
+from moejax.train.sessions import SESSIONS, Session
 from moejax.train.training import DataConfig, Recipe
 
 ENTROPY = 3.2
@@ -88,6 +89,9 @@ def write_study(folder: Path, models: dict[str, Architecture] | None = None, noi
             lines += [_line(f"branch-{tokens}", tokens // 4096 - back, draws) for back in (8, 4, 0)]
             rows.append(_row(name, architecture, tokens, float(np.exp(noise * draws.normal())), draws))
         (folder / "models" / name).mkdir(parents=True)
+        # Every training was interrupted once.
+        sessions = [Session(began=0.0, until=60.0, state="interrupted"), Session(began=90.0, until=99.0, state="done")]
+        write_json(folder / "models" / name / SESSIONS, dump(sessions))
         (folder / "models" / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run_table.write(rows, folder / TABLE)
     return folder
