@@ -38,7 +38,7 @@ def _restarts(found: Findings) -> Picture | None:
         table = sources.sessions_table(found.concluded.folder)
     except ValueError:
         return None
-    smooth = (table["outcome"] == "done").all() and table["model"].is_unique
+    smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique
     return None if smooth else running.restarts(Subject(table=table))
 
 
