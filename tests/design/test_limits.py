@@ -73,7 +73,7 @@ def test_a_frontier_falls_with_the_budget(zhao):
     ("limits", "goal", "says"),
     [
         ((Limit(name="flop", high=1e24),), "loss", "did you mean flops"),
-        ((Limit(name="flops", high=-1.0),), "loss", "no limit of a positive number"),
+        ((Limit(name="flops", high=-1.0),), "loss", "give a limit above 0"),
         ((Limit(name="tokens", low=2e12), Limit(name="tokens", high=1e12)), "loss", "at least 2e.12 and at most 1e.12"),
         ((Limit(name="kv_bytes", high=1e9),), "loss", "Choose a shape"),
         ((Limit(name="flops", high=1e20), Limit(name="loss", high=1.83)), "loss", "cannot all hold.*flops.*loss"),

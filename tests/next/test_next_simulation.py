@@ -36,7 +36,10 @@ def test_planned_runs_come_near_a_grid_of_three_times_their_flops_and_are_better
         grid(np.geomspace(5e7, 2e9, 9), np.geomspace(1e9, 5e10, 9)),
         (predicted_answer(Chinchilla, {"params_active": 6e10, "tokens": 2.8e12}),),
     )
-    rows = {row["arm"]: row for row in benchmark.simulate("hoffmann", truth, [1 / 3], seeds=range(1000, 1024))}
+    rows = {
+        row["arm"]: row
+        for row in benchmark.simulate("hoffmann", truth, [1 / 3], seeds=range(1000, 1024), together=True)
+    }
     whole, drawn, planned = (rows[arm] for arm in ("the paper's grid", "random", "designed"))
     assert planned["flops"] <= whole["flops"] / 3
     assert planned["runs"] <= whole["runs"]
