@@ -69,7 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.format)
     names = plots.chosen(arguments.names)
     given = _Given(arguments)
-    subjects = {name: given.subject(name) for name in names}
+    subjects = {}
+    for name in names:
+        try:
+            subjects[name] = given.subject(name)
+        except ValueError as error:
+            # Of a paper, what can be drawn is drawn.
+            if name in arguments.names or (name == names[-1] and not subjects):
+                raise
+            print(f"{name} is left out: {error}", file=sys.stderr)
     found = {}
     with out_folder(arguments.out) as folder, progress_display() as update:
         for number, (name, subject) in enumerate(subjects.items()):

@@ -210,6 +210,16 @@ def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys
     assert sentence in capsys.readouterr().err
 
 
+def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and_named(tmp_path, capsys):
+    table = made_up.runs(8)
+    table.to_csv(tmp_path / "runs.csv", index=False)
+    words = ["plot", "zhao", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out"), "--format", "svg"]
+    assert main(words) == DONE
+    assert "zhao-5 is left out" in capsys.readouterr().err
+    assert (tmp_path / "out" / "zhao-3.svg").exists()
+    assert main([*words[:1], "zhao-5", *words[2:]]) == USERS
+
+
 def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
     page = (gallery.Path(__file__).parents[2] / "docs" / gallery.PAGE).read_text()
     images = re.findall(r"!\[.*?\]\((.*?)\)", page)
