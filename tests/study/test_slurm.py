@@ -13,12 +13,12 @@ from moejax.__main__ import main
 from moejax.study.place import open_place
 from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import standings
+from moejax.train.row import OF_THE_CLOCK
 from moejax.train.sessions import SESSIONS, read_sessions
 
 pytestmark = pytest.mark.slurm
 
 SCRIPT = Path(__file__).parents[2] / "launch" / "slurm-single-machine.sh"
-BY_THE_CLOCK = ["tokens_per_second", "train_seconds"]
 LONGER = ["--config.recipe.batch_tokens=256", "--config.recipe.budgets_tokens=1048576,2097152"]
 STEPS = 300
 """That a training takes before it is stopped, of 9,000."""
@@ -74,7 +74,7 @@ def job(folder, model):
 
 
 def table(folder):
-    return run_table.read(folder / "runs.parquet").drop(columns=BY_THE_CLOCK)
+    return run_table.read(folder / "runs.parquet").drop(columns=[*OF_THE_CLOCK], errors="ignore")
 
 
 def alone(study, folder):
