@@ -61,12 +61,14 @@ def show_search(plans: list[Plan]) -> None:
                 format_bytes(plan.memory.total, 3),
                 f"{plan.roofline.step_seconds:.3g} s" if plan.roofline and timed else "",
                 f"{plan.mfu:.1%}" if timed else "",
+                f"{plan.program_seconds:.3g} s" if timed and plan.xla_seconds else "",
+                f"{plan.mfu_of_program:.1%}" if timed and plan.xla_seconds else "",
                 plan.roofline.limited_by if plan.roofline and timed else "" if plan.fits else "does not fit",
             ]
         )
     show(
         "compiled",
-        ["mesh", "remat", "parts", "memory", "step", "MFU", "limited by"],
+        ["mesh", "remat", "parts", "memory", "roofline", "MFU", "program", "MFU of it", "limited by"],
         rows,
         words=["remat", "limited by"],
     )

@@ -113,6 +113,13 @@ class Plan:
         return max(work, self.roofline.hidden_seconds) + self.roofline.exposed_seconds
 
     @property
+    def seconds(self) -> float:
+        """Of one step, by the better guess: the compiled program's, else the roofline's; 0 where there is neither."""
+        if self.roofline is None:
+            return 0.0
+        return self.program_seconds if self.xla_seconds else self.roofline.step_seconds
+
+    @property
     def mfu_of_program(self) -> float:
         """By ``program_seconds``."""
         return self._mfu(self.program_seconds) if self.roofline else math.nan

@@ -13,8 +13,11 @@ from moejax.plan.topology import CPU, Topology, slices
 from moejax.train.mesh import MeshShape, check_fits
 from moejax.train.training import Training
 
+ROOM = 0.85
+"""Of a chip's memory, what a guess may say and still be compiled: for five plans for TPUs, XLA needed 1.2 to 1.8 times
+as much."""
 DOUBT = 1.3
-"""How much more than a chip's memory a guess may say and still be compiled: XLA often needs less."""
+"""The same for a remedy, of which some of every kind are tried even if they are guessed not to fit."""
 MOST_PARTS = 64
 
 Make = Callable[[Training, Topology], Plan]
@@ -46,10 +49,10 @@ def ways(training: Training, topology: Topology) -> str:
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
 
 
-def candidates(training: Training, topology: Topology) -> list[Candidate]:
-    """All ways that the training can be split, by the time guessed for a step, what cannot fit left out."""
-    chip = topology.chip
-    limit = float("inf") if chip is None else DOUBT * chip.memory_bytes
+def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[Candidate]:
+    """All ways that the training can be split, by the time guessed for a step; ``room`` is the share of a chip's memory
+    that they may take as guessed."""
+    limit = room * _limit(topology)
     found = [one for one in _all(training, topology) if one.memory_bytes <= limit]
     return sorted(found, key=lambda one: (one.seconds, one.memory_bytes))
 
@@ -57,9 +60,9 @@ def candidates(training: Training, topology: Topology) -> list[Candidate]:
 def search(
     training: Training, topology: Topology, make: Make, *, compiled: int = 6, say: Say | None = None
 ) -> list[Plan]:
-    """The plans of the most promising ways, each compiled; those that fit first, the fastest first.
+    """The plans of the most promising ways, each compiled; those that fit first, the fastest first (``Plan.seconds``).
 
-    The configuration's own way is among them.
+    Which are promising says the roofline of ``guess``. The configuration's own way is among them.
     """
     own = _candidate(training, topology)
     best = [one for one in candidates(training, topology) if one.words != own.words]
@@ -69,7 +72,7 @@ def search(
         if say:
             say(number, len(chosen), f"compiling {one.words}")
         plans.append(make(one.training, one.topology))
-    return sorted(plans, key=lambda plan: (not plan.fits, plan.roofline.step_seconds if plan.roofline else 0.0))
+    return sorted(plans, key=lambda plan: (not plan.fits, plan.seconds))
 
 
 def remedies(
@@ -80,7 +83,7 @@ def remedies(
     First what changes one thing: remat, microbatches, the mesh; then the mesh with both; then more chips.
     """
     own = _candidate(refused, topology)
-    every = [one for one in candidates(refused, topology) if one.words != own.words]
+    every = [one for one in candidates(refused, topology, DOUBT) if one.words != own.words]
     recipe = refused.recipe
 
     def same(one: Candidate, *parts: str) -> bool:
@@ -131,8 +134,7 @@ def _more_chips(training: Training, topology: Topology) -> Iterator[Candidate]:
     for shape in slices(topology.chip_name):
         larger = Topology(topology.chip_name, shape)
         if topology.devices < larger.devices <= 8 * topology.devices:
-            ways_there = [one for one in candidates(training, larger) if one.memory_bytes <= _limit(larger)]
-            yield from ways_there[:1]
+            yield from candidates(training, larger)[:1]
 
 
 def _all(training: Training, topology: Topology) -> Iterator[Candidate]:

@@ -112,6 +112,23 @@ def test_a_search_compiles_its_own_way_and_ranks_what_fits_first():
     assert seconds == sorted(seconds)
 
 
+def test_a_search_ranks_by_the_compiled_program_where_it_says_how_long_it_takes():
+    made = []
+
+    def make(one, topology):
+        made.append(one)
+        seconds = float(len(made))
+        return replace(planned(one, topology, memory=0.5, seconds=seconds), xla_seconds=10 / seconds)
+
+    plans = search(training("full"), V5E, make, compiled=4)
+    assert [plan.roofline.step_seconds for plan in plans] == [4, 3, 2, 1]
+    assert [plan.program_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
+
+
+def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():
+    assert all(one.memory_bytes < 0.9 * V5E.chip.memory_bytes for one in candidates(training(), V5E))
+
+
 def test_remedies_are_tried_before_they_are_offered():
     refused, made = training(), []
 
