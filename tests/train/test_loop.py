@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from interrupted import lasting, logged, on_one_device, train_killed_at_every_lo
 
 from moejax.config import build
 from moejax.data.sources import NAMED
+from moejax.data.split import is_held_out
 from moejax.train import metrics
 from moejax.train.initial_weights import InitialWeights
 from moejax.train.legs import legs
@@ -37,6 +39,10 @@ def test_a_row_tells_what_was_trained(uninterrupted):
     assert rows[0]["dropped_share"] == 0
     assert {line["run"] for line in log} == {"trunk", "branch-2048", "branch-4096"}
     assert rows[0]["bits_per_byte"] > rows[0]["loss"] / np.log(2)
+    # A token for each byte and one for the end, of every document that is not held out.
+    kept = [len(one.content) + 1 for one in Few().documents() if not is_held_out(sha256(one.key).digest(), 0.2)]
+    assert 20 < len(kept) < 40
+    assert [row["unique_tokens"] for row in rows] == [sum(kept)] * 2
 
 
 def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
