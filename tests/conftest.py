@@ -9,11 +9,20 @@ import os
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_force_host_platform_device_count=8"
-    + ("" if os.environ.get("MOEJAX_TEST_OPTIMISED") else " --xla_backend_optimization_level=0")
+# Of processes that tests start, which have no fake devices.
+os.environ["MOEJAX_TEST_XLA_FLAGS"] = (
+    "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else "--xla_backend_optimization_level=0"
 )
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", os.environ["MOEJAX_TEST_XLA_FLAGS"]]
+)
+
+# Processes that a test starts and pytest's workers inherit the folder from the process that makes it and removes it.
+if "MOEJAX_TEST_PROGRAMS" not in os.environ:
+    PROGRAMS = tempfile.TemporaryDirectory(prefix="moejax-test-programs-")
+    os.environ["MOEJAX_TEST_PROGRAMS"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import warnings
 
@@ -27,14 +36,6 @@ with warnings.catch_warnings():
 import jax
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-# pytest's workers inherit the name from the process that starts them, which removes the folder at its end.
-if "MOEJAX_TEST_PROGRAMS" not in os.environ:
-    PROGRAMS = tempfile.TemporaryDirectory(prefix="moejax-test-programs-")
-    os.environ["MOEJAX_TEST_PROGRAMS"] = PROGRAMS.name
-jax.config.update("jax_compilation_cache_dir", os.environ["MOEJAX_TEST_PROGRAMS"])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from routing_draws import draw_logits
 
 from moejax.routing import ROUTERS
@@ -61,8 +59,7 @@ def values(sums):
     } | statistics(sums)
 
 
-@settings(deadline=None, max_examples=8)
-@given(cut=st.sampled_from([1, 2, 5]), router=st.sampled_from(["softmax_topk", "sigmoid_topk"]))
+@pytest.mark.parametrize(("cut", "router"), [(1, "softmax_topk"), (2, "sigmoid_topk"), (5, "softmax_topk")])
 def test_microbatches_add_up_to_the_batch(cut, router):
     """swiss-ai Megatron-LM #136."""
     logits, at = draw_logits(TOKENS, EXPERTS, skew=0.2), 8 * cut

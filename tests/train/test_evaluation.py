@@ -39,12 +39,26 @@ def mixed(training, monkeypatch):
     return dataclasses.replace(training, recipe=recipe)
 
 
-def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, tmp_path):
-    rows = train(mixed, tmp_path)
-    parts = open_corpus(mixed.recipe.data, tmp_path / "data").validation().parts
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Its rows and its folder, trained once."""
+    found = []
+
+    def find(mixed):
+        if not found:
+            folder = tmp_path_factory.mktemp("mixed") / "out"
+            found.append((train(mixed, folder), folder))
+        return found[0]
+
+    return find
+
+
+def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, trained):
+    rows, folder = trained(mixed)
+    parts = open_corpus(mixed.recipe.data, folder / "data").validation().parts
     assert [part.name for part in parts] == ["few", "other"]
     targets = np.array([part.targets for part in parts])
-    measured = [line for line in metrics.read(tmp_path / "metrics.jsonl") if "validation_loss" in line]
+    measured = [line for line in metrics.read(folder / "metrics.jsonl") if "validation_loss" in line]
     assert [line["step"] for line in measured if line["run"] == "trunk"] == [2, 4, 6, 8, 10]
     for found, prefix in [*((line, "validation_") for line in measured), *((row, "") for row in rows)]:
         losses = np.array([found[f"{prefix}loss_{part.name}"] for part in parts])
@@ -59,9 +73,9 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
     assert "loss_other" in check(pd.DataFrame(rows))
 
 
-def test_the_last_measurement_of_a_branch_is_its_row(mixed, tmp_path):
-    rows = train(mixed, tmp_path)
-    last = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "branch-4096"][-1]
+def test_the_last_measurement_of_a_branch_is_its_row(mixed, trained):
+    rows, folder = trained(mixed)
+    last = [line for line in metrics.read(folder / "metrics.jsonl") if line["run"] == "branch-4096"][-1]
     assert last["step"] == 16
     assert last["validation_loss"] == pytest.approx(rows[-1]["loss"], abs=1e-6)
 

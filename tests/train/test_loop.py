@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from hashlib import sha256
 
 import numpy as np
@@ -22,11 +23,26 @@ from moejax.train.program import make_program
 from moejax.train.training import Training
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Its rows and its folder, trained once; who writes takes a copy."""
+    found = []
+
+    def find(training):
+        if not found:
+            folder = tmp_path_factory.mktemp("uninterrupted") / "whole"
+            found.append((train(training, folder), folder))
+        return found[0]
+
+    return find
+
+
 @pytest.fixture
-def uninterrupted(training, tmp_path):
+def uninterrupted(training, trained, tmp_path):
     training = on_one_device(training)
-    rows = train(training, tmp_path / "whole")
-    return training, rows, logged(tmp_path / "whole")
+    rows, folder = trained(training)
+    shutil.copytree(folder, tmp_path / "whole")
+    return training, rows, logged(folder)
 
 
 def test_a_row_tells_what_was_trained(uninterrupted):

@@ -12,7 +12,7 @@ from moejax.train.program import make_program
 
 SHAPES = [
     pytest.param(MeshShape(data=8), marks=pytest.mark.slow),
-    MeshShape(data=2, fsdp=2, expert=2),
+    pytest.param(MeshShape(data=2, fsdp=2, expert=2), marks=pytest.mark.slow),
     MeshShape(data=1, expert=4, tensor=2),
     pytest.param(MeshShape(data=1, fsdp=4, tensor=2), marks=pytest.mark.slow),
 ]

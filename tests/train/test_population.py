@@ -66,7 +66,8 @@ def test_members_are_all_combinations_each_named_after_its_own(population):
 
 def test_a_member_is_what_it_is_when_trained_by_itself(population, trained, tmp_path):
     rows, folder = trained(population)
-    for number, member in enumerate(members(population)):
+    # The first and the last, which have no axis in common.
+    for number, member in list(enumerate(members(population)))[::3]:
         alone = train(member, tmp_path / member.name)
         for ours, theirs in zip(rows[2 * number : 2 * number + 2], alone, strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
