@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not several:
         return _train(arguments, Together(), began)
     given = (arguments.coordinator, arguments.processes, arguments.process)
-    with joined(*given, wait_seconds=arguments.wait):
+    with _stdout_is_ours(), joined(*given, wait_seconds=arguments.wait):
         together = Together(arguments.wait)
         with _ending_alone(together):
             return _train(arguments, together, began)
@@ -132,6 +132,21 @@ def _train(arguments: argparse.Namespace, together: Together, began: float) -> i
         _print(rows, folder)
         print(f"rows, metrics and checkpoints: {folder}")
     return 0
+
+
+@contextlib.contextmanager
+def _stdout_is_ours() -> Iterator[None]:
+    """What libraries print on stdout, as Gloo does at each connection, goes to stderr."""
+    sys.stdout.flush()
+    before, where = sys.stdout, os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with open(where, "w", encoding="utf-8", closefd=False) as sys.stdout:
+            yield
+    finally:
+        sys.stdout = before
+        os.dup2(where, 1)
+        os.close(where)
 
 
 @contextlib.contextmanager

@@ -44,7 +44,9 @@ def test_two_processes_train_what_one_does(place, config, alone):
     process = run(place / "cache", f"--config={config}", "--out", place / "two", "--processes", 2)
     assert process.returncode == 0, process.stderr
     assert_close(place / "two", alone)
+    assert process.stdout.startswith("small")
     assert process.stdout.count("loss, nats/token") == 1
+    assert "Gloo" in process.stderr
 
 
 def test_a_stopped_training_says_so_and_goes_on_to_the_same_end(place, config, alone):
