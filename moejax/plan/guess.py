@@ -39,6 +39,9 @@ def guess(training: Training, topology: Topology) -> Guess:
         for kind, axes, bytes_ in exchanged(training, mesh):
             if axes and bytes_:
                 name = "+".join(axes)
+                if math.prod(mesh[axis] for axis in axes) == topology.devices:
+                    # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
+                    kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
         found = roofline(training, mesh, topology.chip, held, seconds)
     return Guess(memory_bytes=_memory(training, mesh, held), roofline=found)

@@ -33,6 +33,8 @@ class Candidate:
     topology: Topology
     seconds: float
     """Of a step, guessed."""
+    seconds_without_overlap: float
+    """If nothing on the links overlapped with anything."""
     memory_bytes: float
     """On a chip, guessed."""
 
@@ -54,7 +56,7 @@ def candidates(training: Training, topology: Topology, room: float = ROOM) -> li
     that they may take as guessed."""
     limit = room * _limit(topology)
     found = [one for one in _all(training, topology) if one.memory_bytes <= limit]
-    return sorted(found, key=lambda one: (one.seconds, one.memory_bytes))
+    return sorted(found, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
 
 
 def search(
@@ -178,5 +180,8 @@ def _candidate(training: Training, topology: Topology) -> Candidate:
     sizes = mesh_sizes(training, topology)
     whole = replace(training, recipe=replace(recipe, mesh=MeshShape(**sizes)))
     found = guess(whole, topology)
-    seconds = found.roofline.step_seconds if found.roofline else float(recipe.microbatches)
-    return Candidate(whole, topology, seconds, found.memory_bytes)
+    if found.roofline is None:
+        parts = float(recipe.microbatches)
+        return Candidate(whole, topology, parts, parts, found.memory_bytes)
+    times = found.roofline.step_seconds, found.roofline.step_seconds_without_overlap
+    return Candidate(whole, topology, *times, found.memory_bytes)

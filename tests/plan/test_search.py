@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.model.runtime import Runtime
+from moejax.plan.guess import exchanged, guess
+from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import ChipMemory
-from moejax.plan.plan import Plan
+from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.roofline import Roofline
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.topology import parse
@@ -81,13 +85,23 @@ def planned(one, topology, memory=1.0, seconds=1.0):
 def test_candidates_divide_what_they_split_and_come_by_their_time():
     found = candidates(training(), V5E)
     assert len(found) > 20
-    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    times = [(one.seconds, one.seconds_without_overlap) for one in found]
+    assert times == sorted(times)
     for one in found:
         mesh, recipe = one.training.recipe.mesh, one.training.recipe
         shards = mesh.data * mesh.fsdp * mesh.expert
         assert shards * mesh.tensor == 16
         assert recipe.batch_sequences // recipe.microbatches % shards == 0
         assert one.training.fingerprint() == found[0].training.fingerprint() or recipe.microbatches > 1
+
+
+def test_a_gather_over_a_whole_slice_is_guessed_as_the_sum_that_xla_makes_of_it():
+    one = training(mesh=MeshShape(data=1, fsdp=16))
+    mesh = mesh_sizes(one, V5E)
+    links, sent = interconnect(V5E, mesh), exchanged(one, mesh)
+    assert {axes for _, axes, _ in sent if axes} == {("fsdp",)}
+    sums = sum(links.seconds("all-reduce", axes, bytes_) for _, axes, bytes_ in sent if axes)
+    assert guess(one, V5E).roofline.link_seconds == {"fsdp": pytest.approx(sums)}
 
 
 def test_computing_again_and_smaller_parts_are_guessed_to_need_less_memory():
