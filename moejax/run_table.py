@@ -115,9 +115,7 @@ def read(path: str | Path) -> DataFrame:
 def read_as_it_is(path: str | Path) -> DataFrame:
     """The table in a file, unchecked: for columns that must be renamed or computed first."""
     path = Path(path)
-    reader = _by_suffix(path, _READERS)
-    if not path.is_file():
-        raise ValueError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
+    reader = check_file(path)
     try:
         frame = reader(path)
     except (ValueError, OSError) as error:
@@ -125,6 +123,18 @@ def read_as_it_is(path: str | Path) -> DataFrame:
     if not len(frame):
         raise ValueError(f"{path} has no rows.")
     return frame
+
+
+def check_file(path: Path) -> Callable[[Path], DataFrame]:
+    """What reads a file as a table.
+
+    Raises:
+      ValueError: its name is not one of a table, or there is no such file.
+    """
+    reader = _by_suffix(path, _READERS)
+    if not path.is_file():
+        raise ValueError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
+    return reader
 
 
 def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Path:

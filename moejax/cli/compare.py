@@ -36,14 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, hold out, print."""
-    from moejax.cli.fit_options import fixed_of, penalty_of
-    from moejax.cli.progress import progress
-    from moejax.cli.run_table_options import read_table, splits_of
-    from moejax.fit.compare import compare, of_the_loss
     from moejax.laws import LAWS
     from moejax.laws.door import law_name
 
     named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
+    from moejax.cli.fit_options import fixed_of, penalty_of
+    from moejax.cli.progress import progress
+    from moejax.cli.run_table_options import read_table, splits_of
+    from moejax.fit.compare import compare, of_the_loss
+
     laws = of_the_loss(LAWS, named)
     read = read_table(arguments, ())
     if not (arguments.hold_out or arguments.each or arguments.folds):

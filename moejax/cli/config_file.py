@@ -11,13 +11,14 @@ import ast
 import importlib.util
 import inspect
 from pathlib import Path
-from typing import Any, TypeVar
-
-from ml_collections import ConfigDict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from moejax.cli.errors import UserError
 from moejax.config import build, dump, unknown
 from moejax.quantities import parse
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 T = TypeVar("T")
 
@@ -42,14 +43,26 @@ def load(cls: type[T], config: str, overrides: list[str]) -> T:
     return build(cls, settings)
 
 
-def read(config: str) -> ConfigDict:
-    """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
-    name, _, argument = config.partition(":")
-    path = Path(name)
+def file_of(config: str) -> Path:
+    """The file of ``FILE.py`` or ``FILE.py:arg``.
+
+    Raises:
+      UserError: there is none, with those that there are.
+    """
+    path = Path(config.partition(":")[0])
     if not path.is_file():
         near = sorted(Path("configs").rglob("*.py"))
         known = f" Here are {', '.join(str(p) for p in near)}." if near else ""
-        raise UserError(f"There is no config file {name}.{known}")
+        raise UserError(f"There is no config file {path}.{known}")
+    return path
+
+
+def read(config: str) -> ConfigDict:
+    """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
+    from ml_collections import ConfigDict
+
+    name, _, argument = config.partition(":")
+    path = file_of(config)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

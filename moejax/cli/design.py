@@ -126,11 +126,11 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
 
 
 def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    name, law, known = law_and_source(arguments)
     from moejax.cli import design_text
     from moejax.design.decide import decide
     from moejax.laws.published import Published
 
-    name, law, known = law_and_source(arguments)
     problem = _problem(arguments, law, limits_of(arguments), shape=arguments.shape)
     known_set = known if isinstance(known, Published) else None
     decision = decide(problem, like=_like(arguments), within=arguments.within, known=known_set)
@@ -200,13 +200,14 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
 def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
     from moejax.cli.design_limits import range_of
-    from moejax.design.frontier import frontier
-    from moejax.design.problem import Limit
 
     if len(arguments.sweep) > 1:
         return _landscape(arguments)
     name, low, high = range_of(arguments.sweep[0], "--sweep")
     label, law, _ = law_and_source(arguments)
+    from moejax.design.frontier import frontier
+    from moejax.design.problem import Limit
+
     # Its upper end stays as a limit: what is swept is among what the problem chooses.
     others = [*(one for one in limits_of(arguments, least=0) if one.name != name), Limit(name=name, high=high)]
     rows = frontier(_problem(arguments, law, others, shape=arguments.shape), name, low, high)
@@ -224,12 +225,13 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
 def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
     from moejax.cli.design_limits import range_of
-    from moejax.design.frontier import landscape
 
     if len(arguments.sweep) > 2:
         raise ValueError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
     first, second = (range_of(text, "--sweep") for text in arguments.sweep)
     label, law, _ = law_and_source(arguments)
+    from moejax.design.frontier import landscape
+
     limits = limits_of(arguments, least=0)
     found = landscape(_problem(arguments, law, limits, shape=arguments.shape), first, second)
     if arguments.out:

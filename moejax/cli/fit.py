@@ -65,15 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, resample, hold out, print."""
+    if arguments.recipe is not None:
+        return recipe(arguments.recipe)(arguments)
+    law = law_of(arguments)
+    read = read_table(arguments, law.inputs)
     from moejax.cli.progress import progress
     from moejax.fit import bootstrap, holdout, metrics
     from moejax.fit.bootstrap import check_level
     from moejax.fit.fit_law import fit_law
 
-    if arguments.recipe is not None:
-        return recipe(arguments.recipe)(arguments)
-    law = law_of(arguments)
-    read = read_table(arguments, law.inputs)
     options: dict[str, Any] = {
         "penalty": penalty_of(arguments),
         "starts": starts_of(arguments),

@@ -94,13 +94,14 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
 
 def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     from moejax.cli.design import fit_resamples, law_and_source
-    from moejax.design.leverage import leverage, resampled
-    from moejax.fit.bootstrap import interval
 
     if not arguments.flops:
         raise ValueError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
     arguments.constants = None
     name, law, known = law_and_source(arguments)
+    from moejax.design.leverage import leverage, resampled
+    from moejax.fit.bootstrap import interval
+
     if "loss" not in law.outputs:
         raise ValueError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
     a, b = (_family(text, law) for text in (arguments.a, arguments.b))

@@ -59,16 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, plan, print."""
+    _check(arguments)
+    laws = _laws(arguments.law)
     from moejax.cli import next_text
     from moejax.cli.fit_options import fixed_of, penalty_of, search_of, starts_of
     from moejax.cli.progress import progress
-    from moejax.laws import LAWS
-    from moejax.laws.door import law_name
     from moejax.next.propose import propose
     from moejax.next.relax import Budget
 
-    _check(arguments)
-    laws = {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in arguments.law.split(","))}
     fixed = fixed_of(arguments)
     asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
     inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
@@ -112,6 +110,13 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{name} is {value:g}; give a number above {least:g}.")
     if arguments.candidates and (arguments.arch or arguments.config):
         raise ValueError("--candidates names every run that there is to choose from; leave out --arch and --config.")
+
+
+def _laws(text: str) -> dict[str, type]:
+    from moejax.laws import LAWS
+    from moejax.laws.door import law_name
+
+    return {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in text.split(","))}
 
 
 def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:

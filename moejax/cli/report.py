@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from moejax import run_table
+from moejax.cli.given_files import check_fit
 from moejax.cli.number import number, whole_number
 
 NAME = "report"
@@ -41,14 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Conclude, write, and print the answer."""
+    source = _fit_in(Path(arguments.source))
+    _check_source(source)
+    if source.name.endswith(".json"):
+        return _of_fit(source, arguments)
     from moejax.cli.progress import progress_display
     from moejax.report.answer import answer
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude
 
-    source = _fit_in(Path(arguments.source))
-    if source.name.endswith(".json"):
-        return _of_fit(source, arguments)
     with progress_display() as update:
         concluded = _of_table(source, arguments, update) if source.name.endswith(TABLES) else conclude(source, update)
         update(1.0, "drawing")
@@ -65,6 +68,18 @@ def _fit_in(source: Path) -> Path:
     """The fit of a folder of ``moejax fit``; anything else as it is."""
     fit = source / "fit.json"
     return fit if fit.is_file() and not (source / "study.json").exists() else source
+
+
+def _check_source(source: Path) -> None:
+    """Say at once, and not after seconds of imports, that there is nothing to report on."""
+    if source.name.endswith(".json"):
+        check_fit(source)
+    elif source.name.endswith(TABLES):
+        run_table.check_file(source)
+    else:
+        from moejax.study.place import identity
+
+        identity(source)
 
 
 def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:

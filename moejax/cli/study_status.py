@@ -23,7 +23,9 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     Raises:
       ValueError: the folder holds no study.
     """
-    from moejax.study.place import open_place
+    from moejax.study.place import identity, open_place
+
+    identity(url)
     from moejax.study.run import read_study
     from moejax.study.status import standings
 
@@ -42,7 +44,9 @@ def gather(url: str, out: str | None) -> None:
     Raises:
       ValueError: there is no study, no row, or ``out`` belongs to another study.
     """
-    from moejax.study.place import is_remote, open_place
+    from moejax.study.place import identity, is_remote, open_place
+
+    identity(url)
     from moejax.study.run import fetch, read_study, write_table
     from moejax.study.status import standings
 

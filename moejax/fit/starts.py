@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import qmc
 
 from moejax.fit import problem
 from moejax.fit.problem import Form
@@ -32,6 +31,9 @@ class Sobol:
     seed: int = 0
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+        # Takes half a second to import, and most who read this module spread no points.
+        from scipy.stats import qmc
+
         boxes = np.log([_box(form, name) for name in form.free])
         # The points are balanced where their number is a power of 2: the first of so many are taken.
         powers = math.ceil(math.log2(self.count))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moejax import run_table
-from moejax.study.run import TABLE, Concluded
+from moejax.study.place import TABLE
 from moejax.train import metrics
+
+if TYPE_CHECKING:
+    from moejax.study.run import Concluded
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from moejax.folder import whole, write_json
-from moejax.report.figures import draw_all
 from moejax.report.findings import plain, read, summary
 from moejax.report.markdown import markdown
 from moejax.report.page import page
+from moejax.report.study_figures import draw_all
 from moejax.study.run import Concluded, as_json
 
 PAGE, TEXT, DATA = "report.html", "report.md", "report.json"

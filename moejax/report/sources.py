@@ -15,7 +15,7 @@ from moejax import run_table
 from moejax.folder import has_writer
 from moejax.plan.roofline import Roofline
 from moejax.report.findings import layer_loads
-from moejax.study.run import TABLE
+from moejax.study.place import TABLE
 from moejax.train.sessions import RUNNING, Session, read_sessions
 
 KILLED = "killed"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from moejax.fit.bootstrap import Interval
 from moejax.quantities import format
-from moejax.study.analysis import HeldOutCheck
-from moejax.study.decision import Decision
+
+if TYPE_CHECKING:
+    from moejax.fit.bootstrap import Interval
+    from moejax.study.analysis import HeldOutCheck
+    from moejax.study.decision import Decision
 
 VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
 """What an optimum consists of, in words."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from os import PathLike
+from typing import Any
 
 import fsspec
 from fsspec.implementations.dirfs import DirFileSystem
+
+TABLE = "runs.parquet"
+"""The run table in a study's folder."""
 
 
 def is_remote(url: str | PathLike[str]) -> bool:
@@ -35,6 +40,18 @@ def read_text(place: DirFileSystem, path: str) -> str | None:
         return place.cat_file(path).decode(errors="replace")
     except FileNotFoundError:
         return None
+
+
+def identity(url: str | PathLike[str]) -> dict[str, Any]:
+    """What decides the runs of the study that a folder, here or elsewhere, belongs to.
+
+    Raises:
+      ValueError: the folder belongs to none, or cannot be reached.
+    """
+    text = read_text(open_place(url), "study.json")
+    if text is None:
+        raise ValueError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
+    return json.loads(text)
 
 
 def matching(place: DirFileSystem, pattern: str) -> list[str]:

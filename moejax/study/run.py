@@ -19,14 +19,12 @@ from moejax.study.analysis import Analysed, analyse
 from moejax.study.executor import Executor, Task, Update, train_all
 from moejax.study.local import LocalExecutor, slots
 from moejax.study.mount import Mount, holds_corpus
-from moejax.study.place import is_remote, matching, open_place, read_text
+from moejax.study.place import TABLE, identity, is_remote, matching, open_place, read_text
 from moejax.study.signals import Signal, signals
 from moejax.study.status import Standing, progress, standings
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.population import packed
-
-TABLE = "runs.parquet"
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,9 @@ def read_study(url: str | Path) -> Study:
     Raises:
       ValueError: the folder holds none.
     """
-    place = open_place(url)
-    identity, asked = read_text(place, "study.json"), read_text(place, "analysis.json")
-    if identity is None:
-        raise ValueError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
+    decides, asked = identity(url), read_text(open_place(url), "analysis.json")
     analysis = json.loads(asked) if asked else {}
-    return build(Study, {**json.loads(identity), "analysis": analysis}, f"{url}/study.json")
+    return build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
 
 
 def fetch(url: str, folder: Path) -> None:

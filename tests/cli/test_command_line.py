@@ -1,13 +1,19 @@
 """The command line: help a person can read, configs at the door, mistakes as sentences with exit status 2."""
 
+import gc
 import importlib
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from moejax.__main__ import main, split_overrides
+from moejax.__main__ import main
 from moejax.cli import COMMANDS
+from moejax.cli.command_line import split_overrides
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -139,6 +145,71 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
 def test_a_mistake_on_the_command_line_is_a_sentence(words, sentence, capsys):
     assert main(words) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_ctrl_c_that_meets_the_garbage_collector_stops_the_command_all_the_same(monkeypatch, capsys):
+    def collect(arguments):
+        def callback(phase, info):
+            gc.callbacks.remove(callback)
+            signal.raise_signal(signal.SIGINT)
+
+        gc.callbacks.append(callback)
+        gc.collect()
+        time.sleep(30)
+
+    monkeypatch.setattr("moejax.cli.laws.run", collect)
+    assert main(["laws"]) == 130
+    assert capsys.readouterr().err.strip().startswith("Stopped.")
+
+
+MISTAKES = """
+trian
+train --confg=x.py
+train --config=nowhere.py
+study --config=nowhere.py
+study status nowhere
+launch slurm --config=nowhere.py --out x
+plan --config=nowhere.py --topology v5p:2x2x1
+count --config=nowhere.py
+predict --law zhao --config=nowhere.py
+predict --law nowhere.json --tokens 1e9
+fit nowhere.csv --law zhao
+fit runs.xlsx --law zhao
+compare nowhere.csv
+next nowhere.csv --law zhao --target N* --flops 1e20
+plot zhao-1 --fit nowhere.json
+plot zhao-1 --runs nowhere.csv
+design --law nowhere.json --flops 1e21
+leverage a b --law nowhere.json --flops 1e21
+report nowhere
+report nowhere.csv
+report nowhere.json
+"""
+
+
+def test_what_needs_no_mathematics_to_be_refused_is_refused_before_it_is_imported():
+    """Imports of JAX and matplotlib take seconds, and a typing error is told at once."""
+    code = (
+        "import sys; from moejax.__main__ import main\n"
+        "for line in sys.argv[1].strip().splitlines():\n"
+        "    try: status = main(line.split())\n"
+        "    except SystemExit as stopped: status = stopped.code\n"
+        "    heavy = {'jax', 'matplotlib', 'pandas', 'scipy'} & set(sys.modules)\n"
+        "    assert status == 2 and not heavy, (line, status, heavy)"
+    )
+    subprocess.run([sys.executable, "-c", code, MISTAKES], check=True, capture_output=True)
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, capsys):
+    class Stops:
+        def find_spec(self, name, *others):
+            if name == "moejax.cli.command_line":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "moejax.cli.command_line")
+    monkeypatch.setattr(sys, "meta_path", [Stops(), *sys.meta_path])
+    assert main(["laws"]) == 130
+    assert capsys.readouterr().err.strip().startswith("Stopped.")
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from moejax.__main__ import parser_of, split_overrides
 from moejax.cli import COMMANDS
+from moejax.cli.command_line import parser_of, split_overrides
 
 PAGES = [
     Path("README.md"),

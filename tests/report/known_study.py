@@ -21,7 +21,8 @@ from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams, dense_slice
 from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
 from moejax.study.decision import claims, decide
-from moejax.study.run import TABLE, Concluded, read_study
+from moejax.study.place import TABLE
+from moejax.study.run import Concluded, read_study
 from moejax.study.signals import signals
 from moejax.study.study import Analysis, Study
 from moejax.train.sessions import SESSIONS, Session

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.__main__ import USERS, main
+from moejax.__main__ import main
+from moejax.cli.command_line import USERS
 from moejax.config import build
 from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from

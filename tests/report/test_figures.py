@@ -8,10 +8,10 @@ import pytest
 from known_study import BUDGETS, MODELS, TRUTH, conclude_without_fitting, write_study
 
 from moejax.laws.design import Design
-from moejax.report.figures import FIGURES, draw_all
 from moejax.report.figures.isoflop_slice import along
 from moejax.report.figures.style import COLOURS, spread
 from moejax.report.findings import read
+from moejax.report.study_figures import FIGURES, draw_all
 from moejax.report.svg import inline
 
 

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from moejax.__main__ import DONE, USERS, main
+from moejax.__main__ import main
+from moejax.cli.command_line import DONE, USERS
 from moejax.cli.plan_text import as_data
 from moejax.config import dump
 from moejax.folder import only_writer
 from moejax.report import sources
 from moejax.report.plots import draw, subject_of
-from moejax.study.run import TABLE
+from moejax.study.place import TABLE
 from moejax.train.sessions import SESSIONS, Session
 
 HOUR = 3600.0

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.__main__ import DONE, USERS, main
+from moejax.__main__ import main
+from moejax.cli.command_line import DONE, USERS
 from moejax.fit.derived_columns import with_derived
 from moejax.fit.fit_law import fit_law
 from moejax.fit.objective import Squared

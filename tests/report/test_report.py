@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from moejax.__main__ import DONE, USERS, main
-from moejax.report.figures import FIGURES
+from moejax.__main__ import main
+from moejax.cli.command_line import DONE, USERS
 from moejax.report.report import DATA, PAGE, as_data, write_report
+from moejax.report.study_figures import FIGURES
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
 

@@ -10,7 +10,8 @@ import pytest
 from known_study import TRUTH, _fit
 from test_report import Page
 
-from moejax.__main__ import DONE, USERS, main
+from moejax.__main__ import main
+from moejax.cli.command_line import DONE, USERS
 from moejax.fit.metrics import metrics
 from moejax.fit.runs import runs_from
 from moejax.laws.chinchilla import HOFFMANN_2022

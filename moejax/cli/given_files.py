@@ -1,0 +1,28 @@
+"""Files that are named on the command line and are not there: said at once, before what reads them is imported."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax import run_table
+from moejax.cli import config_file
+from moejax.cli.errors import UserError
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Raise ``ValueError`` if a config, a table or a fit that a command is to read is not there."""
+    if config := getattr(options, "config", None):
+        config_file.file_of(config)
+    for name in ("runs", "pilot", "candidates"):
+        if (table := getattr(options, name, None)) is not None and not table.exists():
+            run_table.check_file(table)
+    for name in ("fit", "law"):
+        if str(fit := getattr(options, name, None)).endswith(".json"):
+            check_fit(Path(str(fit)))
+
+
+def check_fit(path: Path) -> None:
+    """Raise ``ValueError`` if there is no such file."""
+    if not path.is_file():
+        raise UserError(f"There is no fit at {path}; moejax fit --out DIR writes DIR/fit.json.")

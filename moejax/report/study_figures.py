@@ -1,0 +1,62 @@
+"""The figures of a study's report, by name: findings in, Pictures out."""
+
+from collections.abc import Callable
+
+from matplotlib import rc_context
+
+from moejax.fit.derived_columns import with_derived
+from moejax.report import sources
+from moejax.report.figures import (
+    expert_loads,
+    isoflop_slice,
+    loss_vs_compute,
+    loss_vs_tokens,
+    predicted_vs_actual,
+    routing_health,
+    running,
+    training_curves,
+)
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import RC, Draw
+from moejax.report.figures.subject import Subject
+from moejax.report.findings import Findings
+
+
+def _of_runs(draw: Callable[[Subject], Picture | None], *columns: str) -> Draw:
+    """A figure of the run table, if the table has the columns."""
+
+    def drawn(found: Findings) -> Picture | None:
+        table = with_derived(found.runs)
+        return draw(Subject(table=table)) if all(column in table for column in columns) else None
+
+    return drawn
+
+
+def _restarts(found: Findings) -> Picture | None:
+    """When trainings were worked on, if any was not done in one session."""
+    try:
+        table = sources.sessions_table(found.concluded.folder)
+    except ValueError:
+        return None
+    smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique
+    return None if smooth else running.restarts(Subject(table=table))
+
+
+FIGURES: dict[str, Draw] = {
+    "loss_vs_compute": _of_runs(loss_vs_compute.runs, "loss", "flops"),
+    "training_curves": training_curves.draw,
+    "loss_vs_tokens": loss_vs_tokens.draw,
+    "predicted_vs_actual": predicted_vs_actual.draw,
+    "isoflop_slice": isoflop_slice.draw,
+    "routing_health": _of_runs(routing_health.health),
+    "expert_loads": expert_loads.draw,
+    "restarts": _restarts,
+}
+"""Every figure of a report by its name."""
+
+
+def draw_all(found: Findings) -> dict[str, Picture]:
+    """Every figure that has something to show, by its name."""
+    with rc_context(RC):
+        drawn = {name: draw(found) for name, draw in FIGURES.items()}
+    return {name: picture for name, picture in drawn.items() if picture is not None}
