@@ -134,6 +134,9 @@ def _built(decision: Decision) -> list[Block]:
         f"Whole numbers cost {format(given_up)} of {shape.problem.goal}, heads and ratios being rounded too."
         if goal == "loss"
         else "",
+        f"Train what is built: {format(built.measures['params_active'])} of {format(built.measures['params_total'])} "
+        f"parameters on {format(built.tokens)} tokens (--out DIR writes its config.py). The optimum above it is of "
+        f"sizes alone: limits and ranges are about it.",
         f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values.",
     ]
@@ -147,27 +150,46 @@ def _built(decision: Decision) -> list[Block]:
     return [block for block in blocks if block]
 
 
-def on_chips(decision: Decision, chips: int) -> dict[str, float]:
+def on_chips(decision: Decision, chips: int) -> dict[str, float | None]:
     """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
-    if decision.built is None:
+    from moejax.design.build import measured
+
+    if decision.built is None or decision.shape is None:
         return {}
-    measures = decision.built.measures
+    built, problem = decision.built, decision.shape.problem
+    tokens = chips * problem.setting.sequence_length
+    fed = dataclasses.replace(problem, setting=dataclasses.replace(problem.setting, memory_tokens=tokens))
+    limit = problem.together().get("memory_bytes")
     return {
         "chips": chips,
-        "days": measures["chip_hours"] / chips / 24,
-        "memory_bytes_a_chip": measures["memory_bytes"] / chips,
+        "days": built.measures["chip_hours"] / chips / 24,
+        "memory_bytes_a_chip": built.measures["memory_bytes"] / chips,
+        "memory_bytes_a_chip_with_a_sequence_each": measured(fed, built.architecture, built.tokens)["memory_bytes"]
+        / chips,
+        "memory_limit_bytes_a_chip": None if limit is None or math.isinf(limit.high) else limit.high / chips,
     }
 
 
-def chips_in_words(found: Mapping[str, float], setting: Setting) -> list[Block]:
-    """The same as a sentence."""
+def chips_in_words(found: Mapping[str, Any], setting: Setting) -> list[Block]:
+    """The same as a sentence, and a warning where what is left out of the count does not fit."""
     if not found:
         return []
-    held = format_bytes(found["memory_bytes_a_chip"])
-    return [
+    held, limit = found["memory_bytes_a_chip"], found["memory_limit_bytes_a_chip"]
+    said = (
         f"On {found['chips']:.0f} chips: {found['days']:.3g} days at {setting.mfu:.0%} of {setting.chip_flops:.3g} "
-        f"FLOP/s; {held} a chip at {setting.bytes_per_param:g} bytes a parameter"
-        + ("." if setting.memory_tokens else ", without activations (--memory-tokens).")
+        f"FLOP/s; {format_bytes(held)} a chip at {setting.bytes_per_param:g} bytes a parameter"
+    )
+    if setting.memory_tokens:
+        return [f"{said}, activations of {format(setting.memory_tokens)} tokens included."]
+    fed = found["memory_bytes_a_chip_with_a_sequence_each"]
+    with_one = (
+        f"without activations; with one sequence of {setting.sequence_length} tokens on each, {format_bytes(fed)}"
+    )
+    if limit is None or fed <= limit:
+        return [f"{said}, {with_one}."]
+    tokens = f"{found['chips'] * setting.sequence_length:.0f}"
+    return [
+        f"! {said}, {with_one}: more than the {format_bytes(limit)} there are. Count them: --memory-tokens {tokens}."
     ]
 
 

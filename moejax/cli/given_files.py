@@ -12,7 +12,9 @@ from moejax.cli.errors import UserError
 
 def check_files(options: argparse.Namespace) -> None:
     """Raise ``ValueError`` if a config, a table or a fit that a command is to read is not there."""
-    if config := getattr(options, "config", None):
+    # One of several processes tells the others first what is wrong with it.
+    one_of_many = getattr(options, "distributed", False) or getattr(options, "processes", None) is not None
+    if (config := getattr(options, "config", None)) and not one_of_many:
         config_file.file_of(config)
     for name in ("runs", "pilot", "candidates"):
         if (table := getattr(options, name, None)) is not None and not table.exists():

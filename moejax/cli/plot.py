@@ -69,15 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.format)
     names = plots.chosen(arguments.names)
     given = _Given(arguments)
-    subjects = {}
+    subjects, left_out = {}, []
     for name in names:
         try:
             subjects[name] = given.subject(name)
-        except ValueError as error:
+        except ValueError:
             # Of a paper, what can be drawn is drawn.
             if name in arguments.names or (name == names[-1] and not subjects):
                 raise
-            print(f"{name} is left out: {error}", file=sys.stderr)
+            left_out.append(name)
+    if left_out:
+        print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
     found = {}
     with out_folder(arguments.out) as folder, progress_display() as update:
         for number, (name, subject) in enumerate(subjects.items()):
@@ -189,15 +191,19 @@ def _formats(text: str) -> list[str]:
 
 
 def _list(as_json: bool) -> int:
-    from moejax.cli.table import show
     from moejax.report.plots import PLOTS
 
     if as_json:
-        print(json.dumps({name: {"source": p.source, "law": p.law, "columns": p.columns} for name, p in PLOTS.items()}))
+        names = ("shows", "source", "law", "columns", "needs_table")
+        print(json.dumps({name: {key: getattr(p, key) for key in names} for name, p in PLOTS.items()}))
         return 0
-    rows = [
-        [name, p.source, p.law, ("needs " if p.needs_table else "may use ") + ", ".join(p.columns) if p.columns else ""]
-        for name, p in PLOTS.items()
-    ]
-    show("Figures", ["name", "follows", "law", "table"], rows, words=("follows", "law", "table"))
+    of: dict[str, list[str]] = {}
+    for name, plot in PLOTS.items():
+        paper = plot.source.partition(",")[0]
+        where = plot.source.partition(", ")[2].replace("Figure", "Fig.")
+        mark = "*" if plot.needs_table else " "
+        of.setdefault(paper, []).append(f"{mark} {name:<17}{f'{where}: ' if where else ''}{plot.shows}")
+    for paper, lines in of.items():
+        print("\n".join([paper, *lines, ""]))
+    print("* is drawn from a table: moejax plot NAME says of which columns. The others draw a law, and runs of --runs.")
     return 0

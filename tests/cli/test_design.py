@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import design
+from moejax.cli import design, design_text
 from moejax.cli.config_file import load
+from moejax.design.measures import Setting
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
@@ -20,7 +21,7 @@ BUDGET = ("design", "--law", "chinchilla", "--flops", "1e21")
 
 
 def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path):
-    assert main([*BUDGET, "--json", "--out", str(tmp_path)]) == 0
+    assert main([*BUDGET, "--chips", "8", "--json", "--out", str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
     split = optimal_split(HOFFMANN_2022, 1e21)
     assert said["optimum"]["values"]["params_active"] == pytest.approx(split["params_active"], rel=1e-6)
@@ -30,6 +31,9 @@ def test_a_budget_becomes_a_design_and_a_config_that_trains_it(capsys, tmp_path)
     training.recipe.check()
     assert training.recipe.budgets_tokens[0] == pytest.approx(said["built"]["tokens"], abs=4096)
     assert said["built"]["measures"]["flops"] <= 1e21 * (1 + 1e-9)
+    each = said["on_chips"]
+    assert each["memory_bytes_a_chip"] == said["built"]["measures"]["memory_bytes"] / 8
+    assert each["memory_bytes_a_chip_with_a_sequence_each"] > each["memory_bytes_a_chip"]
     assert said["published"]["dense-6.1b"]["measures"]["flops"] == pytest.approx(1e21)
 
 
@@ -45,6 +49,19 @@ def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_p
         assert values["loss"] < point["dense"]["values"]["loss"] < equal["loss"]
         assert equal["token_multiplier"] == pytest.approx(values["params_total"] / values["params_active"])
         assert 6 * values["params_total"] * equal["tokens"] == pytest.approx(point["budget"])
+
+
+@pytest.mark.parametrize(
+    ("limit", "counted", "flagged"), [(80e9, 0, True), (100e9, 0, False), (None, 0, False), (80e9, 4096, False)]
+)
+def test_memory_that_only_fits_because_activations_are_left_out_is_flagged(limit, counted, flagged):
+    found = {"chips": 2, "days": 1.0, "memory_bytes_a_chip": 78e9, "memory_bytes_a_chip_with_a_sequence_each": 90e9}
+    setting = Setting(memory_tokens=counted)
+    (block,) = design_text.chips_in_words({**found, "memory_limit_bytes_a_chip": limit}, setting)
+    said = str(block)
+    assert said.startswith("! ") == flagged
+    assert ("--memory-tokens 8192" in said) == flagged
+    assert ("without activations" in said) == (counted == 0)
 
 
 SHORT_OF_TEXT = ("--flops", "1e22", "--unique-tokens", "25B")
@@ -67,6 +84,7 @@ def test_text_without_a_price_for_repeats_is_a_hard_limit_and_said(capsys):
     assert main(["design", "--law", "chinchilla", *SHORT_OF_TEXT]) == 0
     said = capsys.readouterr().out
     assert "No price for repeated tokens: Chinchilla" in said
+    assert said.count("Train what is built: ") == 1
     assert "tokens <= 25B" in said
 
 

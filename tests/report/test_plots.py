@@ -203,7 +203,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
         (["zhao-16", "--format", "gif"], "Figures are not written as 'gif'; choose of png, svg, pdf."),
         ([], "No figure was named"),
         (["tian-16"], "give one with --runs"),
-        (["zhao-1", "--fit", "nowhere.json"], "nowhere.json holds no fit"),
+        (["zhao-1", "--fit", "nowhere.json"], "There is no fit at nowhere.json"),
     ],
 )
 def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys):
@@ -216,7 +216,7 @@ def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and
     table.to_csv(tmp_path / "runs.csv", index=False)
     words = ["plot", "zhao", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out"), "--format", "svg"]
     assert main(words) == DONE
-    assert "zhao-5 is left out" in capsys.readouterr().err
+    assert "Left out: zhao-5; moejax plot zhao-5 says what it needs.\n" in capsys.readouterr().err
     assert (tmp_path / "out" / "zhao-3.svg").exists()
     assert main([*words[:1], "zhao-5", *words[2:]]) == USERS
 
@@ -235,3 +235,11 @@ def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
 def test_of_runs_of_one_budget_the_frontier_has_the_best():
     table = pd.DataFrame({"flops": [1e20] * 3 + [2e20] * 2, "loss": [3.2, 3.0, 3.1, 3.05, 2.9]})
     assert frontier(table, "flops")["loss"].tolist() == [3.0, 2.9]
+
+
+def test_the_list_has_a_short_line_for_every_figure_by_paper(capsys):
+    assert main(["plot", "--list"]) == DONE
+    lines = capsys.readouterr().out.splitlines()
+    named = [line[2:].split()[0] for line in lines if line[:2] in ("* ", "  ")]
+    assert named[: len(PLOTS)] == list(PLOTS)
+    assert max(map(len, lines[:-1])) <= 80
