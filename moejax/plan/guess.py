@@ -92,12 +92,14 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
 
 
 def _kept(training: Training, tokens: float, value: int) -> float:
-    """What the layers keep for the backward pass; of ``dots`` half of what is between the two other policies."""
+    """What the layers keep for the backward pass; ``dots`` all but the rows of the experts."""
+    a = training.architecture
     every, few = (
-        float(training_memory(training.architecture, tokens, activation_bytes=value, recompute=again).activations)
+        float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
         for again in (False, True)
     )
-    return {"none": every, "dots": (every + few) / 2, "full": few}[training.recipe.runtime.remat]
+    rows = tokens * value * a.num_moe_layers * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
+    return {"none": every, "dots": max(every - rows, few), "full": few}[training.recipe.runtime.remat]
 
 
 def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:

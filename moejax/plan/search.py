@@ -14,7 +14,7 @@ from moejax.train.mesh import MeshShape, check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
-"""Of a chip's memory, what a guess may say and still be compiled: for five plans for TPUs, XLA needed 1.2 to 1.8 times
+"""Of a chip's memory, what a guess may say and still be compiled: for six plans for TPUs, XLA needed 0.9 to 1.8 times
 as much."""
 DOUBT = 1.3
 """The same for a remedy, of which some of every kind are tried even if they are guessed not to fit."""
