@@ -82,10 +82,11 @@ def remedies(
 ) -> list[tuple[str, Plan]]:
     """What makes a training fit that does not, found by trying: words, and the plan that it gives.
 
-    First what changes one thing: remat, microbatches, the mesh; then the mesh with both; then more chips.
+    Only what is guessed to need less memory than the refused is tried. First what changes one thing: remat,
+    microbatches, the mesh; then the mesh with both; then more chips.
     """
     own = _candidate(refused, topology)
-    every = [one for one in candidates(refused, topology, DOUBT) if one.words != own.words]
+    every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
     recipe = refused.recipe
 
     def same(one: Candidate, *parts: str) -> bool:
