@@ -150,7 +150,7 @@ def _built(decision: Decision) -> list[Block]:
     return [block for block in blocks if block]
 
 
-def on_chips(decision: Decision, chips: int) -> dict[str, float | None]:
+def on_chips(decision: Decision, chips: int) -> dict[str, int | float | None]:
     """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
     from moejax.design.build import measured
 

@@ -27,13 +27,14 @@ Hand the trainings of a study that are not done yet to an engine. Without --subm
 (with --json as data), and writes nothing. Run again, it goes on with what failed or was interrupted;
 `moejax study status DIR` says how far it is."""
 EXAMPLE = """\
-  moejax launch slurm --config=configs/studies/zhao.py:G --config.recipe.data.source=/shared/web --out /shared/zhao-G
-  moejax launch slurm --resume --out /shared/zhao-G --chips-per-node 4 --set partition=gpu --set account=me --submit
+  moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine      # to look at
+  moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
+  moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
   moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
-  moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/zhao --image REGISTRY/moejax:tpu > zhao.yaml
-  moejax launch gke --resume --out gs://bucket/zhao --topology v5p:4x4x4 --image REGISTRY/moejax:tpu --xpk CLUSTER
-  moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/zhao --image docker:REGISTRY/moejax:gpu --submit
-  moejax study status gs://bucket/zhao"""
+  moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
+  moejax launch gke --resume --out gs://bucket/mine --topology v5p:4x4x4 --image REGISTRY/moejax:tpu --xpk CLUSTER
+  moejax launch sky --config=FILE.py --chip h100 --out s3://bucket/mine --image docker:REGISTRY/moejax:gpu --submit
+  moejax study status gs://bucket/mine"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -55,8 +55,8 @@ class GkeEngine:
             gcloud = "" if shutil.which("gcloud") else " (and gcloud, which installs it, is not either)"
             raise ValueError(
                 f"kubectl is not on this machine{gcloud}; install Google Cloud's SDK, then gcloud components install "
-                f"kubectl and gcloud container clusters get-credentials CLUSTER; or leave out --submit and apply what "
-                f"is printed where it is."
+                f"kubectl and gcloud container clusters get-credentials CLUSTER; or run this command on a "
+                f"machine that has it."
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
@@ -180,7 +180,7 @@ class XpkEngine:
         if missing:
             raise ValueError(
                 f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; install it, or "
-                f"leave out --submit and run what is printed where it is."
+                f"run this command on a machine that has it."
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:

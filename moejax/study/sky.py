@@ -47,8 +47,8 @@ class SkyEngine:
         """Raise ``ValueError`` if SkyPilot is not on this machine."""
         if shutil.which("sky") is None:
             raise ValueError(
-                "SkyPilot (sky) is not on this machine; install it in an environment of its own, run sky check, or "
-                "leave out --submit and launch what is printed where it is."
+                "SkyPilot (sky) is not on this machine; install it in an environment of its own and run sky check, or "
+                "run this command on a machine that has it."
             )
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:

@@ -150,9 +150,10 @@ def _owner(path: Path) -> Path | None:
 def _carry(saved: SavedState, target: Path) -> list[str]:
     """The tokenizer beside the prepared tokens, or the one that the recipe names."""
     named = saved.training.recipe.data.tokenizer
-    file = Path(named.partition("#")[0]) if named else Path()
-    files = next(filter(None, (carry_tokenizer(place, target) for place in (*_sets(saved), file))), [])
-    if not files and file.is_file():
+    file = Path(named.partition("#")[0]) if named else None
+    places = filter(None, (*_sets(saved), file))
+    files = next(filter(None, (carry_tokenizer(place, target) for place in places)), [])
+    if not files and file is not None and file.is_file():
         shutil.copyfile(file, target / "tokenizer.json")
         files = ["tokenizer.json"]
     if files == ["tokenizer.json"]:

@@ -77,7 +77,9 @@ def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(
 
 
 @pytest.mark.slow
-def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none(tokenizer, tmp_path):
+def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none(tokenizer, tmp_path, monkeypatch):
+    # A tokenizer in the working folder is nobody's.
+    monkeypatch.chdir(tokenizer.parent)
     train(training(tokenizer, None), tmp_path / "run")
     assert open_model(tmp_path / "run").tokenizer.name == "bytes"
     save_weights(tmp_path / "weights", SMALL, transformer.init(SMALL, jax.random.key(0)))

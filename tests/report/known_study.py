@@ -25,8 +25,9 @@ from moejax.study.place import TABLE
 from moejax.study.run import Concluded, read_study
 from moejax.study.signals import signals
 from moejax.study.study import Analysis, Study
+from moejax.train.identity import TRAINING
 from moejax.train.sessions import SESSIONS, Session
-from moejax.train.training import DataConfig, Recipe
+from moejax.train.training import DataConfig, Recipe, Training
 
 ENTROPY = 3.2
 TRUTH = EffectiveParams(
@@ -67,14 +68,16 @@ MODELS = {
 }
 
 
-def write_study(folder: Path, models: dict[str, Architecture] | None = None, noise: float = 0.003) -> Path:
-    """Everything that training writes and that conclusions are drawn from."""
-    study = Study(
-        name="known-law",
-        models=models or MODELS,
-        recipe=Recipe(budgets_tokens=BUDGETS, batch_tokens=4096, data=DataConfig(sequence_length=128)),
-        analysis=Analysis(resamples=20, decision_flops=1e13),
-    )
+STUDY = Study(
+    name="known-law",
+    models=MODELS,
+    recipe=Recipe(budgets_tokens=BUDGETS, batch_tokens=4096, data=DataConfig(sequence_length=128)),
+    analysis=Analysis(resamples=20, decision_flops=1e13),
+)
+
+
+def write_study(folder: Path, study: Study = STUDY, noise: float = 0.003) -> Path:
+    """Everything that training writes and that conclusions are drawn from; its budgets must be ``BUDGETS``."""
     draws = np.random.default_rng(0)
     (folder / "data").mkdir(parents=True)
     write_json(folder / "study.json", study.identity())
@@ -84,12 +87,15 @@ def write_study(folder: Path, models: dict[str, Architecture] | None = None, noi
     rest = {"unigram_entropy": ENTROPY, "train": side, "validation": side, "corrupt_records": 0, "corrupt": []}
     write_json(folder / "data" / "corpus.json", text | rest)
     rows = []
-    for name, architecture in study.models.items():
+    for training in study.trainings():
+        name = training.name
         lines = [_line("trunk", step, draws) for step in range(10, 206, 10)]
+        (folder / "models" / name).mkdir(parents=True)
+        write_json(folder / "models" / name / TRAINING, training.as_json())
         for tokens in BUDGETS:
             lines += [_line(f"branch-{tokens}", tokens // 4096 - back, draws) for back in (8, 4, 0)]
-            rows.append(_row(name, architecture, tokens, float(np.exp(noise * draws.normal())), draws))
-        (folder / "models" / name).mkdir(parents=True)
+            rows.append(_row(study, training, tokens, float(np.exp(noise * draws.normal())), draws))
+            write_json(folder / "models" / name / f"branch-{tokens}.json", rows[-1])
         # Every training was interrupted once.
         sessions = [Session(began=0.0, until=60.0, state="interrupted"), Session(began=90.0, until=99.0, state="done")]
         write_json(folder / "models" / name / SESSIONS, dump(sessions))
@@ -101,19 +107,22 @@ def write_study(folder: Path, models: dict[str, Architecture] | None = None, noi
 def _line(run: str, step: int, draws: np.random.Generator) -> dict:
     tokens = step * 4096
     loss = 2 + 2 * np.exp(-tokens / 2e5) + 0.02 * draws.normal()
-    return {"run": run, "step": step, "tokens": tokens, "seconds": 0.1 * step, "learning_rate": 6e-3, "loss": loss}
+    at = {"run": run, "step": step, "steps_done": step, "tokens": tokens, "seconds": 0.1 * step}
+    return at | {"learning_rate": 6e-3, "loss": loss}
 
 
-def _row(name: str, architecture: Architecture, tokens: int, factor: float, draws: np.random.Generator) -> dict:
+def _row(study: Study, training: Training, tokens: int, factor: float, draws: np.random.Generator) -> dict:
+    architecture = training.architecture
     design = design_of(architecture, tokens)
     loss = float(TRUTH(design)) * factor
     loads = draws.dirichlet(np.full(architecture.num_experts, 9.0), 2) * architecture.num_experts
     routed = {"load_cv": 0.3, "max_violation": 0.6, "load_entropy": 0.95, "dropped_share": 0.0}
     return {
-        "study": "known-law",
-        "model": name,
-        "group": name,
+        "study": study.name,
+        "model": training.name,
+        "group": training.name,
         "seed": 0,
+        "architecture": json.dumps(training.as_json()["architecture"]),
         "model_dim": architecture.model_dim,
         "num_layers": 2,
         "num_experts": architecture.num_experts,
@@ -131,7 +140,9 @@ def _row(name: str, architecture: Architecture, tokens: int, factor: float, draw
         "train_seconds": tokens / 1e5,
         "unigram_entropy": ENTROPY,
         "expert_loads": json.dumps(loads.tolist()) if architecture.is_moe else None,
+        "fingerprint": training.fingerprint(),
         "versions": json.dumps({"moejax": "0", "jax": "0.10"}),
+        "config": json.dumps(training.as_json()),
     }
 
 

@@ -1,11 +1,12 @@
 """Figures: one for each name, its data beside it, nothing lost."""
 
 import csv
+import dataclasses
 import io
 
 import numpy as np
 import pytest
-from known_study import BUDGETS, MODELS, TRUTH, conclude_without_fitting, write_study
+from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting, write_study
 
 from moejax.laws.design import Design
 from moejax.report.figures.isoflop_slice import along
@@ -26,7 +27,7 @@ def test_a_study_has_every_figure(pictures):
 
 def test_a_study_of_dense_models_has_no_expert_loads(tmp_path):
     dense = {name: architecture for name, architecture in MODELS.items() if not architecture.is_moe}
-    folder = write_study(tmp_path / "study", dense)
+    folder = write_study(tmp_path / "study", dataclasses.replace(STUDY, models=dense))
     drawn = draw_all(read(conclude_without_fitting(folder, spread=0.02)))
     assert set(FIGURES) - set(drawn) == {"expert_loads", "routing_health"}
 

@@ -1,0 +1,272 @@
+"""Commands that pages, help texts and configs show are run, in a folder that has what they name.
+
+What other tests run stands in ``ELSEWHERE``; commands of ``docs/laws`` and of the walkthroughs have tests of their own.
+"""
+
+import ast
+import dataclasses
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from test_commands import code, commands
+
+from moejax.__main__ import main
+from moejax.cli import COMMANDS
+from moejax.cli.config_file import load
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002
+from moejax.study.run import lay_out
+from moejax.study.study import Study
+
+ROOT = Path.cwd()
+SHOWN = {page.stem: commands(code(page)) for page in [Path("README.md"), *sorted(Path("docs").glob("*.md"))]}
+SHOWN["help"] = [line for name in COMMANDS for line in commands(importlib.import_module(f"moejax.cli.{name}").EXAMPLE)]
+SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
+
+ELSEWHERE = {
+    r"plan .*--topology v": "test_configs.py::test_a_config_of_a_plan_can_be_split_over_its_topology",
+    r"^moejax explore": "report/test_explorer_in_a_browser.py::address",
+    r"^moejax eval": "referees/test_harness.py::ours",
+    r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
+    r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
+    r"prepare hf:": "data/test_hugging_face.py::test_a_data_set_is_read_from_the_files_it_is_kept_in",
+    r"--recipe zhao": "fit/test_recipe_zhao.py::test_the_command_runs_the_whole_procedure",
+    r"--recipe abnar": "fit/test_recipe_abnar.py::test_the_command_runs_the_whole_procedure_from_the_published_starts",
+    r"laws --pages": "docs/test_law_pages.py::test_the_command_writes_a_page_for_every_law",
+}
+"""What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network, a pod's
+compilation or minutes."""
+
+LESS = {
+    r"data.source=PATH": ["--dry-run"],
+    r"compare runs\.(parquet|csv --hold-out flops)": ["--laws", "chinchilla,effective_params"],
+    r"vocab_size=32768": ["--config.recipe.budgets_tokens=16384", "--config.recipe.optimizer.warmup_tokens=4096"],
+    r"--config.population": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
+}
+"""What is added to a command that would take long."""
+
+INSTEAD = {"/shared/": "shared/", "gs://": "memory://", "s3://": "memory://s3-"}
+"""Places here for those of others."""
+
+FIRST: dict[str, str] = {}
+for _source, _lines in SHOWN.items():
+    for _line in _lines:
+        FIRST.setdefault(_line, _source)
+
+
+def run_here(source):
+    """What is run of a source, in its order: what it shows first, and what leaves a folder for another line of it."""
+    shown = list(dict.fromkeys(SHOWN[source]))
+    used = [any(re.search(rf"{out}\b", other) for other in shown if other != line) for line, out in map(_out, shown)]
+    lines = [line for line, needed in zip(shown, used, strict=True) if needed or FIRST[line] == source]
+    return [line for line in lines if not any(re.search(part, line) for part in ELSEWHERE)]
+
+
+def _out(line):
+    """The folder that it writes; what is nowhere, if it writes none."""
+    return line, re.escape(next(iter(re.findall(r"--out (\S+)", line)), "no folder"))
+
+
+CONFIG = """
+from ml_collections import ConfigDict
+def get_config():
+    shape = dict(vocab_size=257, model_dim=32, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=16)
+    dense, mixture = shape | dict(dense_hidden=64), shape | dict(num_experts=4, top_k=1, expert_hidden=64)
+    config = ConfigDict()
+    config.name = "mine"
+    {what}
+    data = dict(source="web", sequence_length=64, validation_tokens=4096)
+    config.recipe = dict(budgets_tokens={budgets}, batch_tokens=4096, data=data, optimizer=dict(warmup_tokens=8192))
+    return config
+"""
+FILES = {
+    "dense.py": CONFIG.format(what="config.architecture = dense", budgets=[16_384]),
+    "mixture.py": CONFIG.format(what="config.architecture = mixture", budgets=[65_536]),
+    "FILE.py": CONFIG.format(
+        what="config.models = dict(dense=dense, E4=mixture)", budgets=[262_144, 524_288, 1_048_576]
+    ),
+}
+"""Configs of the reader's."""
+
+STAND_INS = {
+    "sbatch": "echo Submitted batch job 7",
+    "squeue": "",
+    "kubectl": """case $1 in get) echo '{"items": []}';; apply) cat;; esac""",
+    "sky": "",
+}
+"""Engines that take everything, and what they say."""
+
+
+def runs():
+    """72 runs of six active sizes, dense and with 8 and 64 times the parameters, whose losses a law gives."""
+    size, factor, budget = np.meshgrid(
+        np.geomspace(3e7, 2e10, 6), [1, 8, 64], np.geomspace(1e9, 3e10, 4), indexing="ij"
+    )
+    active, expansion, tokens = size.ravel(), factor.ravel(), budget.ravel()
+    number = np.arange(len(active))
+    loss = CHAPTER_002(Design(params_active=active, params_total=active * expansion, tokens=tokens))
+    return pd.DataFrame(
+        {
+            "params_active": active,
+            "params_total": active * expansion,
+            "tokens": tokens,
+            "flops": 6 * active * tokens,
+            "num_experts": np.where(expansion > 1, 4 * expansion, 0),
+            "top_k": np.where(expansion > 1, 1 + number % 3, 1),
+            "num_shared_experts": np.where(expansion > 1, number % 2, 0),
+            "router_type": np.where(expansion > 1, np.where(number % 3, "Top-K", "S-Base"), "dense"),
+            "loss": np.asarray(loss) * np.exp(2e-3 * np.random.default_rng(0).normal(size=len(active))),
+            "seed": 42,
+            "seeds": 1 + number % 3,
+            "run": number // 4,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a reader's files under the names that are shown."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    shutil.copy("configs/tiny.py", folder)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    _write_tables(folder)
+    _write_texts(folder)
+    (folder / "bin").mkdir()
+    for name, says in STAND_INS.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{says}\n")
+        (folder / "bin" / name).chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(ROOT / "tests" / "report")
+        patch.syspath_prepend(ROOT / "tests" / "cli")
+        _write_studies(folder)
+        _write_results(folder)
+    return folder
+
+
+def _write_tables(folder):
+    table = runs()
+    sizes = table[["params_active", "params_total", "tokens", "flops", "loss", "seed", "run"]]
+    sizes.to_parquet(folder / "runs.parquet", index=False)
+    named = sizes.assign(N_a=table["params_active"], N=table["params_total"])
+    for name in ("runs", "chinchilla", "proxies"):
+        named.to_csv(folder / f"{name}.csv", index=False)
+    for name, kept in {
+        "experts": "run >= 0",
+        "mine": "run >= 0",
+        "mixtures": "num_experts > 0",
+        "dense": "num_experts == 0",
+        "pilot": "run == 3",
+    }.items():
+        table.query(kept).to_csv(folder / f"{name}.csv", index=False)
+    theirs = table.assign(Na=table["params_active"], step=table["tokens"] / 520_000, val_loss=table["loss"])
+    theirs[["Na", "step", "loss", "val_loss", "seed"]].to_csv(folder / "paper.csv", index=False)
+
+
+def _write_texts(folder):
+    """Enough for 32,768 tokens."""
+    sources = sorted(Path(os.__file__).parent.glob("*.py"))
+    for name in ("texts", "web", "shared/web"):
+        (folder / name).mkdir(parents=True)
+        for path in sources if name == "texts" else sources[:60]:
+            shutil.copy(path, folder / name)
+    lines = "".join(json.dumps({"content": path.read_text()}) + "\n" for path in sources[:60])
+    (folder / "web.jsonl.zst").write_bytes(pa.Codec("zstd").compress(lines.encode(), asbytes=True))
+    documents = np.where(np.arange(100_000) % 500, np.random.default_rng(0).integers(0, 50_256, 100_000), 50_256)
+    documents.astype("<u2").tofile(folder / "train.bin")
+
+
+def _write_studies(folder):
+    """Studies that have been trained."""
+    from known_study import write_study
+
+    for name, config in {"runs/quickstart": "configs/studies/quickstart.py", "mine": "FILE.py"}.items():
+        study = load(Study, config, [])
+        write_study(folder / name, study)
+        shutil.rmtree(folder / name / "data")
+        lay_out(study, folder / name)
+
+
+def _write_results(folder):
+    """What the commands of other pages leave."""
+    from test_convert import SMALL, write
+
+    write(folder / "Mixtral-8x7B-v0.1", dataclasses.replace(SMALL, vocab_size=300))
+    for line in (
+        "moejax data tokenizer web/ --vocab-size 300 --out Mixtral-8x7B-v0.1/tokenizer.json",
+        "moejax convert --from hf Mixtral-8x7B-v0.1 --out weights/mixtral",
+        "moejax train --config=configs/tiny.py --out runs/tiny",
+        "moejax train --config=dense.py --out runs/dense",
+        "moejax train --config=mixture.py --out runs/mine",
+        "moejax plan --config=configs/tiny.py --topology cpu:8 --out plan",
+        "moejax fit runs.csv --law effective_params --out fit",
+        "moejax fit experts.csv --law five_factor --out five",
+        "moejax compare runs.csv --hold-out tokens --laws chinchilla,effective_params --out compared",
+    ):
+        assert do(line) == 0, line
+    shutil.copytree("fit", "runs/fit")
+    # A page draws Zhao's figures with it.
+    shutil.copy("five/fit.json", "fit.json")
+
+
+def do(line):
+    """Its exit status. Trainings are processes of their own, without the tests' fake devices."""
+    # Every law that its columns allow is fitted to a table, so those about experts are there where a law reads them.
+    if re.search("zhao|five_factor|routed|num_experts", line):
+        line = re.sub(r" runs\.(csv|parquet)", r" experts.csv", line)
+    for theirs, ours in INSTEAD.items():
+        line = line.replace(theirs, ours)
+    words = shlex.split(line, comments=True)[1:]
+    for part, more in LESS.items():
+        words += more if re.search(part, line) else []
+    if words[0] == "convert" or "gather" in words:
+        # A new folder.
+        shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+    if words[0] != "train":
+        return main(words)
+    alone = os.environ | {"XLA_FLAGS": os.environ["MOEJAX_TEST_XLA_FLAGS"]}
+    return subprocess.run([sys.executable, "-m", "moejax", *words], env=alone, check=False).returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [source for source in SHOWN if run_here(source)])
+def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, capfd):
+    here = shutil.copytree(place, tmp_path / "here", symlinks=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
+    bucket = fsspec.filesystem("memory")
+    bucket.store.clear()
+    bucket.put("mine/models/dense/", "/bucket/mine/models/dense/", recursive=True)
+    bucket.put("mine/", "/bucket/zhao/", recursive=True)
+    failed = {}
+    for line in run_here(source):
+        status, said = do(line), capfd.readouterr()
+        if status or not said.out + said.err:
+            failed[line] = status, said.err
+    assert not failed
+
+
+@pytest.mark.parametrize(("part", "test"), ELSEWHERE.items(), ids=ELSEWHERE)
+def test_what_is_not_run_here_is_run_by_a_test_that_exists(part, test):
+    assert any(re.search(part, line) for line in FIRST)
+    file, _, name = test.partition("::")
+    assert name in {node.name for node in ast.parse(Path("tests", file).read_text()).body if hasattr(node, "name")}
+
+
+@pytest.mark.parametrize("part", [*LESS, *INSTEAD])
+def test_what_is_changed_of_a_command_is_shown(part):
+    assert any(re.search(part, line) for line in FIRST)
