@@ -89,7 +89,7 @@ def serve(name: str, devices: int) -> None:
     """One moejax contender: the program that ``moejax train`` runs, on random tokens."""
     from moejax.train.allocator import keep_memory, release_memory
 
-    keep_memory()
+    keep_memory(devices)
     os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
     import numpy as np

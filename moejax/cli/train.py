@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     _silence_writers()
     from moejax.train.allocator import keep_memory
 
-    keep_memory()
+    keep_memory(arguments.cpu_devices or 1)
     import jax
 
     if arguments.cpu_devices:

@@ -10,15 +10,19 @@ from typing import Any
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
-def keep_memory() -> None:
+def keep_memory(devices: int = 1) -> None:
     """Have glibc keep freed memory for this process; nothing where the C library is another.
 
     Otherwise every step on a CPU gets its working memory from the system anew and meets each page for the first time,
-    which takes a fifth of a step at 500 MB of it. Call this before threads are started: memory in arenas of their own
-    goes back to the system whatever else is set.
+    which takes a fifth of a step at 500 MB of it. Call this before threads are started.
+
+    One device has one arena: large pieces of others go back to the system whatever else is set. Of several
+    ``devices``, each has one of its own beside that: their threads would wait for each other at every small piece,
+    which takes a third of a step of two devices.
     """
     mallopt = _of_glibc("mallopt")
-    for parameter, value in ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**28)):
+    arenas = 1 if devices == 1 else devices + 1
+    for parameter, value in ((M_ARENA_MAX, arenas), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1), (M_TOP_PAD, 2**28)):
         mallopt(parameter, value)
 
 

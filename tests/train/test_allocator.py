@@ -51,3 +51,33 @@ print(before - resident())
 def test_memory_that_is_free_between_what_is_used_can_be_given_back():
     released = subprocess.run([sys.executable, "-c", HOLES], check=True, capture_output=True, text=True).stdout
     assert int(released) > 50_000_000
+
+
+ARENAS = """
+import ctypes, threading
+from moejax.train.allocator import keep_memory
+keep_memory({devices})
+here = threading.Barrier(8)
+def ask():
+    here.wait()
+    piece = ctypes.CDLL(None).malloc(5000)
+    here.wait()
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+c = ctypes.CDLL(None)
+c.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(c.fdopen(1, b"w"))
+c.malloc_info(0, out)
+c.fflush(out)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize(("devices", "arenas"), [(1, 1), (2, 3), (4, 5)])
+def test_each_of_several_devices_has_memory_for_which_it_does_not_wait(devices, arenas):
+    command = [sys.executable, "-c", ARENAS.format(devices=devices)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.count("<heap nr=") == arenas
