@@ -106,10 +106,13 @@ def answer(
         decided = decide.decide(result, runs, asked.decisions, **options, resampled=resampled, level=level)
         text.append(decide.table(decided, runs, level))
         plain["decisions"] = decide.to_json(decided)
+        plain["beyond"] = decide.beyond_each(decided, runs)
     if asked.predictions:
         predicted = [prediction.foretell(result, runs, one, resampled, level, **options) for one in asked.predictions]
         text.append("\n".join(one.text(runs, level) for one in predicted))
         plain["predictions"] = [one.to_json() for one in predicted]
+        far = [(one.answer.given, decide.beyond(decide.reach(one.answer.given), runs)) for one in predicted]
+        plain["beyond"] = plain.get("beyond", []) + [{"given": dict(g), "times": times} for g, times in far if times]
     if asked.profiles:
         lines, plain["profiles"] = zip(*(_profiled(one, result, read, level) for one in asked.profiles), strict=True)
         text.append("\n".join(lines))

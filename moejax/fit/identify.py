@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +47,14 @@ def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None)
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
     freedom = max(len(jacobian) - len(form.free), 1)
     noise = float(np.sqrt(residual @ residual / freedom))
-    sentences = []
-    for size, direction in zip(sizes, directions, strict=True):
-        # One e-fold along this direction changes the predictions by less than the scatter that is left.
-        if size < noise:
-            sentences.append(_in_words(form, direction, noise / max(size, 1e-300)))
+    # One e-fold along such a direction changes the predictions by less than the scatter that is left. Of several that
+    # the same coefficients make up, the last is the widest.
+    open_ones = {
+        _parts(form, direction): noise / max(size, 1e-300)
+        for size, direction in zip(sizes, directions, strict=True)
+        if size < noise
+    }
+    sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
     if sentences or stuck:
         sentences += [
             f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
@@ -63,8 +67,12 @@ def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None)
     return Identified(condition_number=condition, stuck=stuck, sentences=tuple(sentences))
 
 
-def _in_words(form: Form, direction: Any, spread: float) -> str:
-    parts = [name for name, share in zip(form.free, direction, strict=True) if abs(share) > PARTICIPATES]
+def _parts(form: Form, direction: Any) -> tuple[str, ...]:
+    """Coefficients that take part in a direction."""
+    return tuple(name for name, share in zip(form.free, direction, strict=True) if abs(share) > PARTICIPATES)
+
+
+def _in_words(parts: Sequence[str], spread: float) -> str:
     width = f"to about a factor e^{spread:.3g}" if spread < 1e6 else "at all"
     if len(parts) == 1:
         return f"{parts[0]} is not determined {width} by this table."

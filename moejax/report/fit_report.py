@@ -18,7 +18,7 @@ from moejax.laws.door import published
 from moejax.quantities import format
 from moejax.report import evidence, plots
 from moejax.report.figures.picture import Picture
-from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
+from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict, without_empty
 from moejax.report.markdown import table
 from moejax.report.page import render
 from moejax.report.report import DATA, PAGE, TEXT
@@ -47,7 +47,7 @@ def as_data(fit: FitResult, source: Path) -> dict[str, Any]:
 
 ANSWERS = (
     *("standard_errors", "bootstrap", "held_out", "held_out_together", "decisions", "predictions", "profiles"),
-    *("influence", "notes"),
+    *("influence", "beyond", "notes"),
 )
 """What ``moejax fit`` writes into the file of a fit, where it was asked for."""
 
@@ -149,7 +149,7 @@ def _markdown(fit: FitResult, source: Path) -> str:
         *(f"> {warning}" for warning in _warnings(fit, beside)),
         *(f"## {one.title}\n\n{table(one.headings, one.rows)}" for one in tables(beside)),
         "## Coefficients",
-        table(["coefficient", "fitted", "standard error", "bootstrap", ""], rows),
+        table(*without_empty(["coefficient", "fitted", "standard error", "bootstrap", ""], rows)),
         f"RMSE {fit.metrics.rmse:.5f} nats/token, R² {fit.metrics.r_squared:.5f}, {fit.agreeing:.0%} of {fit.polished} "
         f"starts agree, condition number {fit.condition_number:.3g}.",
         f"Data {fit.data_hash}, seed {fit.seed}; " + ", ".join(f"{k} {v}" for k, v in fit.versions.items()),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.fit.answers import where_in_words
+from moejax.fit.decide import times_in_words
 from moejax.quantities import format
 
 NOT_DETERMINED = "not determined"
@@ -25,7 +26,7 @@ class Table:
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
     """The tables of what a ``fit.json`` holds, errors on held-out runs first."""
-    made = [
+    made = (
         Table(
             "held-out",
             "Errors on runs that were not fitted, nats/token",
@@ -36,8 +37,15 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         Table("predictions", "Predicted runs", ["", "low", "predicted", "high", "level"], _predictions(found)),
         Table("profiles", "Profiles", ["", "low", "fitted", "high", "level"], _profiles(found)),
         Table("decisive", "Runs that decide most", ["", "left out", "refitted", "foretold"], _influence(found)),
-    ]
-    return [one for one in made if one.rows]
+        Table("beyond", "Beyond the largest fitted run", ["asked at", "larger"], _beyond(found)),
+    )
+    return [Table(one.name, one.title, *without_empty(one.headings, one.rows)) for one in made if one.rows]
+
+
+def without_empty(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """A table without the columns in which nothing stands."""
+    kept = [i for i in range(len(headings)) if any(row[i] not in ("", "–") for row in rows)]
+    return [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def verdict(interval: Mapping[str, Any] | None) -> str:
@@ -112,6 +120,10 @@ def _influence(found: Mapping[str, Any]) -> list[list[str]]:
         rows += [["", f"row {row}", _end(refitted, "–"), _end(foretold, "–")] for row, refitted, foretold in each]
         rows.append(["", "all of these", _end(one["without_all"], "–"), ""])
     return rows
+
+
+def _beyond(found: Mapping[str, Any]) -> list[list[str]]:
+    return [[where_in_words(one["given"]), times_in_words(one["times"])] for one in found.get("beyond", [])]
 
 
 def _asked(one: Mapping[str, Any], symbol: str | None = None) -> str:

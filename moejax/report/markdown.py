@@ -75,6 +75,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _best(found: Findings) -> str:
+    best = best_per_budget(found.runs)
     rows = [
         [
             _or_dash(run.get("tokens"), lambda v: f"{v:,.0f}"),
@@ -83,9 +84,9 @@ def _best(found: Findings) -> str:
             _or_dash(run.get("params_active"), size),
             _or_dash(run.get("params_total"), size),
             _or_dash(run.get("flops"), lambda v: f"{v:.2e}"),
-            f"{run['loss']:.4f}",
+            f"**{run['loss']:.4f}**" if run["loss"] == best["loss"].min() else f"{run['loss']:.4f}",
         ]
-        for _, run in best_per_budget(found.runs).tail(BEST).iterrows()
+        for _, run in best.tail(BEST).iterrows()
     ]
     return table(["tokens", "model", "experts", "active", "total", "FLOPs", "loss, nats/token"], rows)
 

@@ -214,6 +214,7 @@ PLOTS: dict[str, Plot] = {
     "chinchilla": Plot(
         source="ours", draw=law_curves.chinchilla, law="chinchilla", shows="loss by parameters and tokens"
     ),
+    "loss-compute": Plot(source="ours", draw=law_curves.loss_compute, law="loss_compute", shows="loss by compute"),
     "data-constrained": Plot(
         source="ours", draw=law_curves.data_constrained, law="data_constrained", shows="loss by epochs"
     ),

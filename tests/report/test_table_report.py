@@ -197,7 +197,7 @@ def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
     assert not set(Page((tmp_path / "out" / PAGE).read_text()).names) & EVIDENCE
 
 
-ANSWERS = ("held_out", "decisions", "predictions", "profiles", "influence", "bootstrap")
+ANSWERS = ("held_out", "decisions", "predictions", "profiles", "influence", "bootstrap", "beyond")
 
 
 def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
@@ -205,7 +205,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
     page, text = (tmp_path / PAGE).read_text(), (tmp_path / TEXT).read_text()
     data, found = json.loads((tmp_path / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
     assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
-    sections = ["held-out", "decisions", "predictions", "profiles", "decisive"]
+    sections = ["held-out", "decisions", "predictions", "profiles", "decisive", "beyond"]
     assert [name for name in Page(page).names if name in sections] == sections
     missed, optimum = found["held_out"][0], found["decisions"][0]
     for shown in (page, text):
@@ -213,6 +213,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
         assert f"{missed['fitted']['rmse']:.5f}" in shown
         assert f"{format(optimum['interval']['low'])} – {format(optimum['interval']['high'])}" in shown
         assert format(found["profiles"][0]["low"]) in shown
+        assert f"{found['beyond'][0]['times']['flops']:.3g} times in flops" in shown
     assert f'<p class="big">{missed["errors"]["rmse"]:.4f} nats/token</p>' in page
 
 
@@ -246,7 +247,8 @@ def test_a_law_that_misses_the_runs_held_out_is_a_warning_with_both_errors(fitte
 
 def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
-    names = Page((tmp_path / "out" / PAGE).read_text()).names
+    names, text = Page((tmp_path / "out" / PAGE).read_text()).names, (tmp_path / "out" / TEXT).read_text()
+    assert "| coefficient | fitted |\n" in text
     assert not {"held-out", "decisions", "predictions", "profiles", "decisive"} & set(names)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from moejax.laws.door import published
 from moejax.quantities import format
-from moejax.report.figures.panels import ACTIVE, LOSS, Axis, Panel, Series, draw
+from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ramp
 from moejax.report.figures.subject import Subject, evaluate
@@ -18,6 +19,8 @@ GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", 
 EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")
 EPOCHS = Axis("epochs", "epochs, tokens / different tokens", "log")
 MOST_EPOCHS = 100
+BUDGETS = (1e17, 1e24)
+"""FLOPs over which a law without a fitted range is drawn."""
 LINES, POINTS = 4, 81
 
 
@@ -30,6 +33,17 @@ def kaplan(subject: Subject) -> Picture:
 def chinchilla(subject: Subject) -> Picture:
     """Loss against parameters, a curve per number of tokens."""
     return _size_and_tokens(subject, "chinchilla", ACTIVE)
+
+
+def loss_compute(subject: Subject) -> Picture:
+    """Loss against compute, on two logarithmic axes."""
+    flops = _spread(BUDGETS, POINTS)
+    lines: dict[str, dict[str, Any]] = {"compute-optimal runs": {}}
+    return Picture(
+        "Loss against compute",
+        f"By {subject.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
+        *_curves(subject, FLOPS, flops, lines, lambda c: {"flops": c}, y=replace(LOSS, scale="log")),
+    )
 
 
 def data_constrained(subject: Subject) -> Picture:
@@ -116,12 +130,14 @@ def _by_experts(subject: Subject, law: str, **held: Any) -> tuple[Any, Any]:
     )
 
 
-def _curves(subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any) -> Any:
+def _curves(
+    subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any, y: Axis = LOSS
+) -> Any:
     series = [
         Series(label=label, x=xs, y=evaluate(subject.law, **fields(xs), **one), colour=colour)
         for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True)
     ]
-    return draw([Panel(x=x, y=LOSS, series=series)], columns=1, height=3.0)
+    return draw([Panel(x=x, y=y, series=series)], columns=1, height=3.0)
 
 
 def _spread(bounds: tuple[Any, Any], count: int) -> np.ndarray:
