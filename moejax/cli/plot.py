@@ -123,7 +123,7 @@ class _Given:
         if self.arguments.made_up and plot.needs_table:
             return plots.example_of(name)
         table = self._table(name)
-        if name in EVIDENCE and self.fit is not None and table is not None and plot.columns[0] not in table:
+        if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
