@@ -65,6 +65,7 @@ def test_a_walkthrough_prints_what_it_shows(page, tmp_path, monkeypatch):
     text = page.read_text()
     assert "```text" in text
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         missing = run(text, said)
