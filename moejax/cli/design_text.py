@@ -63,9 +63,7 @@ def text(name: str, decision: Decision, intervals: Mapping[str, Any]) -> list[Bl
         rows.append([coordinate, format(value), ends, interval])
     blocks: list[Block] = [
         f"law: {name}; limits: {'; '.join(map(str, optimum.problem.limits))}; least {goal}",
-        _without_empty(
-            ("The optimum", ["", "value", f"within {decision.within:g}", "interval of resamples"], rows, [])
-        ),
+        ("The optimum", ["", "value", f"within {decision.within:g}", "interval of resamples"], rows, []),
     ]
     if optimum.undecided:
         blocks.append(f"Nothing here depends on {', '.join(optimum.undecided)}: they are not decided.")
@@ -215,7 +213,7 @@ def text_laws(
         rows.append([name, *(_cell(one, key) for key in SIDE_BY_SIDE), _cell(one, "loss")])
     title = f"Every law under {'; '.join(map(str, limits))}"
     return [
-        _without_empty((title, ["law", *HEADS, "loss"], rows, [])),
+        (title, ["law", *HEADS, "loss"], rows, []),
         "Losses of different laws are of different data and tokenisers: compare the designs.",
         *(f"! {name}, beyond what it was fitted to: {_beyond(outside[name])}." for name in outside if outside[name]),
         *silent,
@@ -243,7 +241,7 @@ def text_sweep(law: str, name: str, points: Sequence[Point]) -> list[Block]:
     title = f"The best along {name}, {law}"
     compared = ["loss", "dense", "at equal N, C", "tokens ×"]
     said: list[Block] = [
-        _without_empty((title, [name, *HEADS, *compared], rows, [])),
+        (title, [name, *HEADS, *compared], rows, []),
         "dense: the best of the budget. At equal N, C: the dense model as large in all; tokens ×: of the best, per one "
         "of its tokens.",
     ]
@@ -262,13 +260,6 @@ def _dense(point: Point) -> str:
 
 def _equal(point: Point) -> list[str]:
     return ["", ""] if point.equal is None else [f"{point.equal.loss:.4f}", format(point.equal.token_multiplier)]
-
-
-def _without_empty(block: tuple[str, list[str], list[list[str]], list[str]]) -> Block:
-    """A table without the columns in which nothing stands."""
-    title, columns, rows, words = block
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    return title, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows], words
 
 
 def text_landscape(law: str, found: Landscape) -> list[Block]:

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from moejax.wording import without_empty
+
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> None:
     """Print a table to stdout: the first column and those in ``words`` read from the left, the others are numbers.
@@ -16,8 +18,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, w
     from rich.table import Table
     from rich.text import Text
 
-    kept = [i for i in range(len(columns)) if i == 0 or not rows or any(row[i] not in ("", "–") for row in rows)]
-    columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    columns, rows = without_empty(columns, rows)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for i, column in enumerate(columns):
         text = i == 0 or column in words

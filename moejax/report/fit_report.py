@@ -18,10 +18,11 @@ from moejax.laws.door import published
 from moejax.quantities import format
 from moejax.report import evidence, plots
 from moejax.report.figures.picture import Picture
-from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict, without_empty
+from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
 from moejax.report.markdown import table
 from moejax.report.page import render
 from moejax.report.report import DATA, PAGE, TEXT
+from moejax.wording import without_empty
 
 Update = Callable[[float, str], None]
 

@@ -9,6 +9,7 @@ from typing import Any
 from moejax.fit.answers import where_in_words
 from moejax.fit.decide import times_in_words
 from moejax.quantities import format
+from moejax.wording import without_empty
 
 NOT_DETERMINED = "not determined"
 """What an answer is called whose interval says nothing."""
@@ -40,12 +41,6 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         Table("beyond", "Beyond the largest fitted run", ["asked at", "larger"], _beyond(found)),
     )
     return [Table(one.name, one.title, *without_empty(one.headings, one.rows)) for one in made if one.rows]
-
-
-def without_empty(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """A table without the columns in which nothing stands."""
-    kept = [i for i in range(len(headings)) if any(row[i] not in ("", "–") for row in rows)]
-    return [headings[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def verdict(interval: Mapping[str, Any] | None) -> str:
