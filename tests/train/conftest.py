@@ -1,10 +1,13 @@
 """A training of seconds, and a corpus of a few files for it."""
 
+import functools
+
 import pytest
 from few_documents import Few
 
 from moejax.architecture import Architecture
 from moejax.data.sources import NAMED
+from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.training import DataConfig, Recipe, Training
 
@@ -41,3 +44,15 @@ def training():
             checkpoint_tokens=512,
         ),
     )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Rows and folder of a training, which a module trains once; who writes takes a copy."""
+
+    @functools.cache
+    def find(training):
+        folder = tmp_path_factory.mktemp("trained") / "out"
+        return train(training, folder), folder
+
+    return find

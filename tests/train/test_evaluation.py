@@ -39,20 +39,6 @@ def mixed(training, monkeypatch):
     return dataclasses.replace(training, recipe=recipe)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Its rows and its folder, trained once."""
-    found = []
-
-    def find(mixed):
-        if not found:
-            folder = tmp_path_factory.mktemp("mixed") / "out"
-            found.append((train(mixed, folder), folder))
-        return found[0]
-
-    return find
-
-
 def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, trained):
     rows, folder = trained(mixed)
     parts = open_corpus(mixed.recipe.data, folder / "data").validation().parts

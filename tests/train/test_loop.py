@@ -23,20 +23,6 @@ from moejax.train.program import make_program
 from moejax.train.training import Training
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Its rows and its folder, trained once; who writes takes a copy."""
-    found = []
-
-    def find(training):
-        if not found:
-            folder = tmp_path_factory.mktemp("uninterrupted") / "whole"
-            found.append((train(training, folder), folder))
-        return found[0]
-
-    return find
-
-
 @pytest.fixture
 def uninterrupted(training, trained, tmp_path):
     training = on_one_device(training)

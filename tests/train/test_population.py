@@ -39,20 +39,6 @@ def folder_of(out, member):
     return out / "members" / member.name
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A population, trained once."""
-    found = []
-
-    def find(population):
-        if not found:
-            folder = tmp_path_factory.mktemp("population") / "out"
-            found.append((train(population, folder), folder))
-        return found[0]
-
-    return find
-
-
 def test_members_are_all_combinations_each_named_after_its_own(population):
     found = members(population)
     assert [member.name for member in found] == [
