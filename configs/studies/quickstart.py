@@ -52,7 +52,7 @@ def get_config() -> ConfigDict:
         data=dict(source="python_stdlib", sequence_length=128, validation_share=0.05, validation_tokens=131_072),
         optimizer=dict(learning_rate=6e-3, warmup_tokens=65_536, decay_share=0.2, weight_decay=0.1, clip_norm=1.0),
         loss=dict(balance=0.01, router_z=0.001),
-        checkpoint_tokens=131_072,
+        checkpoint_tokens=524_288,
     )
     config.analysis = dict(laws=["chinchilla", "effective_params"], resamples=300, decision_flops=1e13)
     return config
