@@ -17,6 +17,7 @@ import moejax
 from moejax.cli import COMMANDS
 from moejax.cli.errors import UserError
 from moejax.cli.given_files import check_files
+from moejax.cli.given_settings import check_settings
 
 DONE, USERS = 0, 2
 
@@ -93,6 +94,7 @@ def run(words: Sequence[str]) -> int:
         options.overrides, options.command_line = overrides, rest
         _check_out(options)
         check_files(options)
+        check_settings(options)
         return command.run(options)
     except ValueError as error:
         if not _is_sentence(error):

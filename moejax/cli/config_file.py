@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_config_argument(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add ``--config=FILE.py[:arg]``; the command line collects its overrides as ``arguments.overrides``."""
+def add_config_argument(parser: argparse.ArgumentParser, of: str, *, required: bool = True) -> None:
+    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of this name, which is one of
+    ``given_settings``; the command line collects its overrides as ``arguments.overrides``."""
+    parser.set_defaults(settings_of=of)
     parser.add_argument(
         "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
     )

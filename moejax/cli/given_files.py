@@ -12,9 +12,7 @@ from moejax.cli.errors import UserError
 
 def check_files(options: argparse.Namespace) -> None:
     """Raise ``ValueError`` if a config, a table or a fit that a command is to read is not there."""
-    # One of several processes tells the others first what is wrong with it.
-    one_of_many = getattr(options, "distributed", False) or getattr(options, "processes", None) is not None
-    if (config := getattr(options, "config", None)) and not one_of_many:
+    if (config := getattr(options, "config", None)) and not is_one_of_many(options):
         config_file.file_of(config)
     for name in ("runs", "pilot", "candidates"):
         if (table := getattr(options, name, None)) is not None and not table.exists():
@@ -22,6 +20,11 @@ def check_files(options: argparse.Namespace) -> None:
     for name in ("fit", "law"):
         if str(fit := getattr(options, name, None)).endswith(".json"):
             check_fit(Path(str(fit)))
+
+
+def is_one_of_many(options: argparse.Namespace) -> bool:
+    """Whether this is one of several processes, which tells the others first what is wrong with it."""
+    return getattr(options, "distributed", False) or getattr(options, "processes", None) is not None
 
 
 def check_fit(path: Path) -> None:

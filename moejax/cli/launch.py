@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.given_settings import STUDY
 from moejax.cli.number import number, whole_number
 from moejax.wording import some
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the three engines."""
     engines = parser.add_subparsers(dest="engine", required=True, metavar="slurm | gke | sky")
     both = argparse.ArgumentParser(add_help=False)
-    add_config_argument(both, required=False)
+    add_config_argument(both, STUDY, required=False)
     both.add_argument("--out", metavar="DIR", help="the study's folder, seen by every machine, or gs://… (runs/NAME)")
     both.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     both.add_argument("--submit", action="store_true", help="hand it over, instead of printing it")

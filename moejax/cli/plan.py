@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import number, whole_number
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    add_config_argument(parser)
+    add_config_argument(parser, TRAINING)
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:SHAPE", help="v5p:8x8x8, v5e:16x16, …; cpu:8 for this CPU's devices"
     )

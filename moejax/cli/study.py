@@ -9,6 +9,7 @@ from pathlib import Path
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.given_settings import STUDY
 from moejax.cli.number import number
 
 NAME = "study"
@@ -26,7 +27,7 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("action", nargs="*", metavar="status DIR | gather DIR", help="of a study that was started")
-    add_config_argument(parser, required=False)
+    add_config_argument(parser, STUDY, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one per core)")

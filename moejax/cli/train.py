@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.given_settings import TRAINING
 from moejax.cli.local_processes import AGAIN, run_here
 from moejax.cli.number import whole_number
 
@@ -37,7 +38,7 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    add_config_argument(parser, required=False)
+    add_config_argument(parser, TRAINING, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
     parser.add_argument("--json", action="store_true", help="print the run rows on stdout as JSON")

@@ -1,5 +1,6 @@
 """The command line: help a person can read, configs at the door, mistakes as sentences with exit status 2."""
 
+import dataclasses
 import gc
 import importlib
 import shlex
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import split_overrides
+from moejax.cli.given_settings import ARCHITECTURE, STUDY, TRAINING, settings
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -175,6 +178,15 @@ study --config=nowhere.py
 study status nowhere
 launch slurm --config=nowhere.py --out x
 plan --config=nowhere.py --topology v5p:2x2x1
+train --config=configs/tiny.py --config.architecture.topk=1
+train --config=configs/tiny.py --config.recipe.batch_tokens=many
+train --config=configs/tiny.py --config.recipe.mesh.experts=2
+train --config=configs/tiny.py --config.recipe.optimizer=adamw
+train --config=configs/tiny.py --config.architecture.qk_norm=maybe
+plan --config=configs/tiny.py --topology v5p:2x2x1 --config.recipe.data.sorce=x
+study --config=configs/studies/quickstart.py --config.analysis.law=zhao
+launch slurm --config=configs/studies/quickstart.py --config.nme=x --out x
+count --config=configs/tiny.py --config.architecture.topk=1
 count --config=nowhere.py
 predict --law zhao --config=nowhere.py
 predict --law nowhere.json --tokens 1e9
@@ -203,6 +215,36 @@ def test_what_needs_no_mathematics_to_be_refused_is_refused_before_it_is_importe
         "    assert status == 2 and not heavy, (line, status, heavy)"
     )
     subprocess.run([sys.executable, "-c", code, MISTAKES], check=True, capture_output=True)
+
+
+def said_by(cls):
+    """Settings as the dataclasses themselves have them."""
+    hints = typing.get_type_hints(cls)
+    plain = {str(kind): value for kind, value in ((int, 0), (float, 0.0), (str, ""), (bool, False))}
+    plain |= {"tuple[int, ...]": [0]}
+    return {
+        field.name: said_by(kind) if dataclasses.is_dataclass(kind := hints[field.name]) else plain.get(str(kind), {})
+        for field in dataclasses.fields(cls)
+    }
+
+
+@pytest.mark.parametrize("name", [ARCHITECTURE, TRAINING, STUDY])
+def test_settings_that_are_read_from_source_are_those_of_the_dataclasses(name):
+    module, _, cls = name.rpartition(".")
+    assert settings(name) == said_by(getattr(importlib.import_module(module), cls))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["study", "--config=configs/studies/quickstart.py", "--config.models.none.top_k=1"], "config.models.none is"),
+        (["train", "--config=configs/tiny.py", "--config.recipe.budgets_tokens.9=1"], "is a list with items 0 to"),
+        (["count", "--config=configs/tiny.py", "--config.recipe.data.sequence_length=32"], ""),
+    ],
+)
+def test_what_only_the_config_file_can_tell_is_said_when_it_has_been_read(words, sentence, capsys):
+    assert main(words) == (2 if sentence else 0)
+    assert sentence in capsys.readouterr().err
 
 
 def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, capsys):
