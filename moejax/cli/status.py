@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from moejax.cli.table import show
 from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
 from moejax.config import dump
 from moejax.quantities import format
@@ -96,13 +97,9 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
 
 def _print_study(found: list[Status]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("model", "state", "steps", "loss", "validation", "tokens/s", "left", "goodput"):
-        table.add_column(heading, justify="left" if heading in ("model", "state") else "right")
-    for status in found:
-        table.add_row(
+    rows = [
+        [
             status.name,
             status.state,
             f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else ""),
@@ -111,8 +108,11 @@ def _print_study(found: list[Status]) -> None:
             "–" if status.tokens_per_second is None else f"{status.tokens_per_second:,.0f}",
             "–" if status.eta_seconds is None else clock(status.eta_seconds),
             "–" if status.goodput is None else f"{status.goodput:.1%}",
-        )
-    Console().print(table)
+        ]
+        for status in found
+    ]
+    columns = ["model", "state", "steps", "loss", "validation", "tokens/s", "left", "goodput"]
+    show("Trainings", columns, rows, words=["state"])
     for status in found:
         if status.why:
             Console().print(f"{status.name} {status.state}: {status.why}", highlight=False, soft_wrap=True)

@@ -54,7 +54,7 @@ def _print(study: Study, found: Estimate) -> None:
         "chip-hours",
     ]
     columns += ["cost"] * (found.price is not None) + ["note"] * bool(notes)
-    show(f"{study.name} on {assumed}", columns, [_row(one, notes) for one in found.trainings])
+    show(f"{study.name} on {assumed}", columns, [_row(one, notes) for one in found.trainings], words=["tokens"])
     for number, note in enumerate(notes, start=1):
         print(f"{number:>4}  {note}")
     if notes:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,8 @@ from moejax.report.figures.panels import Axis, Panel, Series
 from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS
 
 LAWS = tuple(offer().laws)
-SEVERAL = ("effective_params:chapter-002", "five_factor:zhao-2025", "sparsity:abnar-2025")
+REPEATS = "data_constrained:muennighoff-2023"
+SEVERAL = ("effective_params:chapter-002", "five_factor:zhao-2025", "sparsity:abnar-2025", REPEATS)
 """Laws that are compiled here: each takes seconds."""
 
 
@@ -64,6 +66,7 @@ def test_a_link_brings_back_the_choice_to_the_last_digit(law):
         start,
         Choice(law=law, params_active=1.23456789e9, flops=3.3e22, shared_share=0.123),
         Choice(law=law).like("kimi-k2"),
+        Choice(law=law, unique_tokens=2.5e10).like("kimi-k2"),
         Choice(law=law).like("kimi-k2").moved("tokens", 15.5e12),
         Choice(law=law).like("deepseek-v3.1").moved("granularity", 4.0),
         *(Choice(law=law).preset(name) for name in PRESETS),
@@ -85,6 +88,7 @@ def test_the_link_of_the_start_is_empty_and_other_names_of_a_query_are_left_alon
         ({"flops": "many"}, "flops=many"),
         ({"expansion": "0.5"}, "between 1 and"),
         ({"embedding_share": "nan"}, "between 0 and 1"),
+        ({"unique_tokens": "0"}, "between 100000 and inf"),
     ],
 )
 def test_a_link_that_cannot_be_is_refused_in_a_sentence(said, words):
@@ -109,14 +113,14 @@ def test_a_published_model_is_counted_as_accounting_counts_it(name):
     assert math.isclose(seen["params_active"] * seen["expansion"], exact.params_total)
     assert math.isclose(seen["params_active"] * seen["embedding_share"], exact.params_embedding)
     assert math.isclose(seen["granularity"], exact.granularity, rel_tol=1e-6)
-    assert choice.moved("flops", 1e22).model == name
+    assert choice.moved("flops", 1e22).moved("unique_tokens", 1e9).model == name
     assert choice.moved("expansion", 2.0).model == ""
 
 
 @pytest.mark.parametrize("law", SEVERAL)
 def test_the_loss_of_a_published_model_is_what_predict_says_of_it(law, views):
     choice = Choice(law=law).like("deepseek-v3.1")
-    exact = design_of(CATALOGUE["deepseek-v3.1"].architecture, choice.tokens)
+    exact = replace(design_of(CATALOGUE["deepseek-v3.1"].architecture, choice.tokens), unique_tokens=choice.tokens)
     assert math.isclose(views(choice).prediction.loss, predict(law.split(":")[0], exact).loss, rel_tol=1e-7)
 
 
@@ -203,14 +207,56 @@ def test_only_what_a_law_reads_has_a_slice(views):
     assert zhao == {"params_active", "expansion", "active_experts", "shared_share"}
 
 
+def repeated(**changes):
+    one = Choice(law=REPEATS, params_active=7.03e9, expansion=1.0, expert_expansion=1.0, flops=1e22)
+    return replace(one, **{"unique_tokens": 25e9, **changes})
+
+
+def test_repeated_tokens_cost_what_predict_says(views, capsys):
+    seen = views(repeated())
+    program, command, *words = seen.command.split()
+    assert (program, main([command, *words, "--json"])) == ("moejax", 0)
+    (answer,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert words[words.index("--unique-tokens") + 1] == "25000000000"
+    assert math.isclose(answer["values"]["loss"], seen.prediction.loss, rel_tol=1e-9)
+    unlimited = views(repeated(unique_tokens=math.inf))
+    assert seen.unrepeated == unlimited.prediction.loss < seen.prediction.loss
+    assert math.isclose(seen.prediction.loss, seen.every[REPEATS]["loss"], rel_tol=1e-9)
+    assert "9.48 epochs of 25B unique tokens" in page.headline(seen)
+    assert "epochs" not in page.headline(unlimited)
+
+
+def test_the_best_size_of_so_many_unique_tokens_is_that_of_design(views, capsys):
+    words = ["--law", "data_constrained", "--flops", "1e22", "--unique-tokens", "25e9", "--json"]
+    assert main(["design", *words]) == 0
+    best = json.loads(capsys.readouterr().out)["optimum"]["values"]["params_active"]
+    assert math.isclose(views(repeated()).ranges[0].best, best, rel_tol=1e-5)
+
+
+def test_the_curve_along_unique_tokens_ends_at_tokens_that_are_all_different(views):
+    seen = views(repeated())
+    curve = next(s for s in seen.panels["unique_tokens"].series if s.label == "this structure")
+    assert curve.y[-1] == seen.unrepeated
+    assert (np.diff(curve.y) <= 0).all()
+    here = next(s for s in seen.panels["unique_tokens"].series if s.label == "here")
+    assert math.isclose(np.interp(np.log(here.x[0]), np.log(curve.x), curve.y), here.y[0], abs_tol=2e-3)
+
+
+def test_a_law_that_does_not_price_repeats_says_so_and_its_loss_stays(views):
+    limited, free = views(Choice(unique_tokens=1e12)), views(Choice())
+    assert limited.prediction.loss == free.prediction.loss
+    assert "unique_tokens" not in limited.panels
+    assert "takes a repeated token for a new one" in page.headline(limited)
+
+
 def test_steps_of_a_slider_hold_the_value_exactly_and_stay_between_its_ends():
     for name, knob in KNOBS.items():
         value = getattr(Choice(), name)
         steps, at = knob.steps(value)
         assert steps[at] == value
         assert steps == sorted(set(steps))
-        assert (steps[0], steps[-1]) == (knob.low, knob.high)
-        assert knob.steps(1e99)[1] == len(knob.steps(1e99)[0]) - 1
+        assert (steps[0], steps[-1]) == (knob.low, knob.most)
+        assert knob.steps(math.inf)[1] == len(knob.steps(math.inf)[0]) - 1
 
 
 def test_drawings_are_well_formed_and_say_what_they_show(views):

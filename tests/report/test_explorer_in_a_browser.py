@@ -29,6 +29,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+TURNS = ("ArrowRight", "ArrowRight", "ArrowLeft")
 PATIENCE = 60_000
 """Milliseconds for what a law of its own must be compiled for."""
 
@@ -148,7 +149,8 @@ def test_every_slider_answers_to_the_keyboard_and_keeps_it(opened, predicted):
     for name in KNOBS:
         slider = one.page.locator(f"#knob-{name} [role=slider]")
         slider.focus()
-        for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
+        # Without a limit is the last step of a slider that has it.
+        for key in ("ArrowLeft", "ArrowLeft", "ArrowRight") if KNOBS[name].limit else TURNS:
             before, said = one.shown(name), one.command
             one.page.keyboard.press(key)
             one.page.wait_for_function(
@@ -183,6 +185,23 @@ def test_a_slider_is_dragged_and_what_hangs_on_it_follows(opened, predicted):
     assert one.shown("tokens") != tokens
     assert one.shown("params_active") == "37B"
     assert math.isclose(one.loss, predicted(one.command), rel_tol=1e-9)
+
+
+def test_unique_tokens_are_limited_by_the_keyboard_and_the_link_keeps_it(opened, predicted):
+    one = opened("?law=data_constrained:muennighoff-2023&params_active=7.03e9&flops=1e22&unique_tokens=25e9")
+    assert one.shown("unique_tokens") == "25B"
+    assert math.isclose(one.loss, predicted(one.command), rel_tol=1e-9)
+    limited = one.loss
+    one.page.locator("#knob-unique_tokens [role=slider]").focus()
+    one.changes(lambda: one.page.keyboard.press("End"))
+    assert one.shown("unique_tokens") == "no limit"
+    assert one.page.locator("#repeats").count() == 0
+    assert one.loss < limited
+    one.changes(lambda: one.page.keyboard.press("Home"))
+    one.page.wait_for_function("() => location.search.includes('unique_tokens=100000')")
+    again = opened("?" + one.page.url.split("?")[1])
+    again.page.wait_for_function("was => document.querySelector('#command').textContent === was", arg=one.command)
+    assert math.isclose(again.loss, predicted(again.command), rel_tol=1e-9)
 
 
 def test_every_preset_has_the_numbers_of_the_chapter(opened, predicted):

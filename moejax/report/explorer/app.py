@@ -184,14 +184,14 @@ def _(
     page,
     presets,
     sliders,
-    start,
     steps,
     tokens_slider,
     view,
 ):
     controls = {**sliders, "flops": flops_slider[0], "tokens": tokens_slider[0]}
     try:
-        seen = page.seen(view(get_choice(), offered), offered, start)
+        # The link tells what differs from a page without one.
+        seen = page.seen(view(get_choice(), offered), offered)
     except ValueError as wrong:
         seen = page.alarm(str(wrong))
     mo.Html(

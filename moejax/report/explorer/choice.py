@@ -34,6 +34,8 @@ class Choice:
     shared_share: float = 1 / 9
     granularity: float = 7.0
     flops: float = BUDGET
+    unique_tokens: float = math.inf
+    """Different tokens there are to train on; without a limit no token returns."""
     embedding_share: float = 0.0
     """Embeddings as a share of the active parameters, for laws that do not count them."""
 
@@ -43,16 +45,21 @@ class Choice:
         return self.flops / (FLOPS_PER_PARAM_AND_TOKEN * self.params_active)
 
     @property
+    def epochs(self) -> float:
+        """How often a token is seen; at least 1."""
+        return max(1.0, self.tokens / self.unique_tokens)
+
+    @property
     def values(self) -> dict[str, float]:
         """The numbers from which all else follows."""
-        return {name: getattr(self, name) for name in (*STRUCTURE, "flops", "embedding_share")}
+        return {name: getattr(self, name) for name in (*STRUCTURE, "flops", "unique_tokens", "embedding_share")}
 
     def moved(self, name: str, value: float) -> Choice:
         """After a slider: FLOPs stay when the size moves, and follow tokens."""
         if name == "tokens":
             return replace(self, flops=FLOPS_PER_PARAM_AND_TOKEN * self.params_active * value)
         changes: dict[str, Any] = {name: value}
-        return replace(self, **changes) if name == "flops" else replace(self, model="", **changes)
+        return replace(self, model="", **changes) if name in STRUCTURE else replace(self, **changes)
 
     def like(self, model: str) -> Choice:
         """The sizes of a published model, at the budget that is chosen; the same choice for no model.
@@ -119,7 +126,7 @@ def models() -> tuple[str, ...]:
 
 
 def _number(name: str, text: str) -> float:
-    low, high = (KNOBS[name].low, KNOBS[name].high) if name in KNOBS else (0.0, 1.0)
+    low, high = (KNOBS[name].low, KNOBS[name].most) if name in KNOBS else (0.0, 1.0)
     try:
         value = float(text)
     except ValueError:

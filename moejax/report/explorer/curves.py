@@ -31,7 +31,8 @@ def design_of(values: Values) -> Design:
     active = values["params_active"]
     tokens = values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * active)
     design = Sizes(()).candidate({**values, "tokens": tokens}).design
-    return replace(design, params_embedding=values["embedding_share"] * active)
+    unique = jnp.minimum(values["unique_tokens"], tokens)
+    return replace(design, unique_tokens=unique, params_embedding=values["embedding_share"] * active)
 
 
 def dense(values: Values) -> dict[str, Any]:
@@ -44,22 +45,19 @@ def curves(law: Any, values: Mapping[str, float], grids: Mapping[str, np.ndarray
 
     Args:
       values: ``Choice.values``.
-      grids: where to draw, by the name of a knob: all of ``STRUCTURE``, and ``flops``; and ``cells_active`` and
-        ``cells_expansion``, the columns and rows of the landscape of sizes.
+      grids: where to draw, by the name of a knob: all of ``STRUCTURE``, ``unique_tokens`` and ``flops``; and
+        ``cells_active`` and ``cells_expansion``, the columns and rows of the landscape of sizes.
 
     Returns:
-      ``loss`` and ``dense`` of the design, in nats; ``budgets`` and ``frontier``, mixture and dense along FLOPs, of
-      this size and of the best; ``slices``, the same along every knob of ``STRUCTURE``; ``optima``, where each is
-      ``best`` with the others held, from where to where the loss is within ``WITHIN`` of the ``least``, and the dense
-      model's best size; ``cells``, losses of the landscape.
+      ``loss`` and ``dense`` of the design, in nats, and ``unrepeated``, if all its tokens were different; ``budgets``
+      and ``frontier``, mixture and dense along FLOPs, of this size and of the best; ``slices``, the same along every
+      knob of ``STRUCTURE`` and unique tokens; ``optima``, where each is ``best`` with the others held, from where to
+      where the loss is within ``WITHIN`` of the ``least``, and the dense model's best size; ``cells``, losses of the
+      landscape.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (law, dict(values), dict(grids)))
-        found = jax.tree.map(np.asarray, _curves(*exact))
-        for name, optimum in found["optima"].items():
-            coordinate = KNOBS[STRUCTURE[0] if name == "dense" else name].coordinate
-            optimum |= {end: float(coordinate.plain(optimum[end])) for end in ("best", "low", "high") if end in optimum}
-    return found
+        return jax.tree.map(np.asarray, _curves(*exact))
 
 
 @jax.jit
@@ -85,11 +83,13 @@ def _curves(law: Any, values: dict[str, Any], grids: dict[str, Any]) -> dict[str
     low, high = jax.vmap(lambda lane, b, at: _within(loss, lane, b, at))(
         few, best[: len(STRUCTURE)], least[: len(STRUCTURE)]
     )
+    plain = [KNOBS[name].coordinate.plain for name in STRUCTURE]
     optima = {
-        name: {"best": best[i], "least": least[i], "low": low[i], "high": high[i]} for i, name in enumerate(STRUCTURE)
+        name: {"best": plain[i](best[i]), "least": least[i], "low": plain[i](low[i]), "high": plain[i](high[i])}
+        for i, name in enumerate(STRUCTURE)
     }
     after, count = len(STRUCTURE), len(grids["flops"])
-    optima["dense"] = {"best": best[after], "least": least[after]}
+    optima["dense"] = {"best": plain[0](best[after]), "least": least[after]}
 
     def cell(active: Any, expansion: Any) -> Any:
         return loss({**values, "params_active": active, **dict.fromkeys(DENSE, expansion)})
@@ -97,7 +97,8 @@ def _curves(law: Any, values: dict[str, Any], grids: dict[str, Any]) -> dict[str
     return {
         "loss": loss(values),
         "dense": loss(one),
-        "slices": {name: along(name, grids[name]) for name in STRUCTURE},
+        "unrepeated": loss({**values, "unique_tokens": jnp.inf}),
+        "slices": {name: along(name, grids[name]) for name in (*STRUCTURE, "unique_tokens")},
         "optima": optima,
         "budgets": along("flops", grids["flops"]),
         "frontier": {"mixture": least[after + 1 : after + 1 + count], "dense": least[after + 1 + count :]},

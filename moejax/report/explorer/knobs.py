@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from moejax.design.coordinates import (
     PARAMS_ACTIVE,
     SHARED_SHARE,
     TOKENS,
+    UNIQUE_TOKENS,
     Coordinate,
 )
 
@@ -32,6 +34,13 @@ class Knob:
     """What the papers call it."""
     low: float
     high: float
+    limit: bool = False
+    """Whether there may be none: the slider's last step is infinite."""
+
+    @property
+    def most(self) -> float:
+        """The largest value."""
+        return math.inf if self.limit else self.high
 
     @property
     def name(self) -> str:
@@ -48,8 +57,8 @@ class Knob:
 
     def steps(self, value: float) -> tuple[list[float], int]:
         """The grid with one more step at ``value``, which stays exact, and the number of that step."""
-        kept = min(max(value, self.low), self.high)
-        steps = sorted({*self.grid, kept})
+        kept = min(max(value, self.low), self.most)
+        steps = sorted({*self.grid, self.most, kept})
         return steps, steps.index(kept)
 
     def line(self, count: int) -> np.ndarray:
@@ -68,6 +77,7 @@ KNOBS = {
         Knob(coordinate=GRANULARITY, words="granularity", letters="G of Tian", low=0.25, high=64.0),
         Knob(coordinate=FLOPS, words="training FLOPs", letters="C", low=1e12, high=1e28),
         Knob(coordinate=TOKENS, words="training tokens", letters="D", low=1e5, high=1e17),
+        Knob(coordinate=UNIQUE_TOKENS, words="unique tokens", letters="U_D", low=1e5, high=1e15, limit=True),
     )
 }
 """Every slider by the name of its coordinate, in the order of the page."""

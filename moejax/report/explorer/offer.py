@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,12 +56,13 @@ class Offer:
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return largest
         row = self.runs.loc[self.runs["flops"].idxmax()]
-        times = float(row.get("expansion", 1.0))
+        times, unique = float(row.get("expansion", 1.0)), float(row.get("unique_tokens", math.inf))
         return Choice(
             law=law,
             params_active=float(row["params_active"]),
             flops=float(row["flops"]),
             expansion=times if times > 1 else 1.0,
+            unique_tokens=unique if unique > 0 else math.inf,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,9 +54,9 @@ def _row(widgets: Sequence[Any]) -> str:
     return "".join(f"{one}" for one in widgets)
 
 
-def seen(view: View, offer: Offer, start: Choice) -> str:
+def seen(view: View, offer: Offer) -> str:
     """Everything that moves."""
-    link = view.choice.link(start)
+    link = view.choice.link(offer.start)
     return headline(view) + figures(view) + optimum(view) + every_law(view, offer) + footer(view, link)
 
 
@@ -81,7 +82,9 @@ def law_label(key: str, offer: Offer) -> str:
 
 def written(name: str, value: float) -> str:
     """A knob's value as people write it."""
-    if name in ("params_active", "tokens"):
+    if name == "unique_tokens" and math.isinf(value):
+        return "no limit"
+    if name in ("params_active", "tokens", "unique_tokens"):
         return size(value, 3)
     return f"{value:.3g}".replace("e+", "e")
 
@@ -106,6 +109,7 @@ def headline(view: View) -> str:
   {_big("loss", "loss, nats/token", loss)}
   {_big("dense", "dense, equal active parameters and FLOPs", view.dense)}
   <p id="gain">{than} the dense model; {_best(best, view)}</p>
+  {_repeats(view)}
   <dl>{cells}</dl>
   {_beyond(view)}
 </section>"""
@@ -123,6 +127,17 @@ def _best(best: Range | None, view: View) -> str:
         f"the best size of this structure has {size(best.best, 3)} active parameters, the best dense model "
         f"{size(view.dense_best, 3)}."
     )
+
+
+def _repeats(view: View) -> str:
+    """What repeated tokens cost, where there are some."""
+    choice = view.choice
+    if choice.epochs <= 1:
+        return ""
+    seen = f"{choice.epochs:.3g} epochs of {size(choice.unique_tokens, 3)} unique tokens"
+    if not view.prices_repeats:
+        return f'<p id="repeats">{seen}; this law takes a repeated token for a new one.</p>'
+    return f'<p id="repeats">{seen}; if all were different, the loss would be {view.unrepeated:.4f}.</p>'
 
 
 def _beyond(view: View) -> str:

@@ -171,9 +171,9 @@ _STAR = _star()
 def _field(field: Field, x: Callable[[float], float], y: Callable[[float], float], right: float) -> str:
     zs = np.asarray(field.zs, float)
     low, high = float(np.nanmin(zs)), float(np.nanmax(zs))
-    colours = SEQUENTIAL if field.high_is_good else SEQUENTIAL.reversed()
-    pixels = (np.asarray(colours((zs - low) / max(high - low, 1e-12))) * 255).astype(np.uint8)
-    pixels[~np.isfinite(zs)] = 0
+    known = np.isfinite(zs)
+    steps = np.where(known, (zs - low) / max(high - low, 1e-12), 0.0) * (len(_COLOURS) - 1)
+    pixels = np.where(known[..., None], _COLOURS[:: 1 if field.high_is_good else -1][steps.round().astype(int)], 0)
     size = f'x="{LEFT:g}" y="{TOP:g}" width="{right - LEFT:g}" height="{HEIGHT - BOTTOM - TOP:g}"'
     image = f'<image href="{_png(pixels[::-1])}" {size} preserveAspectRatio="none"/>'
     levels = [v for v in np.ravel(field.contours) if low < v < high]
@@ -195,11 +195,9 @@ def _bar(field: Field, right: float) -> str:
     """The scale of colours, with its ends."""
     zs = np.asarray(field.zs, float)
     low, high = float(np.nanmin(zs)), float(np.nanmax(zs))
-    colours = SEQUENTIAL if field.high_is_good else SEQUENTIAL.reversed()
-    pixels = (np.asarray(colours(np.linspace(1, 0, 64)))[:, None] * 255).astype(np.uint8)
     left, height = right + 8, HEIGHT - BOTTOM - TOP
     size = f'x="{left:g}" y="{TOP:g}" width="8" height="{height:g}"'
-    image = f'<image href="{_png(pixels)}" {size} preserveAspectRatio="none"/>'
+    image = f'<image href="{_SCALES[field.high_is_good]}" {size} preserveAspectRatio="none"/>'
     ends = ((high, TOP + 8), (low, TOP + height))
     return image + "".join(f'<text x="{left + 11:g}" y="{at:g}">{value:.3g}</text>' for value, at in ends)
 
@@ -208,3 +206,8 @@ def _png(pixels: np.ndarray) -> str:
     data = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels), "RGBA").save(data, "PNG", compress_level=1)
     return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+_COLOURS = (np.asarray(SEQUENTIAL(np.linspace(0, 1, 256))) * 255).astype(np.uint8)
+_SCALES = {good: _png(_COLOURS[:: -4 if good else 4, None]) for good in (True, False)}
+"""Colour bars, the highest value above."""

@@ -42,6 +42,7 @@ AXES = {
     "shared_share": Axis("shared_share", "shared share, S"),
     "granularity": Axis("granularity", "granularity, G", "log"),
 }
+UNIQUE = Axis("unique_tokens", "unique tokens", "quantity")
 MIXTURE, BESIDE = "this structure", "dense, equal active"
 
 
@@ -79,6 +80,8 @@ class View:
     design: Design
     dense: float
     """Loss of the dense model of equal active parameters and FLOPs."""
+    unrepeated: float
+    """Loss of the same if all its tokens were different."""
     effective: float | None
     """Parameters of the dense model that the law takes for the same, where it has such a number."""
     ranges: Sequence[Range]
@@ -91,6 +94,11 @@ class View:
     leverage: float
     every: Mapping[str, Mapping[str, float]]
     """What every published law says, by law and set."""
+
+    @property
+    def prices_repeats(self) -> bool:
+        """Whether to the law a repeated token is not a new one."""
+        return "unique_tokens" in self.offered.law.inputs
 
     @property
     def command(self) -> str:
@@ -129,9 +137,10 @@ def view(choice: Choice, offer: Offer) -> View:
         prediction=prediction,
         design=design,
         dense=float(found["dense"]),
+        unrepeated=float(found["unrepeated"]),
         effective=None if effective is None else float(effective),
         ranges=ranges,
-        dense_best=found["optima"]["dense"]["best"],
+        dense_best=float(found["optima"]["dense"]["best"]),
         dense_least=float(found["optima"]["dense"]["least"]),
         panels=_panels(choice, offer, grids, found, [r.name for r in ranges], ratio),
         leverage=leverage,
@@ -144,12 +153,15 @@ def _grids(choice: Choice) -> dict[str, np.ndarray]:
     middle = math.floor(math.log10(choice.flops) + 0.5)
     lines = {name: KNOBS[name].line(POINTS) for name in STRUCTURE}
     sizes = _decades(choice.params_active, 2)
+    few, many = _decades(choice.tokens, 2)
+    few = min(few, 10 ** math.floor(math.log10(choice.unique_tokens))) if math.isfinite(choice.unique_tokens) else few
     most = max(64.0, 10 ** math.ceil(math.log10(choice.expansion)))
     return {
         **lines,
         "params_active": np.geomspace(*sizes, POINTS),
         "expansion": np.geomspace(1.0, most, POINTS),
         "expert_expansion": np.geomspace(1.0, max(most, choice.expert_expansion), POINTS),
+        "unique_tokens": np.geomspace(few, many, POINTS),
         "flops": np.geomspace(10.0 ** (middle - DECADES), 10.0 ** (middle + DECADES), BUDGETS),
         "cells_active": np.geomspace(*sizes, CELLS[0]),
         "cells_expansion": np.geomspace(1.0, most, CELLS[1]),
@@ -177,9 +189,9 @@ def _range(choice: Choice, name: str, found: Mapping[str, Any]) -> Range:
     return Range(
         name=name,
         now=getattr(choice, name),
-        best=optimum["best"],
-        low=optimum["low"],
-        high=optimum["high"],
+        best=float(optimum["best"]),
+        low=float(optimum["low"]),
+        high=float(optimum["high"]),
         gain=float(found["loss"] - optimum["least"]),
         ends=(close[0], close[1]),
     )
@@ -204,6 +216,10 @@ def _panels(
     }
     for name in read:
         panels[name] = _slice(choice, offer, name, grids[name], found)
+    if "unique_tokens" in offer.laws[choice.law].law.inputs:
+        unique = [*_both(grids["unique_tokens"], found["slices"]["unique_tokens"])]
+        at = Series(label="here", x=[choice.tokens / choice.epochs], y=[loss], mark="points", colour=INK)
+        panels["unique_tokens"] = Panel(x=UNIQUE, y=LOSS, series=[*unique, at], title="Along unique tokens")
     cells = np.asarray(found["cells"])
     floor = float(np.nanmin(cells))
     steps = np.array([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2])
