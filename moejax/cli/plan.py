@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     topology = parse(arguments.topology)
     training = _training(arguments)
-    check_compiler(topology)
     if arguments.search:
+        check_compiler(topology)
         plans = _search(training, topology, arguments.compile)
     else:
         plans = [_plan(training, topology, arguments.out)]

@@ -1,11 +1,11 @@
-"""Commands that pages, most help texts and configs show are run, in a folder that has what they name.
+"""Commands that pages, help texts and configs show are run, in a folder that has what they name.
 
 What other tests run stands in ``ELSEWHERE``; commands of ``docs/laws`` and of the walkthroughs have tests of their own.
 """
 
 import ast
 import dataclasses
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -23,6 +23,7 @@ import pytest
 from test_commands import code, commands
 
 from moejax.__main__ import main
+from moejax.cli import COMMANDS
 from moejax.cli.config_file import load
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
@@ -31,32 +32,31 @@ from moejax.study.study import Study
 
 ROOT = Path.cwd()
 SHOWN = {page.stem: commands(code(page)) for page in [Path("README.md"), *sorted(Path("docs").glob("*.md"))]}
-HELP = ("data", "study", "launch", "train", "status", "sample", "convert", "fit", "count", "laws")
-"""Commands whose examples are run; those of the others are parsed by ``test_commands.py``."""
-SHOWN["help"] = [line for name in HELP for line in commands(importlib.import_module(f"moejax.cli.{name}").EXAMPLE)]
+SHOWN["help"] = [line for name in COMMANDS for line in commands(importlib.import_module(f"moejax.cli.{name}").EXAMPLE)]
 SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
 
 ELSEWHERE = {
-    r"plan .*--topology v": "test_configs.py::test_a_config_of_a_plan_can_be_split_over_its_topology",
-    r"^moejax explore": "report/test_explorer_in_a_browser.py::address",
     r"^moejax eval": "referees/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
     r"prepare hf:": "data/test_hugging_face.py::test_a_data_set_is_read_from_the_files_it_is_kept_in",
     r"--recipe zhao": "fit/test_recipe_zhao.py::test_the_command_runs_the_whole_procedure",
     r"--recipe abnar": "fit/test_recipe_abnar.py::test_the_command_runs_the_whole_procedure_from_the_published_starts",
-    r"laws --pages": "docs/test_law_pages.py::test_the_command_writes_a_page_for_every_law",
 }
-"""What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network, a pod's
-compilation or minutes."""
+"""What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network or
+minutes."""
 
 LESS = {
     r"data.source=PATH": ["--dry-run"],
     r"compare runs\.(parquet|csv --hold-out flops)": ["--laws", "chinchilla,effective_params"],
     r"vocab_size=32768": ["--config.recipe.budgets_tokens=16384", "--config.recipe.optimizer.warmup_tokens=4096"],
+    r"^moejax explore": ["--port", "0"],
     r"--config.population": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
 }
-"""What is added to a command that would take long."""
+"""What is added to a command that would take long, or a port that may be in use."""
+
+COMPILED = re.compile(r"plan .*--topology v")
+"""What needs libtpu: without it, a command is run up to the compilation, and must name the extra that has it."""
 
 INSTEAD = {"/shared/": "shared/", "gs://": "memory://", "s3://": "memory://s3-"}
 """Places here for those of others."""
@@ -146,6 +146,9 @@ def place(tmp_path_factory):
         (folder / name).write_text(text)
     _write_tables(folder)
     _write_texts(folder)
+    (folder / "docs").mkdir()
+    for name in ("errata.md", "gallery.md"):
+        shutil.copy(ROOT / "docs" / name, folder / "docs")
     (folder / "bin").mkdir()
     for name, says in STAND_INS.items():
         (folder / "bin" / name).write_text(f"#!/bin/sh\n{says}\n")
@@ -249,6 +252,9 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     here = shutil.copytree(place, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(here)
     monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
+    # A page is served, and its extra needed, where a browser is: report/test_explorer_in_a_browser.py.
+    monkeypatch.setattr("moejax.report.explorer.serve.check_marimo", lambda: None)
+    monkeypatch.setattr("moejax.report.explorer.serve.serve", lambda source, listening, browser, say: say("Exploring."))
     bucket = fsspec.filesystem("memory")
     bucket.store.clear()
     bucket.put("mine/models/dense/", "/bucket/mine/models/dense/", recursive=True)
@@ -256,6 +262,8 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     failed = {}
     for line in run_here(source):
         status, said = do(line), capfd.readouterr()
+        if COMPILED.search(line) and importlib.util.find_spec("libtpu") is None:
+            status = status != 2 or "pip install 'moejax[plan]'" not in said.err
         if status or not said.out + said.err:
             failed[line] = status, said.err
     assert not failed
