@@ -40,10 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.laws.door import law_name
 
     named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
+    from moejax.cli import table
     from moejax.cli.fit_options import fixed_of, penalty_of
     from moejax.cli.progress import progress
     from moejax.cli.run_table_options import read_table, splits_of
     from moejax.fit.compare import compare, of_the_loss
+    from moejax.fit.comparison import COLUMNS
 
     laws = of_the_loss(LAWS, named)
     read = read_table(arguments, ())
@@ -65,7 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
             _write(arguments.out, found, read, arguments.runs.name)
         except OSError as error:
             raise ValueError(f"The results cannot be written to {arguments.out} ({error}).") from error
-    print(json.dumps(found.to_json(), indent=2) if arguments.json else f"{found.table()}\n\n{found.verdict}")
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        table.show("Laws compared", COLUMNS, found.rows(), words=("behind the best (90 %)",))
+        print(f"{found.notes()}\n\n{found.verdict}")
     return 0
 
 

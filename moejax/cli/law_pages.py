@@ -52,7 +52,9 @@ DESIGNED = {
 }
 """Limits under which ``moejax design`` decides by a law's published constants, for the laws that decide something."""
 
+FITTED_HERE = "fitted-here"
 RELATED = {
+    **dict.fromkeys(("two_factor", "three_factor", "dense_to_moe"), FITTED_HERE),
     "four_factor": "zhao-3",
     "marginal_active": "zhao-2",
     "marginal_experts": "zhao-3",
@@ -238,6 +240,10 @@ def _figure(name: str, gallery: str) -> list[str]:
     image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
     by = PLOTS[shown].law
     parts = ["## Figure", image, caption]
+    if shown == FITTED_HERE:
+        parts.append(
+            "The runs are those of the quickstart: few and small, they tell how the form bends, not its constants."
+        )
     if by not in ("", name):
         parts.append(f"It is drawn by the law [`{by}`]({by}.md), whose constants are published.")
     if others:

@@ -32,6 +32,19 @@ class Compared:
         return pooled(self.held_out)
 
 
+COLUMNS = (
+    "law",
+    "coefficients",
+    "RMSE fitted",
+    "RMSE held out",
+    "behind the best (90 %)",
+    "R² held out",
+    "largest error held out",
+    "AICc",
+    "not determined",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Laws by their held-out error, the best first, and the laws that could not be fitted with the reason."""
@@ -124,20 +137,14 @@ class Comparison:
 
     def table(self) -> str:
         """One line per law, what was held out, and the laws left out, in Markdown."""
-        head = (
-            "law",
-            "coefficients",
-            "RMSE fitted",
-            "RMSE held out",
-            "behind the best (90 %)",
-            "R² held out",
-            "largest error held out",
-            "AICc",
-            "not determined",
-        )
-        lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
-        for law in self.laws:
-            cells = (
+        lines = [f"| {' | '.join(COLUMNS)} |", f"|---|{'---:|' * (len(COLUMNS) - 1)}"]
+        lines += [f"| {' | '.join(cells)} |" for cells in self.rows()]
+        return "\n".join([*lines, "", self.notes()])
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """What stands under ``COLUMNS``, a law a row."""
+        return [
+            (
                 law.name,
                 str(len(law.fit.coefficients)),
                 f"{law.fit.metrics.rmse:.5f}",
@@ -148,8 +155,12 @@ class Comparison:
                 f"{law.fit.aicc:.1f}",
                 str(len(law.fit.stuck) + len(law.fit.cannot_tell)),
             )
-            lines.append(f"| {' | '.join(cells)} |")
-        lines += ["", f"RMSE in nats/token. Held out: {'; '.join(split.name for split in self.splits)}."]
+            for law in self.laws
+        ]
+
+    def notes(self) -> str:
+        """What was held out, what was given, and the laws left out."""
+        lines = [f"RMSE in nats/token. Held out: {'; '.join(split.name for split in self.splits)}."]
         for name, value in self.fixed.items():
             without = [law.name for law in self.laws if name not in law.fit.fixed]
             lines += ["", f"Given: {name} = {value:g}" + (f"; not in {', '.join(without)}." if without else ".")]

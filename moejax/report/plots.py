@@ -223,6 +223,13 @@ PLOTS: dict[str, Plot] = {
         source="ours", draw=law_curves.expert_count, law="expert_count", shows="loss by number of experts"
     ),
     "routed": Plot(source="ours", draw=law_curves.routed, law="routed", shows="loss by number of experts"),
+    "fitted-here": Plot(
+        source="ours",
+        draw=predictions.fitted_here,
+        columns=_PREDICTIONS,
+        example=made_up.predictions,
+        shows="laws without published constants, predicted and measured loss",
+    ),
     "runs": Plot(
         source="ours",
         draw=loss_vs_compute.runs,

@@ -5,18 +5,25 @@ from __future__ import annotations
 import html
 import io
 import re
+from typing import Any
 
 from matplotlib import rc_context
 
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import COLOURS, RC
+from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, dark, ramp
+
+POINTS_PER_INCH = 72
+_DARK = sorted({colour for count in range(2, 11) for colour in ramp(count) if dark(colour)})
 
 
 def inline(name: str, picture: Picture) -> str:
     """An ``<svg>`` element. Colours are CSS variables of the page with the light page's as their defaults."""
     text = io.StringIO()
     with rc_context(RC):
-        picture.figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        drawing: Any = {"bbox_inches": "tight", "pad_inches": 0.02}
+        picture.figure.savefig(
+            text, format="svg", **drawing, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -27,8 +34,12 @@ def inline(name: str, picture: Picture) -> str:
     svg = re.sub(r"'DejaVu Sans'", "var(--font, system-ui), 'DejaVu Sans'", svg)
     for variable, colour in COLOURS.items():
         svg = re.sub(colour, f"var(--{variable}, {colour})", svg, flags=re.IGNORECASE)
-    # The page sets the width; the view box keeps the shape.
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    # Colours of a ramp are lighter on the dark side of a page.
+    svg = re.sub("|".join(_DARK), r"color-mix(in oklab, \g<0>, white var(--lift, 0%))", svg, flags=re.IGNORECASE)
+    # The page sets the width, alike in scale for narrow figures and wide ones; the view box keeps the shape.
+    (width,) = re.findall(r'^<svg[^>]*? width="([\d.]+)pt"', svg)
+    share = min(1.0, float(width) / (POINTS_PER_INCH * WIDTH_INCHES))
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 style="--share: {share:.3f}"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     label = html.escape(f"{picture.title}. {picture.caption}", quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

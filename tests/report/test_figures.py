@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting,
 
 from moejax.laws.design import Design
 from moejax.report.figures.isoflop_slice import along
-from moejax.report.figures.style import COLOURS, spread
+from moejax.report.figures.panels import Axis, Panel, Series, draw
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
 from moejax.report.findings import read
 from moejax.report.study_figures import FIGURES, draw_all
 from moejax.report.svg import inline
@@ -88,3 +91,25 @@ def test_labels_move_apart_and_keep_their_order():
     assert np.all(np.diff(np.sort(places)) >= 0.5 - 1e-12)
     assert list(np.argsort(places)) == list(np.argsort(heights))
     assert places[0] == 3.0
+
+
+def test_a_narrow_figure_has_the_scale_of_a_wide_one_and_less_of_the_page():
+    line = Series(label="a", x=[1.0, 2.0], y=[1.0, 2.0])
+    square = Panel(x=Axis("x", "x"), y=Axis("y", "y"), series=[line], diagonal=True)
+    shares = []
+    for columns in (1, 3):
+        figure, rows = draw([square] * columns, columns=columns, height=2.5)
+        drawn = inline("one", Picture("One", "It is.", figure, rows))
+        width = float(re.search(r'viewBox="0 0 ([\d.]+)', drawn)[1])
+        shares.append(float(re.search(r"--share: ([\d.]+)", drawn)[1]))
+        assert np.isclose(shares[-1], min(1.0, width / (72 * WIDTH_INCHES)), atol=1e-3)
+    assert shares[0] < 0.6 < shares[1] <= 1
+
+
+def test_every_colour_of_a_ramp_is_seen_on_the_dark_side_of_a_page():
+    lines = [Series(label=str(i), x=[1, 2], y=[i, i], colour=colour) for i, colour in enumerate(ramp(4))]
+    figure, rows = draw([Panel(x=Axis("x", "x"), y=Axis("y", "y"), series=lines)], columns=1, height=2.5)
+    drawn = inline("one", Picture("One", "It is.", figure, rows))
+    darkest = ramp(4)[0]
+    assert dark(darkest)
+    assert drawn.count(darkest) == drawn.count(f"color-mix(in oklab, {darkest}, white var(--lift, 0%))") > 0

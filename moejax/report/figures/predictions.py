@@ -5,6 +5,8 @@ Zhao et al. (2025), Figure 5; Abnar et al. (2025), Figure 6.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, ORANGE
@@ -26,6 +28,20 @@ def by_law(subject: Subject) -> Picture:
         + subject.whose,
         figure,
         rows,
+    )
+
+
+def fitted_here(subject: Subject) -> Picture:
+    """As ``by_law``, of laws that have no curves of their own: nobody has published constants of theirs."""
+    picture = by_law(subject)
+    roles = subject.table[subject.table["law"] == subject.table["law"].iloc[0]]["role"]
+    fitted, held_out = (int((roles == role).sum()) for role, *_ in ROLES)
+    again = f" Stars are {held_out} of them, predicted by fits without them." if held_out else ""
+    return replace(
+        picture,
+        title="Laws without published constants, fitted here",
+        caption=f"No constants are published; these fits are of {fitted} runs.{again} A point on the line is predicted "
+        f"exactly.{subject.whose}",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_hex
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -27,9 +27,19 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("moejax", colormaps["viridis"](np
 """Colours of a quantity, dark where it is small; read alike by colour-blind eyes and in grey."""
 
 
+LOST = 0.15
+"""Luminance under which a line has less than a contrast of 3 to a dark page."""
+
+
 def ramp(count: int) -> list[str]:
     """Colours of ``count`` ordered series, dark to light."""
     return [to_hex(SEQUENTIAL(place)) for place in np.linspace(0.08, 0.9, max(count, 2))[:count]]
+
+
+def dark(colour: str) -> bool:
+    """Whether a line of this colour is lost on the dark side of a page."""
+    linear = (np.asarray(to_rgb(colour)) + 0.055) ** 2.4 / 1.055**2.4
+    return float(linear @ (0.2126, 0.7152, 0.0722)) < LOST
 
 
 def classes(count: int) -> list[str]:
