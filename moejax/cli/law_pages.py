@@ -242,7 +242,7 @@ def _figure(name: str, gallery: str) -> list[str]:
     parts = ["## Figure", image, caption]
     if shown == FITTED_HERE:
         parts.append(
-            "The runs are those of the quickstart: few and small, they tell how the form bends, not its constants."
+            "The runs are those of the quickstart, few and small: they show the form, not what its constants are."
         )
     if by not in ("", name):
         parts.append(f"It is drawn by the law [`{by}`]({by}.md), whose constants are published.")
