@@ -1,18 +1,24 @@
-"""``moejax COMMAND …`` and ``python -m moejax``: Ctrl-C is one sentence from the first import on."""
+"""``moejax COMMAND …`` and ``python -m moejax``: Ctrl-C and SIGTERM are one sentence from the first import on."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     before, sys.unraisablehook = sys.unraisablehook, _ignored
     try:
-        from moejax.cli.command_line import run
+        with _until_terminated():
+            from moejax.cli.command_line import run
 
-        return run(sys.argv[1:] if argv is None else argv)
+            return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("\nStopped. What was written is kept; the same command goes on, or begins again.", file=sys.stderr)
         return 130
@@ -20,13 +26,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.unraisablehook = before
 
 
+@contextlib.contextmanager
+def _until_terminated() -> Iterator[None]:
+    """SIGTERM ends a command at once, in words; a training has a handler of its own while it has something to save."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    # Not print: the signal may have come in the middle of another one.
+    os.write(2, b"\nStopped by SIGTERM. What was written is kept; the same command goes on, or begins again.\n")
+    os._exit(75)
+
+
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
     """Ctrl-C again, a moment later, where Python drops it: JAX has a callback in the garbage collector."""
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)
-    import signal
-    import threading
-
     again = threading.Timer(0.02, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
     again.daemon = True
     return again.start()

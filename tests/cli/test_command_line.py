@@ -170,6 +170,18 @@ def test_ctrl_c_that_meets_the_garbage_collector_stops_the_command_all_the_same(
     assert capsys.readouterr().err.strip().startswith("Stopped.")
 
 
+def test_sigterm_is_a_sentence_from_the_first_import_on():
+    command = [sys.executable, "-X", "importtime", "-m", "moejax", "design", "--law", "zhao", "--flops", "1e21"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    # What is imported first once the command line is.
+    while b"moejax.cli" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    assert b"Stopped by SIGTERM. What was written is kept" in process.communicate()[1]
+    assert process.returncode == 75
+
+
 MISTAKES = """
 trian
 train --confg=x.py
