@@ -46,17 +46,19 @@ ELSEWHERE = {
 """What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network or
 minutes."""
 
+COMPILED = r"plan .*--topology v"
+"""What needs libtpu: without it, a command is run up to the compilation, and must name the extra that has it."""
+
 LESS = {
     r"data.source=PATH": ["--dry-run"],
     r"compare runs\.(parquet|csv --hold-out flops)": ["--laws", "chinchilla,effective_params"],
     r"vocab_size=32768": ["--config.recipe.budgets_tokens=16384", "--config.recipe.optimizer.warmup_tokens=4096"],
+    COMPILED: [f"--config.architecture.{size}" for size in ("num_layers=4", "model_dim=256", "vocab_size=1024")],
+    r"plan .*--search": ["--compile", "1"],
     r"^moejax explore": ["--port", "0"],
     r"--config.population": ["--config.recipe.budgets_tokens=4096", "--config.recipe.optimizer.warmup_tokens=1024"],
 }
 """What is added to a command that would take long, or a port that may be in use."""
-
-COMPILED = re.compile(r"plan .*--topology v")
-"""What needs libtpu: without it, a command is run up to the compilation, and must name the extra that has it."""
 
 INSTEAD = {"/shared/": "shared/", "gs://": "memory://", "s3://": "memory://s3-"}
 """Places here for those of others."""
@@ -241,7 +243,10 @@ def do(line):
         # A new folder.
         shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
     if words[0] != "train":
-        return main(words)
+        try:
+            return main(words)
+        except SystemExit as stopped:
+            return stopped.code
     alone = os.environ | {"XLA_FLAGS": os.environ["MOEJAX_TEST_XLA_FLAGS"]}
     return subprocess.run([sys.executable, "-m", "moejax", *words], env=alone, check=False).returncode
 
@@ -254,7 +259,7 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     monkeypatch.setenv("PATH", f"{here / 'bin'}:{os.environ['PATH']}")
     # A page is served, and its extra needed, where a browser is: report/test_explorer_in_a_browser.py.
     monkeypatch.setattr("moejax.report.explorer.serve.check_marimo", lambda: None)
-    monkeypatch.setattr("moejax.report.explorer.serve.serve", lambda source, listening, browser, say: say("Exploring."))
+    monkeypatch.setattr("moejax.report.explorer.serve.serve", lambda *_, say, **__: sys.exit(say("Exploring.")))
     bucket = fsspec.filesystem("memory")
     bucket.store.clear()
     bucket.put("mine/models/dense/", "/bucket/mine/models/dense/", recursive=True)
@@ -262,7 +267,7 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     failed = {}
     for line in run_here(source):
         status, said = do(line), capfd.readouterr()
-        if COMPILED.search(line) and importlib.util.find_spec("libtpu") is None:
+        if re.search(COMPILED, line) and importlib.util.find_spec("libtpu") is None:
             status = status != 2 or "pip install 'moejax[plan]'" not in said.err
         if status or not said.out + said.err:
             failed[line] = status, said.err
