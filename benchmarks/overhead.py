@@ -5,9 +5,9 @@
 A mixture of ``configs/studies/quickstart.py`` on its data. In turns, the same steps are taken by a bare loop over
 batches, and as ``moejax train`` takes them: with the log, the account of time, and checkpoints written until they are
 whole. What happens before the first step is in neither. Turns of the same work differ by more than the cost that is
-sought, so lines and checkpoints come ``--often`` times as often as the config asks, and the extra time is divided by
-that. Medians of the seconds of all turns are compared, of the clock and of the processor; where other work shares the
-machine, trust the latter.
+sought, so lines and checkpoints come at least ``--often`` times as often as the config asks, and the extra time is
+divided by that. Medians of the seconds of all turns are compared, of the clock and of the processor; where other work
+shares the machine, trust the latter.
 """
 
 import argparse
