@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from jaxtyping import Array, Float
@@ -12,6 +13,7 @@ from moejax.model.attention_plain import plain
 from moejax.model.attention_splash import splash
 from moejax.model.attention_tiled import tiled
 from moejax.model.sight import Sight
+from moejax.native import can_hold
 from moejax.target import platform
 
 
@@ -24,9 +26,21 @@ def auto(
     slopes: Any = None,
     **options: Any,
 ) -> Float[Array, "B T H V"]:
-    """``splash`` on a TPU if it can, ``tiled`` elsewhere: by the platform the program is traced for."""
-    attend = splash if platform() == "tpu" and slopes is None else tiled
+    """``splash`` on a TPU and ``native`` on a CPU, if they can, else ``tiled``: by the platform that the program is
+    traced for."""
+    is_new = isinstance(sight.start, int) and not sight.start and query.shape[1] == key.shape[1]
+    if platform() == "tpu" and slopes is None:
+        attend = splash
+    elif platform() == "cpu" and is_new and can_hold(query, key, value):
+        attend = native
+    else:
+        attend = tiled
     return attend(query, key, value, sight, slopes=slopes, **options)
+
+
+def native(*arguments: Any, **options: Any) -> Array:
+    """The kernel for CPU cores, which needs numba."""
+    return importlib.import_module("moejax.model.attention_native").native(*arguments, **options)
 
 
 ATTENTION = {"auto": auto, "tiled": tiled, "plain": plain, "splash": splash, "cudnn": cudnn}

@@ -18,6 +18,7 @@ from moejax.model.attend import ATTENTION
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.positions import POSITIONS
+from moejax.model.project import project
 from moejax.model.runtime import Runtime
 from moejax.model.sight import Sight
 
@@ -56,8 +57,8 @@ class Attention(nnx.Module):
     def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture) -> KeysValues:
         """Keys, turned by their positions from ``start`` on, and values."""
         a = architecture
-        key = jnp.einsum("btd,dgk->btgk", x, self.key[...].astype(x.dtype))
-        value = jnp.einsum("btd,dgv->btgv", x, self.value[...].astype(x.dtype))
+        key = project("btd,dgk->btgk", x, self.key[...].astype(x.dtype))
+        value = project("btd,dgv->btgv", x, self.value[...].astype(x.dtype))
         if a.attention_bias:
             key, value = key + self.key_bias[...].astype(x.dtype), value + self.value_bias[...].astype(x.dtype)
         if a.qk_norm:
@@ -69,7 +70,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
         a = architecture
-        query = jnp.einsum("btd,dhk->bthk", x, self.query[...].astype(x.dtype))
+        query = project("btd,dhk->bthk", x, self.query[...].astype(x.dtype))
         if a.attention_bias:
             query = query + self.query_bias[...].astype(x.dtype)
         if a.qk_norm:
@@ -84,7 +85,7 @@ class Attention(nnx.Module):
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
         )
-        y = jnp.einsum("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
+        y = project("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
         return y + self.output_bias[...].astype(x.dtype) if a.attention_output_bias else y
 
 

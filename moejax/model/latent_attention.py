@@ -18,6 +18,7 @@ from moejax.model.attend import ATTENTION
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.positions import POSITIONS
+from moejax.model.project import project
 from moejax.model.rope import score_scale
 from moejax.model.runtime import Runtime
 from moejax.model.sight import Sight
@@ -75,21 +76,21 @@ class LatentAttention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
         a = architecture
-        query = jnp.einsum("btq,qhk->bthk", self._query_input(x, a), self.query[...].astype(x.dtype))
+        query = project("btq,qhk->bthk", self._query_input(x, a), self.query[...].astype(x.dtype))
         plain_part, turned_part = query[..., : a.head_dim], query[..., a.head_dim :]
         turned_part = POSITIONS[a.positions].turn(turned_part, sight.start + jnp.arange(x.shape[1]), a)
-        key = jnp.einsum("bsc,chk->bshk", kept.latent, self.key[...].astype(x.dtype))
+        key = project("bsc,chk->bshk", kept.latent, self.key[...].astype(x.dtype))
         shared = jnp.broadcast_to(kept.turned_key[:, :, None], (*key.shape[:3], a.rope_head_dim))
         mixed = ATTENTION[runtime.attention](
             jnp.concatenate([plain_part, turned_part], axis=-1),
             jnp.concatenate([key, shared], axis=-1),
-            jnp.einsum("bsc,chv->bshv", kept.latent, self.value[...].astype(x.dtype)),
+            project("bsc,chv->bshv", kept.latent, self.value[...].astype(x.dtype)),
             sight,
             scale=score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim),
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
         )
-        y = jnp.einsum("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
+        y = project("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
         return y + self.output_bias[...].astype(x.dtype) if a.attention_output_bias else y
 
     def _query_input(self, x: Array, a: Architecture) -> Array:

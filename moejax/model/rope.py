@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -20,12 +21,33 @@ def rotate(
     frequency, scale = frequencies(turned, architecture.rope_theta, architecture.rope_scaling)
     angle = positions[:, None, None].astype(jnp.float32) * frequency
     cos, sin = jnp.cos(angle) * scale, jnp.sin(angle) * scale
-    wide = x[..., :turned].astype(jnp.float32)
-    # The partner of each channel lies half of them away. On a CPU this takes a tenth of the time of joining two halves.
-    partner = jnp.roll(wide, turned // 2, axis=-1)
-    pairs = wide * jnp.concatenate([cos, cos], axis=-1) + partner * jnp.concatenate([-sin, sin], axis=-1)
-    pairs = pairs.astype(x.dtype)
+    pairs = _turn(x[..., :turned], jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1))
     return pairs if turned == x.shape[-1] else jnp.concatenate([pairs, x[..., turned:]], axis=-1)
+
+
+@jax.custom_vjp
+def _turn(
+    x: Float[Array, "batch length heads turned"],
+    cos: Float[Array, "length 1 turned"],
+    sin: Float[Array, "length 1 turned"],
+) -> Float[Array, "batch length heads turned"]:
+    """Pairs turned by angles that are given by their cosines and, with the sign of each half, their sines."""
+    wide = x.astype(jnp.float32)
+    # The partner of each channel lies half of them away. On a CPU this takes a tenth of the time of joining two halves.
+    return (wide * cos + jnp.roll(wide, x.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
+
+
+def _turn_and_save(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _turn(x, cos, sin), (cos, sin)
+
+
+def _turn_back(angles: tuple[Array, Array], dy: Array) -> tuple[Array, None, None]:
+    """A rotation's transpose is the rotation back: one pass, where that of ``jnp.roll`` takes three."""
+    cos, sin = angles
+    return _turn(dy, cos, -sin), None, None
+
+
+_turn.defvjp(_turn_and_save, _turn_back)
 
 
 def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Float[np.ndarray, " half"], float]:

@@ -13,8 +13,9 @@ from jax import Array, lax
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Float
 
+from moejax.native import can_hold
 from moejax.routing import grouped_blocks, grouped_ragged
-from moejax.routing.experts import Experts
+from moejax.routing.experts import Experts, swiglu
 from moejax.routing.grouped_kernel import grouped_dot
 from moejax.routing.layout import Layout, arrange, by_expert, collect, cut, spread
 from moejax.routing.routing import Routing
@@ -25,8 +26,9 @@ from moejax.target import platform
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """The gated sum over experts, computed for the assignments there are.
 
-    The platform the program is compiled for chooses the kernel: blocks on a CPU, ``grouped_kernel`` on a TPU, tokamax's
-    on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
+    The platform the program is compiled for chooses the kernel: on a CPU ``grouped_native``, or blocks where it cannot
+    be used; ``grouped_kernel`` on a TPU, tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after
+    another, and says so.
     """
     sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
     if routing.room is None or routing.room >= routing.expert.shape[0]:
@@ -61,24 +63,38 @@ def _gpu_ragged_dot():
     return partial(tokamax.ragged_dot, implementation=("mosaic", "triton"))
 
 
-def _on_platform(blocks, ragged, *arguments):
-    """``ragged(ragged_dot, ...)`` where there is a ragged product, ``blocks(...)`` elsewhere."""
+def _on_platform(blocks, ragged, native, *arguments):
+    """``ragged(ragged_dot, ...)`` where there is a ragged product, elsewhere ``native(...)`` or ``blocks(...)``."""
     gpu = _gpu_ragged_dot()
     # Side by side, loops of different lengths would copy all they carry at each turn: one after another is faster.
     blocks = sequential_vmap(blocks)
+    native = sequential_vmap(native) if native else blocks
     # A program traced for a CPU and lowered for a TPU after all is no reason to trace the kernels in every program.
     on_tpu = grouped_dot if platform() == "tpu" else lax.ragged_dot
     return lax.platform_dependent(
         *arguments,
         tpu=sequential_vmap(partial(ragged, on_tpu)),
         default=blocks if gpu is None else partial(ragged, gpu),
-        cpu=blocks,
+        cpu=native,
     )
 
 
+def _native(x: Array, experts: Experts):
+    """The module of the kernel for a CPU, or None where it is not installed or does not know such experts."""
+    is_plain = experts.activation is swiglu and experts.gate_bias is experts.up_bias is experts.down_bias is None
+    if not is_plain or not can_hold(x, experts.gate, experts.up, experts.down):
+        return None
+    return importlib.import_module("moejax.routing.grouped_native")
+
+
 def _run(keep: bool, sizes, arguments) -> tuple[Array, ...]:
-    blocks, ragged = partial(grouped_blocks.forward, sizes, keep), partial(grouped_ragged.forward, keep)
-    return _on_platform(blocks, ragged, *arguments)
+    native = _native(arguments[0], arguments[3])
+    return _on_platform(
+        partial(grouped_blocks.forward, sizes, keep),
+        partial(grouped_ragged.forward, keep),
+        native and partial(native.forward, keep),
+        *arguments,
+    )
 
 
 def _outputs(sizes, *arguments) -> Array:
@@ -91,7 +107,10 @@ def _forward(sizes, *arguments):
 
 
 def _backward(sizes, saved, dy):
-    dx, dweight, dexperts = _on_platform(partial(grouped_blocks.backward, sizes), grouped_ragged.backward, *saved, dy)
+    native = _native(saved[0], saved[3])
+    dx, dweight, dexperts = _on_platform(
+        partial(grouped_blocks.backward, sizes), grouped_ragged.backward, native and native.backward, *saved, dy
+    )
     return dx, dweight, None, dexperts
 
 

@@ -94,7 +94,7 @@ def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
 def as_on_accelerators(request, monkeypatch):
     """The grouped dispatcher with ragged products: their slow CPU version, or the kernels of a TPU, interpreted."""
 
-    def on_platform(blocks, ragged, *arguments):
+    def on_platform(blocks, ragged, native, *arguments):
         return sequential_vmap(partial(ragged, request.param))(*arguments)
 
     monkeypatch.setattr(dispatch_grouped, "_on_platform", on_platform)

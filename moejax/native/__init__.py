@@ -1,0 +1,39 @@
+"""Kernels for the cores of a CPU: Python that numba compiles, called by XLA as custom calls, with SciPy's BLAS inside.
+
+XLA computes such a piece of a model as dozens of small programs, each of which reads and writes main memory; a kernel
+keeps a block of it in a core's cache from beginning to end. ``custom_call.py`` is how XLA reaches a kernel and how its
+parts are spread over XLA's threads, ``arithmetic.py`` what kernels share; a kernel itself lies beside the ways of
+computing the same without it (``model/attention_native.py``, ``routing/grouped_native.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.cache
+def available() -> bool:
+    """Whether numba is installed and works here."""
+    if sys.platform == "win32":
+        return False
+    try:
+        importlib.import_module("moejax.native.arithmetic")
+    except ModuleNotFoundError as missing:
+        if missing.name in {"numba", "threadpoolctl"}:
+            return False
+        raise
+    except ImportError as problem:  # numba knows only NumPys older than itself
+        warnings.warn(f"numba does not work here ({problem}), so a CPU runs XLA's own programs.", stacklevel=2)
+        return False
+    return True
+
+
+def can_hold(*arrays: jax.Array) -> bool:
+    """Whether kernels are available and compute with arrays of these types: float32 alone."""
+    return all(x.dtype == jnp.float32 for x in arrays) and available()
