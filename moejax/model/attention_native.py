@@ -34,8 +34,8 @@ from moejax.native.custom_call import (
 )
 
 FORWARD, BACKWARD = "moejax_attention_forward", "moejax_attention_backward"
-TILE = 64
-"""Queries of a tile: a few, so that their scores stay in a core's cache."""
+APART = 16
+"""Numbers between rows of working memory: rows a power of two apart would fall into the same lines of a cache."""
 
 
 class Inputs(NamedTuple):
@@ -83,16 +83,33 @@ def native(
     split = "tensor" if tensor > 1 and heads % tensor == key.shape[2] % tensor == 0 else None
     rows = P(TOKEN_AXES, None, split, None)
     specs = Inputs._make((rows, rows, rows, P(split), P(split), P(TOKEN_AXES, None), P(None), P(None)))
-    return jax.shard_map(_attend, in_specs=(specs,), out_specs=rows, check_vma=False)(inputs)
+    axes = {*TOKEN_AXES, split} - {None}
+    return jax.shard_map(_attend, in_specs=(specs,), out_specs=rows, axis_names=axes, check_vma=False)(inputs)
+
+
+@njit(inline="always")
+@no_type_check
+def _tile(length: int, width: int) -> int:
+    """Queries of a tile: few, so that BLAS takes its kernels for small matrices, or more if the keys are many."""
+    return 32 if length * width <= 2**15 else 64
 
 
 @njit(inline="always", **FAST)
 @no_type_check
-def _score(scores, segments, sink, slope, scale, first, query, window, has_segments) -> None:
-    """Products of one query with the keys from ``first`` on as scores: scaled, with ALiBi, the unseen ones hidden."""
+def _across(rows: Any, factor: np.float32) -> Any:
+    """Rows [T, N] as columns [N, T], times a factor: BLAS multiplies small matrices best as they lie."""
+    columns = np.empty((rows.shape[1], rows.shape[0] + APART), np.float32)
+    for n in range(rows.shape[1]):
+        for t in range(rows.shape[0]):
+            columns[n, t] = rows[t, n] * factor
+    return columns
+
+
+@njit(inline="always", **FAST)
+@no_type_check
+def _score(scores, segments, slope, first, query, window, has_segments) -> None:
+    """Scaled products of a query with the keys from ``first`` on as scores: with ALiBi, and the unseen ones hidden."""
     keys = scores.shape[0]
-    for j in range(keys):
-        scores[j] = scores[j] * scale
     if slope != ZERO:
         for j in range(keys):
             scores[j] -= slope * np.float32(query - first - j)
@@ -121,18 +138,20 @@ def _forward_part(frame: int, part: int) -> int:
     groups, deep = value.shape[2:]
     b, h = part // heads, part % heads
     g = h // (heads // groups)
-    scores, share = np.empty((TILE, length), np.float32), np.empty(TILE, np.float32)
-    for start in range(0, length, TILE):
-        rows = min(TILE, length - start)
+    tile = _tile(length, wide)
+    scores, share = np.empty((tile, length + APART), np.float32), np.empty(tile, np.float32)
+    keys_across, apart = _across(key[b, :, g], scale), length + APART
+    for start in range(0, length, tile):
+        rows = min(tile, length - start)
         first = max(start - rule[0] + 1, 0) if rule[0] > 0 else 0
         keys = start + rows - first
         multiply(
-            query[b, start:, h], key[b, first:, g], scores,
-            (rows, keys, wide), (heads * wide, groups * wide, length), (False, True), False,
+            query[b, start:, h], keys_across[0, first:], scores,
+            (rows, keys, wide), (heads * wide, apart, apart), (False, False), False,
         )  # fmt: skip
         for r in range(rows):
             row = scores[r, :keys]
-            _score(row, segments[b], sinks[h], slopes[h], scale, first, start + r, rule[0], rule[1])
+            _score(row, segments[b], slopes[h], first, start + r, rule[0], rule[1])
             highest = sinks[h]
             for j in range(keys):
                 highest = larger(highest, row[j])
@@ -145,7 +164,7 @@ def _forward_part(frame: int, part: int) -> int:
             logsumexp[b, h, start + r] = highest + np.log(total)
         multiply(
             scores, value[b, first:, g], mixed[b, start:, h],
-            (rows, deep, keys), (length, groups * deep, heads * deep), (False, False), False,
+            (rows, deep, keys), (apart, groups * deep, heads * deep), (False, False), False,
         )  # fmt: skip
         for r in range(rows):
             for v in range(deep):
@@ -159,8 +178,7 @@ def _backward_part(frame: int, part: int) -> int:
     """One key-value head of one sequence, with all query heads that share it: gradients of queries, keys, values, and
     each query's mean gradient of its weights."""
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
-    sinks, slopes = floats1(argument(frame, 3)), floats1(argument(frame, 4))
-    segments = integers2(argument(frame, 5))
+    slopes, segments = floats1(argument(frame, 4)), integers2(argument(frame, 5))
     scale, rule = floats1(argument(frame, 6))[0], integers1(argument(frame, 7))
     mixed, logsumexp, dmixed = floats4(argument(frame, 8)), floats3(argument(frame, 9)), floats4(argument(frame, 10))
     dquery, dkey, dvalue = floats4(result(frame, 0)), floats4(result(frame, 1)), floats4(result(frame, 2))
@@ -169,25 +187,27 @@ def _backward_part(frame: int, part: int) -> int:
     groups, deep = value.shape[2:]
     b, g = part // groups, part % groups
     shared = heads // groups
-    weights, dscores = np.empty((TILE, length), np.float32), np.empty((TILE, length), np.float32)
+    tile, apart = _tile(length, wide), length + APART
+    weights, dscores = np.empty((tile, apart), np.float32), np.empty((tile, apart), np.float32)
+    keys_across, values_across = _across(key[b, :, g], scale), _across(value[b, :, g], ONE)
     dkey[b, :, g] = ZERO
     dvalue[b, :, g] = ZERO
     for h in range(g * shared, (g + 1) * shared):
-        for start in range(0, length, TILE):
-            rows = min(TILE, length - start)
+        for start in range(0, length, tile):
+            rows = min(tile, length - start)
             first = max(start - rule[0] + 1, 0) if rule[0] > 0 else 0
             keys = start + rows - first
             multiply(
-                query[b, start:, h], key[b, first:, g], weights,
-                (rows, keys, wide), (heads * wide, groups * wide, length), (False, True), False,
+                query[b, start:, h], keys_across[0, first:], weights,
+                (rows, keys, wide), (heads * wide, apart, apart), (False, False), False,
             )  # fmt: skip
             multiply(
-                dmixed[b, start:, h], value[b, first:, g], dscores,
-                (rows, keys, deep), (heads * deep, groups * deep, length), (False, True), False,
+                dmixed[b, start:, h], values_across[0, first:], dscores,
+                (rows, keys, deep), (heads * deep, apart, apart), (False, False), False,
             )  # fmt: skip
             for r in range(rows):
                 weight, dscore = weights[r, :keys], dscores[r, :keys]
-                _score(weight, segments[b], sinks[h], slopes[h], scale, first, start + r, rule[0], rule[1])
+                _score(weight, segments[b], slopes[h], first, start + r, rule[0], rule[1])
                 # Softmax: the gradient of a score is its weight times (gradient of the weight - their weighted mean).
                 mean, total = ZERO, logsumexp[b, h, start + r]
                 for v in range(deep):
@@ -199,15 +219,15 @@ def _backward_part(frame: int, part: int) -> int:
                     dscore[j] = w * (dscore[j] - mean) * scale
             multiply(
                 dscores, key[b, first:, g], dquery[b, start:, h],
-                (rows, wide, keys), (length, groups * wide, heads * wide), (False, False), False,
+                (rows, wide, keys), (apart, groups * wide, heads * wide), (False, False), False,
             )  # fmt: skip
             multiply(
                 dscores, query[b, start:, h], dkey[b, first:, g],
-                (keys, wide, rows), (length, heads * wide, groups * wide), (True, False), True,
+                (keys, wide, rows), (apart, heads * wide, groups * wide), (True, False), True,
             )  # fmt: skip
             multiply(
                 weights, dmixed[b, start:, h], dvalue[b, first:, g],
-                (keys, deep, rows), (length, heads * deep, groups * deep), (True, False), True,
+                (keys, deep, rows), (apart, heads * deep, groups * deep), (True, False), True,
             )  # fmt: skip
     return 0
 

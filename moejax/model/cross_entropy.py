@@ -8,6 +8,7 @@ Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Bool, Float, Int
 
 from moejax.model.sharding import TOKEN_AXES, on_many_devices
+from moejax.native import can_hold
 from moejax.target import platform
 
 LOGITS_AT_ONCE = {"cpu": 2**23}
@@ -75,7 +77,16 @@ def _total(hidden: Array, matrix: Array, targets: Array, weights: Array) -> Arra
 
 
 def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
+    def by_kernel(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        flat = hidden.reshape(-1, hidden.shape[2]), matrix, targets.reshape(-1), weights.reshape(-1)
+        native = importlib.import_module("moejax.model.cross_entropy_native")
+        cost, dhidden, dmatrix = native.costs_and_gradients(*flat)
+        total = _sum((cost * flat[3]).sum())
+        return total, dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), cost.reshape(weights.shape)
+
     def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        if _fits_kernel(hidden, matrix):
+            return by_kernel(matrix, hidden, targets, weights)
         parts, tokens = _chunks(matrix.shape[1], hidden, targets, weights)
         of_type = matrix.astype(hidden.dtype)
 
@@ -106,6 +117,14 @@ def _scale(saved: tuple[Array, Array, Array], dtotal: Array) -> tuple[Array, Arr
 
 
 _total.defvjp(_total_and_gradients, _scale)
+
+
+def _fits_kernel(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> bool:
+    """Whether the kernel for CPU cores can be used: with a whole matrix of moderate size."""
+    if platform() != "cpu" or not can_hold(hidden, matrix):
+        return False
+    whole = not on_many_devices() or jax.sharding.get_abstract_mesh().shape["tensor"] == 1
+    return whole and matrix.size <= importlib.import_module("moejax.model.cross_entropy_native").MOST_NUMBERS
 
 
 def _logits(hidden: Float[Array, "C D"], matrix: Float[Array, "D V"]) -> Float[Array, "C V"]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Key
 from moejax.architecture import Architecture
 from moejax.model.feed_forward import FeedForward
 from moejax.model.parameter import Maker
+from moejax.model.project import project
 from moejax.model.runtime import Runtime
 from moejax.model.sharding import constrain, on_many_devices
 from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, router_options
@@ -83,7 +84,7 @@ class Mixture(nnx.Module):
             wide = INPUT_NOISE[architecture.router](wide, key)
         # Whole on every device: it is small, and its product is all that tokens of a device need.
         router = constrain(self.router[...], (None, None))
-        logits = jnp.dot(wide, router, precision=jax.lax.Precision.HIGHEST)
+        logits = project("nd,de->ne", wide, router, jax.lax.Precision.HIGHEST)
         if architecture.router_bias:
             logits = logits + self.router_bias[...]
         logits = constrain(logits, ("batch", None))

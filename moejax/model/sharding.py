@@ -8,7 +8,8 @@ vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -61,3 +62,30 @@ def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
     if not on_many_devices():
         return x
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition_spec(axes, x.shape, mesh)))
+
+
+def can_split(sequences: int) -> bool:
+    """Whether the devices that share tokens can have equally many sequences each."""
+    if not on_many_devices():
+        return True
+    mesh = jax.sharding.get_abstract_mesh()
+    return sequences % math.prod(mesh.shape[axis] for axis in TOKEN_AXES) == 0
+
+
+def over_tokens(
+    local: Callable[..., Any], split: Sequence[jax.Array], whole: Sequence[jax.Array] = (), summed: bool = False
+) -> Any:
+    """``local(*split, *whole)`` on each device's sequences of the arrays ``split``: the sum over devices if ``summed``,
+    otherwise split as they are."""
+    if not on_many_devices():
+        return local(*split, *whole)
+
+    def on_device(*arrays: jax.Array) -> Any:
+        return jax.lax.psum(local(*arrays), TOKEN_AXES) if summed else local(*arrays)
+
+    tokens = PartitionSpec(TOKEN_AXES)
+    specs = (*(tokens for _ in split), *(PartitionSpec() for _ in whole))
+    out = PartitionSpec() if summed else tokens
+    # Over axes that are not named here arrays are whole; naming them would sum gradients over groups of one device.
+    on_devices = jax.shard_map(on_device, in_specs=specs, out_specs=out, axis_names=set(TOKEN_AXES), check_vma=False)
+    return on_devices(*split, *whole)

@@ -83,6 +83,19 @@ def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any
     )
 
 
+SMALL_PRODUCT = 1_000_000
+"""Multiplications up to which OpenBLAS takes kernels that copy nothing first."""
+
+
+@njit(inline="always")
+@no_type_check
+def rows_at_once(wide: int, deep: int, otherwise: int) -> int:
+    """Rows to multiply with matrices [wide, deep] at once: as many as such kernels take, or ``otherwise`` if those are
+    too few to fill them."""
+    rows = SMALL_PRODUCT // (wide * deep) // 16 * 16
+    return min(rows, otherwise) if rows >= 64 else otherwise
+
+
 @intrinsic
 @no_type_check
 def _of_bits(typingctx, bits) -> Any:

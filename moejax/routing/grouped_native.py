@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from moejax.native.arithmetic import ONE, ZERO, multiply, sigmoid
+from moejax.native.arithmetic import ONE, ZERO, multiply, rows_at_once, sigmoid
 from moejax.native.custom_call import (
     argument,
     custom_call,
@@ -30,8 +30,8 @@ from moejax.routing.experts import Experts
 
 F32 = np.float32
 FORWARD, BACKWARD = "moejax_experts_forward", "moejax_experts_backward"
-BLOCK = 256
-"""Most rows of a block, found by timing."""
+BLOCK = 512
+"""Most rows of a block."""
 
 
 @kernel(FORWARD)
@@ -47,9 +47,10 @@ def _forward_part(frame: int, e: int) -> int:
         gate[offsets[e] :] = ZERO
         up[offsets[e] :] = ZERO
         return 0
-    hidden = np.empty((min(BLOCK, offsets[e + 1] - offsets[e]), deep), F32)
-    for start in range(offsets[e], offsets[e + 1], BLOCK):
-        rows = min(BLOCK, offsets[e + 1] - start)
+    block = min(rows_at_once(wide, deep, BLOCK), offsets[e + 1] - offsets[e])
+    hidden = np.empty((block, deep), F32)
+    for start in range(offsets[e], offsets[e + 1], max(block, 1)):
+        rows = min(block, offsets[e + 1] - start)
         in_, out, as_is = (rows, deep, wide), (wide, deep, deep), (False, False)
         multiply(x[start:], gates[e], gate[start:], in_, out, as_is, False)
         multiply(x[start:], ups[e], up[start:], in_, out, as_is, False)
@@ -79,10 +80,10 @@ def _backward_part(frame: int, e: int) -> int:
         dgates[e] = ZERO
         dups[e] = ZERO
         ddowns[e] = ZERO
-    most = min(BLOCK, offsets[e + 1] - offsets[e])
-    hidden, dgate, dup = np.empty((most, deep), F32), np.empty((most, deep), F32), np.empty((most, deep), F32)
-    for start in range(offsets[e], offsets[e + 1], BLOCK):
-        rows, goes_on = min(BLOCK, offsets[e + 1] - start), start > offsets[e]
+    block = min(rows_at_once(wide, deep, BLOCK), offsets[e + 1] - offsets[e])
+    hidden, dgate, dup = np.empty((block, deep), F32), np.empty((block, deep), F32), np.empty((block, deep), F32)
+    for start in range(offsets[e], offsets[e + 1], max(block, 1)):
+        rows, goes_on = min(block, offsets[e + 1] - start), start > offsets[e]
         multiply(dy[start:], downs[e], dup, (rows, deep, wide), (wide, wide, deep), (False, True), False)
         for r in range(rows):
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]

@@ -1,0 +1,71 @@
+"""Cross-entropy and its gradients by a kernel for CPU cores: logits of a few tokens, which stay in the core's cache.
+
+Shapes: N tokens, D model_dim, V vocabulary, P parts.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from moejax.native.arithmetic import HIDDEN, ONE, ZERO, exp, larger, multiply
+from moejax.native.custom_call import argument, custom_call, floats1, floats2, floats3, integers1, kernel, result
+
+KERNEL = "moejax_cross_entropy"
+PARTS = 8
+"""Each has a sum of the matrix's gradient of its own."""
+ROWS = 256
+"""Tokens whose logits are held at once."""
+MOST_NUMBERS = 2**20
+"""Of a matrix: larger ones are no work for a cache, and eight sums of their gradients too much memory."""
+
+
+@kernel(KERNEL)
+@no_type_check
+def _part(frame: int, part: int) -> int:
+    """Costs and gradients of a part's tokens, and its share of the matrix's gradient."""
+    hidden, matrix = floats2(argument(frame, 0)), floats2(argument(frame, 1))
+    targets, weights = integers1(argument(frame, 2)), floats1(argument(frame, 3))
+    cost, dhidden = floats1(result(frame, 0)), floats2(result(frame, 1))
+    dmatrix = floats3(result(frame, 2))[part]
+    tokens, wide = hidden.shape
+    vocab = matrix.shape[1]
+    share = (tokens + PARTS - 1) // PARTS
+    logits, dmatrix[:] = np.empty((ROWS, vocab), np.float32), ZERO
+    for start in range(part * share, min(part * share + share, tokens), ROWS):
+        rows = min(ROWS, min(part * share + share, tokens) - start)
+        multiply(hidden[start:], matrix, logits, (rows, vocab, wide), (wide, vocab, vocab), (False, False), False)
+        for r in range(rows):
+            row, target, highest, total = logits[r], targets[start + r], HIDDEN, ZERO
+            of_target = row[target]
+            for v in range(vocab):
+                highest = larger(highest, row[v])
+            for v in range(vocab):
+                row[v] = exp(row[v] - highest)
+                total += row[v]
+            cost[start + r] = highest + np.log(total) - of_target
+            # Softmax less the target: the gradient of a cost by its logits.
+            weight = weights[start + r]
+            scale = weight * ONE / total
+            for v in range(vocab):
+                row[v] *= scale
+            row[target] -= weight
+        back, lying = (rows, wide, vocab), (vocab, vocab, wide)
+        multiply(logits, matrix, dhidden[start:], back, lying, (False, True), False)
+        across, lying = (wide, vocab, rows), (wide, vocab, vocab)
+        multiply(hidden[start:], logits, dmatrix, across, lying, (True, False), True)
+    return 0
+
+
+def costs_and_gradients(
+    hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
+) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
+    """What each target costs, and the gradients of the weighted sum of those."""
+    shapes = targets.shape, hidden.shape, (PARTS, *matrix.shape)
+    results = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    cost, dhidden, dmatrix = custom_call(KERNEL, PARTS, results, hidden, matrix, targets, weights)
+    return cost, dhidden, dmatrix.sum(0)

@@ -1,0 +1,44 @@
+"""Gradients of linear maps by a kernel for CPU cores: products over tokens of two arrays as they lie, not transposed.
+
+Shapes: N tokens, D inputs, F outputs.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from moejax.native.arithmetic import multiply, rows_at_once
+from moejax.native.custom_call import argument, custom_call, floats2, floats3, kernel, result
+
+KERNEL = "moejax_linear_gradient"
+TOKENS = 1024
+"""Tokens of a part, which has a sum of its own, up to ``MOST_PARTS`` parts."""
+MOST_PARTS = 8
+
+
+@kernel(KERNEL)
+@no_type_check
+def _part(frame: int, part: int) -> int:
+    """The sum over a part's tokens."""
+    x, dy, sums = floats2(argument(frame, 0)), floats2(argument(frame, 1)), floats3(result(frame, 0))
+    tokens, wide = x.shape
+    deep = dy.shape[1]
+    parts = sums.shape[0]
+    share = (tokens + parts - 1) // parts
+    first, last, rows = part * share, min(part * share + share, tokens), rows_at_once(wide, deep, TOKENS)
+    for start in range(first, last, rows):
+        lengths, strides = (wide, deep, min(rows, last - start)), (wide, deep, deep)
+        multiply(x[start:], dy[start:], sums[part], lengths, strides, (True, False), start > first)
+    return 0
+
+
+def matrix_gradient(x: Float[Array, "N D"], dy: Float[Array, "N F"]) -> Float[Array, "D F"]:
+    """x'·dy"""
+    parts = min(-(-x.shape[0] // TOKENS), MOST_PARTS)
+    sums = jax.ShapeDtypeStruct((parts, x.shape[1], dy.shape[1]), jnp.float32)
+    found = custom_call(KERNEL, parts, sums, x, dy)
+    return found[0] if parts == 1 else found.sum(0)
