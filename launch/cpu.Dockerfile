@@ -6,7 +6,7 @@ WORKDIR /moejax
 COPY pyproject.toml README.md LICENSE ./
 COPY constraints constraints
 COPY moejax/__init__.py moejax/__init__.py
-RUN pip install --no-cache-dir '.[slurm]' -c constraints/python3.11.txt
+RUN pip install --no-cache-dir '.[cpu,slurm]' -c constraints/python3.11.txt
 COPY . .
 RUN pip install --no-cache-dir --no-deps .
 ENTRYPOINT ["python", "-m", "moejax"]

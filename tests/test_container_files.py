@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CONTAINERS = sorted(Path("launch").glob("*.Dockerfile"))
-EXTRA = {"cpu": "slurm", "gpu": "cuda13", "tpu": "tpu"}
+EXTRAS = {"cpu": ["cpu", "slurm"], "gpu": ["cuda13"], "tpu": ["tpu"]}
 """What each kind of machine needs beside the dependencies of all."""
 
 
@@ -34,7 +34,7 @@ def installed(path):
 
 
 def test_there_is_one_for_each_kind_of_machine():
-    assert [path.stem for path in CONTAINERS] == sorted(EXTRA)
+    assert [path.stem for path in CONTAINERS] == sorted(EXTRAS)
 
 
 def test_what_is_copied_is_there_and_not_ignored(container):
@@ -59,9 +59,10 @@ def test_the_package_can_be_built_from_what_is_copied_first(container):
     assert Path(constraints[0]).exists()
 
 
-def test_the_extra_that_is_installed_is_offered(container):
-    found = [extra for words in installed(container) for extra in re.findall(r"\.\[(\w+)\]", " ".join(words))]
-    assert found == [EXTRA[container.stem]]
+def test_the_extras_that_are_installed_are_offered(container):
+    named = [names for words in installed(container) for names in re.findall(r"\.\[([\w,]+)\]", " ".join(words))]
+    found = [extra for names in named for extra in names.split(",")]
+    assert found == EXTRAS[container.stem]
     assert set(found) <= tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
 
 

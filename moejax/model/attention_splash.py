@@ -41,7 +41,7 @@ def splash(
     """
     if slopes is not None:
         raise ValueError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
-    if not isinstance(sight.start, int) or sight.start or query.shape[1] != key.shape[1]:
+    if not sight.is_whole(query.shape[1], key.shape[1]):
         return plain(query, key, value, sight, scale=scale, sinks=sinks)
     query = (query * jnp.asarray(scale, query.dtype)).astype(query.dtype)
 

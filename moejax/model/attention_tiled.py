@@ -65,7 +65,7 @@ def tiled(
     Queries that continue a cache (``start`` is not 0, or there are more keys than queries) go through ``plain``.
     ``slopes`` are numbers, not learned.
     """
-    if not isinstance(sight.start, int) or sight.start or query.shape[1] != key.shape[1]:
+    if not sight.is_whole(query.shape[1], key.shape[1]):
         return plain(query, key, value, sight, scale=scale, slopes=slopes, sinks=sinks)
     length, groups = query.shape[1], key.shape[2]
     tile = min(TILES.get(platform(), OTHER_TILE), length)

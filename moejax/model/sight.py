@@ -27,6 +27,10 @@ class Sight:
     window: int = field(default=0, metadata={"static": True})
     """Keys that a query sees at most, its own included; 0 for all."""
 
+    def is_whole(self, queries: int, keys: int) -> bool:
+        """Whether queries and keys are surely the same tokens, and no cache is continued."""
+        return isinstance(self.start, int) and not self.start and queries == keys
+
     def distance(self, queries: int, keys: int) -> Int[Array, "T S"]:
         """How many tokens the key lies before the query."""
         return self.start + jnp.arange(queries)[:, None] - jnp.arange(keys)

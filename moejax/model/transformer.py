@@ -192,7 +192,7 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
         jax.eval_shape(functools.partial(ROUTERS[a.router], top_k=a.top_k, **router_arguments(a)), logits)
     if runtime is not None:
         runtime.check()
-        check_attention(a, runtime.attention)
+        check_attention(a, runtime.attention, runtime.compute_dtype)
 
 
 def _changed(a: Architecture) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 import moejax
+from moejax import native
 from moejax.data.corpus import Summary
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
@@ -107,7 +108,10 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
 
 def versions() -> dict[str, str]:
     """Versions of what decides a training's numbers."""
-    named = {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")}
+    names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
+    if jax.default_backend() == "cpu" and native.available():
+        names += ["numba", "scipy"]  # scipy's BLAS
+    named = {name: metadata.version(name) for name in names}
     return {"moejax": moejax.__version__, "python": platform.python_version(), "machine": platform.machine(), **named}
 
 

@@ -13,11 +13,12 @@ from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forwar
 from moejax.architecture import Architecture, RopeScaling
 from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
-from moejax.model import transformer
+from moejax.model import attend, transformer
 from moejax.model.attend import ATTENTION
 from moejax.model.loss import LossWeights, auxiliary, token_costs
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.native import available
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
 
 
@@ -200,6 +201,8 @@ def reference():
 @pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""
+    if runtime.attention == "native" and not available():
+        pytest.skip("numba is not installed")
     same(loss_and_gradients(name, runtime), reference(name))
 
 
@@ -308,3 +311,14 @@ def test_a_kernel_that_does_not_know_a_feature_is_refused():
     for name, feature in (("gpt_oss", "attention_sinks"), ("alibi", "alibi"), ("latent", "latent attention")):
         with pytest.raises(ValueError, match=feature):
             transformer.check(KNOWN[name], Runtime(attention="cudnn"))
+
+
+def test_the_kernels_of_a_cpu_are_refused_where_they_cannot_compute(monkeypatch):
+    with pytest.raises(ValueError, match=r"'native' knows no compute_dtype = 'bfloat16'; choose another of auto"):
+        transformer.check(MIXTURE, Runtime(attention="native", compute_dtype="bfloat16"))
+    monkeypatch.setattr(attend, "platform", lambda: "tpu")
+    with pytest.raises(ValueError, match="is for CPUs, and this program is for a tpu; choose 'auto'"):
+        loss_and_gradients("mixture", Runtime(attention="native"))
+    monkeypatch.setattr(attend, "available", lambda: False)
+    with pytest.raises(ValueError, match=r"needs the package numba.* pip install 'moejax\[cpu\]'"):
+        transformer.check(MIXTURE, Runtime(attention="native"))
