@@ -23,6 +23,8 @@ def available() -> bool:
     if sys.platform == "win32":
         return False
     try:
+        if importlib.import_module("numba").config.DISABLE_JIT:
+            return False
         importlib.import_module("moejax.native.arithmetic")
     except ModuleNotFoundError as missing:
         if missing.name in {"numba", "threadpoolctl"}:

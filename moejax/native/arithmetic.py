@@ -120,7 +120,8 @@ def larger(typingctx, a, b) -> Any:
 
 
 # exp(x) = 2^n·exp(r) with n whole and |r| ≤ ln(2)/2. ln(2) is taken off in two parts, the first exact in n's range, and
-# exp(r) by the polynomial of Cephes' expf (Moshier, 1989), within 2 units in the last place.
+# exp(r) by the polynomial of Cephes' expf (Moshier, 1989): within a unit in the last place, and within five (3e-7) at
+# the ends of the range, where sums may be reordered.
 _PER_LN2 = np.float32(1.44269504)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)

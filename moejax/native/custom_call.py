@@ -20,8 +20,11 @@ compiled on disk, so nothing compiled may hold an address: functions find each o
 from __future__ import annotations
 
 import ctypes
+import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, no_type_check
 
 import jax
@@ -52,6 +55,9 @@ VERSION_MAJOR, VERSION_MINOR, VERSION_SIZE = 16, 20, 24
 # Of the table of XLA's functions, which follow its version and a private address.
 FUNCTIONS = 16 + VERSION_SIZE + 8
 ERROR_DESTROY, SCHEDULE, NUM_THREADS = FUNCTIONS + 8 * 2, FUNCTIONS + 8 * 11, FUNCTIONS + 8 * 12
+
+SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+"""Changes with all that kernels share."""
 
 # A call whose parts are shared: six whole numbers.
 FRAME, KERNEL, PARTS, NEXT, DONE, HOLDERS = 0, 8, 16, 24, 32, 40
@@ -330,7 +336,22 @@ def _address_of_kernel(number: int) -> int:
     return 0
 
 
-@cfunc(HANDLER, cache=True)
+def compiled(kind: Any, function: Any, **options: Any) -> Any:
+    """A function that XLA can call; numba keeps it on disk if it finds a folder to write to."""
+    try:
+        return cfunc(kind, cache=True, **options)(function)
+    except (RuntimeError, OSError) as problem:
+        if isinstance(problem, RuntimeError) and "cannot cache" not in str(problem):
+            raise
+        warnings.warn(
+            f"Kernels for this CPU cannot be kept on disk ({problem}), so that every process compiles them, which "
+            "takes seconds; set NUMBA_CACHE_DIR to a folder that can be written.",
+            stacklevel=2,
+        )
+        return cfunc(kind, **options)(function)
+
+
+@partial(compiled, HANDLER)
 @no_type_check
 def _work(shared: int) -> int:
     """What a thread does for a call: take parts until none is left."""
@@ -345,7 +366,7 @@ def _work(shared: int) -> int:
 binding.add_symbol("moejax_work", _work.address)
 
 
-@cfunc(HANDLER, cache=True)
+@partial(compiled, HANDLER)
 @no_type_check
 def _handler(frame: int) -> int:
     """Compute all parts of a call, on this thread and on those of XLA's that come to help.
@@ -382,14 +403,16 @@ def _handler(frame: int) -> int:
 def kernel(name: str) -> Callable[[Any], Any]:
     """Compile a function ``part(frame, i)`` as the kernel of a name."""
 
-    def compiled(part: Any) -> Any:
-        function = cfunc(PART, cache=True, fastmath=True, error_model="numpy")(part)
+    def registered(part: Any) -> Any:
+        # Numba compiles again what is kept on disk if its own file has changed, but not if what it calls has.
+        part.__qualname__ += f"-{SHARED_CODE:08x}"
+        function = compiled(PART, part, fastmath=True, error_model="numpy")
         count = TABLE[0]
         TABLE[1 + 2 * count], TABLE[2 + 2 * count] = _number(name), function.address
         TABLE[0] = count + 1
         return function
 
-    return compiled
+    return registered
 
 
 def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> Any:

@@ -19,27 +19,36 @@ from routing_draws import (
     routing_of,
 )
 
+from moejax import native
 from moejax.routing import DISPATCHERS, ROUTERS, dispatch_grouped
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.dispatch_dense import dense
 from moejax.routing.experts import clamped_swiglu
 from moejax.routing.grouped_kernel import grouped_dot
 
+
+def blocks_of(x, routing, experts):
+    """The grouped dispatcher as it is where no kernel is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch_grouped, "can_hold", lambda *_: False)
+        return dispatch_grouped.grouped(x, routing, experts)
+
+
+WAYS = {**{name: dispatch for name, dispatch in DISPATCHERS.items() if name != "dense"}, "blocks": blocks_of}
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 3e-2}
-FAST = [name for name in DISPATCHERS if name != "dense"]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("dispatcher", FAST)
+@pytest.mark.parametrize("dispatcher", WAYS)
 @pytest.mark.parametrize("router", ROUTERS)
 def test_every_router_with_every_dispatcher_agrees_with_the_reference(router, dispatcher, dtype):
     routing = ROUTERS[router](draw_logits(96, 8), top_k=1 if router == "switch" else 2, key=jax.random.key(0))
     inputs = draw_tokens(96, 16, dtype), routing, draw_experts(8, 16, 24, dtype)
     expected = outputs_and_gradients(dense, *inputs)
-    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, TOLERANCE[dtype])
+    assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dispatcher", FAST)
+@pytest.mark.parametrize("dispatcher", WAYS)
 def test_gradients_reach_the_router(dispatcher):
     x, experts = draw_tokens(96, 16), draw_experts(8, 16, 24)
 
@@ -49,14 +58,14 @@ def test_gradients_reach_the_router(dispatcher):
     gradient = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)
     expected = gradient(dense, draw_logits(96, 8))
     assert np.abs(expected).max() > 0
-    assert_close(gradient(DISPATCHERS[dispatcher], draw_logits(96, 8)), expected, 1e-5)
+    assert_close(gradient(WAYS[dispatcher], draw_logits(96, 8)), expected, 1e-5)
 
 
 SHAPES = [(75, 16, 8, 9, 9), (40, 8, 12, 16, 2)]
 """tokens, model, hidden, experts, top_k: k = E with more rows than a block, and fewer rows than experts have room."""
 
 
-@pytest.mark.parametrize("dispatcher", FAST)
+@pytest.mark.parametrize("dispatcher", WAYS)
 @settings(deadline=None, max_examples=12)
 @given(
     shape=st.sampled_from(SHAPES),
@@ -78,16 +87,58 @@ def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew
     expert[generator.random(expert.shape) < phantoms] = num_experts
     inputs = draw_tokens(tokens, model), routing_of(expert, num_experts), draw_experts(num_experts, model, hidden)
     expected = outputs_and_gradients(dense, *inputs)
-    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, 1e-5)
+    assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, 1e-5)
 
 
-@pytest.mark.parametrize("dispatcher", FAST)
+@pytest.mark.parametrize("dispatcher", WAYS)
 def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
     experts = dataclasses.replace(draw_experts(8, 16, 24, biases=True), activation=clamped_swiglu)
     routing = limit_capacity(ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2), 1.0)
     inputs = draw_tokens(96, 16), routing, experts
     expected = outputs_and_gradients(dense, *inputs)
-    assert_close(outputs_and_gradients(DISPATCHERS[dispatcher], *inputs), expected, 1e-5)
+    assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, 1e-5)
+
+
+@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+def test_kernels_of_a_cpu_are_used_for_the_experts_they_know_and_blocks_for_others():
+    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+
+    def kernels(dispatch, dtype=jnp.float32, **changes):
+        experts = dataclasses.replace(
+            draw_experts(8, 16, 24, dtype, biases="biases" in changes), **changes.get("to", {})
+        )
+        program = jax.jit(dispatch).lower(draw_tokens(96, 16, dtype), routing, experts).as_text()
+        return program.count("@moejax_kernel(")
+
+    assert kernels(dispatch_grouped.grouped) == 1
+    assert kernels(blocks_of) == 0
+    assert kernels(dispatch_grouped.grouped, jnp.bfloat16) == 0
+    assert kernels(dispatch_grouped.grouped, biases=True) == 0
+    assert kernels(dispatch_grouped.grouped, to={"activation": clamped_swiglu}) == 0
+
+
+@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+@pytest.mark.parametrize("tokens", [300, 700])
+def test_an_expert_with_several_blocks_of_rows_agrees_with_the_reference(tokens):
+    """A kernel's blocks have 256 rows."""
+    routing = ROUTERS["softmax_topk"](draw_logits(tokens, 4, skew=2.0), top_k=2)
+    inputs = draw_tokens(tokens, 16), routing, draw_experts(4, 16, 24)
+    assert_close(outputs_and_gradients(dispatch_grouped.grouped, *inputs), outputs_and_gradients(dense, *inputs), 1e-5)
+
+
+@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+def test_a_population_of_kernels_agrees_with_the_reference():
+    members = draw_tokens(96, 16), draw_experts(8, 16, 24)
+    members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)
+    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+
+    def gradients(dispatch):
+        def loss(x, experts):
+            return (dispatch(x, routing, experts) ** 2).mean()
+
+        return jax.jit(jax.vmap(jax.grad(loss, argnums=(0, 1))))(*members)
+
+    assert_close(gradients(dispatch_grouped.grouped), gradients(dense), 1e-5)
 
 
 @pytest.fixture(params=[jax.lax.ragged_dot, grouped_dot], ids=["ragged_dot", "the TPU's kernels"])

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from moejax.model import transformer
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
+from moejax.train.optimizer import _clip_by_global_norm as clipped
 from moejax.train.step import parameter_parts
 
 
@@ -26,6 +29,23 @@ def test_adamw_is_optax_adamw_at_the_schedules_rate():
     with jax.numpy_dtype_promotion("standard"):
         update, _ = theirs.update(gradients, theirs.init(params), params)
     np.testing.assert_allclose(-0.01 * ours["w"], update["w"], rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shapes=st.lists(st.sampled_from([(), (3,), (2, 5), (0,)]), min_size=1, max_size=4),
+    size=st.sampled_from([0.0, 1e-6, 0.1, 1.0, 30.0]),
+    most=st.sampled_from([0.5, 1.0, 7.0]),
+    seed=st.integers(0, 99),
+)
+def test_gradients_are_clipped_as_by_optax(shapes, size, most, seed):
+    """Below the norm, above it, and where all of them are zero."""
+    draw = np.random.default_rng(seed)
+    gradients = {str(i): jnp.asarray(size * draw.normal(size=shape), jnp.float32) for i, shape in enumerate(shapes)}
+    ours, theirs = (
+        clip(most).update(gradients, optax.EmptyState())[0] for clip in (clipped, optax.clip_by_global_norm)
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, theirs)
 
 
 @pytest.mark.slow
