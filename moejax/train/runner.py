@@ -23,6 +23,7 @@ from moejax.train.legs import Leg, legs
 from moejax.train.memory import memory
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.metrics import MetricsLog
+from moejax.train.pace import Pace
 from moejax.train.processes import Together
 from moejax.train.profile import Profile
 from moejax.train.program import Program
@@ -130,7 +131,7 @@ class Runner:
         batches = self.batches(first_step)
         self.together.told(None)
         seconds, started = about["seconds"], time.perf_counter()
-        logged, metrics, measured = first_step, None, None
+        logged, metrics, measured, pace = first_step, None, None, Pace()
         with self.stop.stepping():
             for position in range(first_step + 1, leg.end + 1):
                 self.sessions.step(leg.name, position)
@@ -138,6 +139,7 @@ class Runner:
                 number = leg.steps_before + position - leg.start
                 with self.profile.step(number):
                     state, metrics = step[self.sequences(position - 1)](state, batch, leg.schedule)
+                pace.after(metrics["loss"])
                 self.profile.after(number, metrics)
                 saves_here = position == leg.end or position in stops or _is_due(position, recipe.checkpoint_steps)
                 evaluates_here = _is_due(position, recipe.evaluate_steps)
@@ -171,11 +173,12 @@ class Runner:
         begin = newest or 0
         if begin < step:
             self.say(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
-            batches = self.batches(begin)
+            batches, pace = self.batches(begin), Pace()
             self.sessions.enter("redone")
             for position in range(begin, step):
                 take = self.program.compiled_step(self.sequences(position))
-                state, _ = take(state, next(batches), trunk.schedule)
+                state, metrics = take(state, next(batches), trunk.schedule)
+                pace.after(metrics["loss"])
         return state
 
     def first(self) -> TrainState:
