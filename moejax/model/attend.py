@@ -12,6 +12,7 @@ from moejax.model.attention_cudnn import cudnn
 from moejax.model.attention_plain import plain
 from moejax.model.attention_splash import splash
 from moejax.model.attention_tiled import tiled
+from moejax.model.sharding import can_split
 from moejax.model.sight import Sight
 from moejax.native import available, can_hold
 from moejax.target import platform
@@ -28,9 +29,10 @@ def auto(
 ) -> Float[Array, "B T H V"]:
     """``splash`` on a TPU and ``native`` on a CPU, if they can, else ``tiled``: by the platform that the program is
     traced for."""
+    is_whole = sight.is_whole(query.shape[1], key.shape[1])
     if platform() == "tpu" and slopes is None:
         attend = splash
-    elif platform() == "cpu" and sight.is_whole(query.shape[1], key.shape[1]) and can_hold(query, key, value):
+    elif platform() == "cpu" and is_whole and can_hold(query, key, value) and can_split(query.shape[0]):
         attend = native
     else:
         attend = tiled
