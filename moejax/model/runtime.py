@@ -39,7 +39,8 @@ class Runtime:
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
     attention: str = "auto"
-    """A key of ``moejax.model.attend.ATTENTION``; on NVIDIA GPUs in bfloat16, "cudnn" is the fast one."""
+    """A key of ``moejax.model.attend.ATTENTION``; "native" is for CPUs in float32 and needs numba; on NVIDIA GPUs in
+    bfloat16, "cudnn" is the fast one."""
 
     def check(self) -> None:
         """Raise ``ValueError``, naming the known choices, if a name is unknown."""

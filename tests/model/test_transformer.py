@@ -15,7 +15,7 @@ from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
 from moejax.model import attend, transformer
 from moejax.model.attend import ATTENTION
-from moejax.model.loss import LossWeights, auxiliary, token_costs
+from moejax.model.loss import LossWeights, auxiliary, token_costs, total_cost
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.native import available
@@ -260,6 +260,25 @@ def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
     scaled = make(wide, jax.random.key(0), Initialisation(std=0.006))
     ratio = scaled["mixture_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
     assert float(ratio) == pytest.approx(1 / np.sqrt(2 * 3), rel=1e-5)
+
+
+def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss_or_a_gradient():
+    """Kernels of a CPU are compiled as if all numbers were finite, and a guard skips what is not."""
+    tokens = jax.random.randint(jax.random.key(1), (4, 17), 0, 64)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        hidden = transformer.apply(MIXTURE, Runtime(), params, tokens[:, :-1]).hidden
+        return total_cost(MIXTURE, params, hidden, tokens[:, 1:], jnp.ones((4, 16)))
+
+    params, (value, _) = params_of("mixture"), loss(params_of("mixture"))
+    assert np.isfinite(value)
+    leaves, tree = jax.tree.flatten(params)
+    for place, leaf in enumerate(leaves):
+        first = leaf.at[(tokens[0, 0] if leaf.shape == (64, 16) else 0,) + (0,) * (leaf.ndim - 1)].set(jnp.nan)
+        value, gradients = loss(jax.tree.unflatten(tree, [*leaves[:place], first, *leaves[place + 1 :]]))
+        assert not all(np.isfinite(x).all() for x in [value, *jax.tree.leaves(gradients)])
 
 
 def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():

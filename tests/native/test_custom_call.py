@@ -3,9 +3,11 @@
 import ctypes
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import no_type_check
 
 import jax
@@ -230,6 +232,13 @@ def test_there_are_no_kernels_where_numba_does_not_work(reason, monkeypatch):
         native.available.cache_clear()
     assert native.can_hold(jnp.zeros(1))
     assert not native.can_hold(jnp.zeros(1), jnp.zeros(1, jnp.bfloat16))
+
+
+def test_the_page_about_the_model_shows_a_kernel_that_works(tmp_path, capsys):
+    shown = Path("docs/model.md").read_text().split("```python\n")[1].split("```")[0]
+    (tmp_path / "shown.py").write_text(shown)
+    runpy.run_path(str(tmp_path / "shown.py"))
+    assert capsys.readouterr().out == "[[2. 2. 2. 2.]\n [2. 2. 2. 2.]\n [2. 2. 2. 2.]]\n"
 
 
 OFFSETS = {
