@@ -7,8 +7,10 @@ import pytest
 from known_architectures import DENSE
 
 from moejax.architecture import RopeScaling
+from moejax.model.norm import rms_norm
 from moejax.model.project import project
 from moejax.model.rope import frequencies, rotate
+from moejax.model.sharding import MESH_AXES
 
 MAPS = {
     "btd,dhk->bthk": ((2, 5, 6), (6, 4, 3)),
@@ -31,6 +33,44 @@ def test_a_projection_is_the_einsum_it_names(equation, dtype, tolerance):
     assert [x.dtype for x in found] == [dtype] * 3
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.astype(jnp.float32), b, atol=tolerance * float(jnp.abs(b).max()))
+
+
+@pytest.mark.parametrize("shape", [(1, 2500), (8, 1200), (3, 1)])
+def test_a_matrix_gradient_sums_over_many_parts_and_devices(shape):
+    """A kernel's parts have 1024 tokens or more."""
+    x, matrix = jax.random.normal(jax.random.key(0), (*shape, 6)), jax.random.normal(jax.random.key(1), (6, 2, 3))
+
+    def gradients(x, matrix):
+        return jax.grad(lambda x, m: (project("btd,dhk->bthk", x, m) ** 2).sum(), argnums=(0, 1))(x, matrix)
+
+    expected = jax.grad(lambda x, m: (jnp.einsum("btd,dhk->bthk", x, m) ** 2).sum(), argnums=(0, 1))(x, matrix)
+    mesh = jax.make_mesh((8, 1, 1, 1), MESH_AXES, (jax.sharding.AxisType.Auto,) * 4)
+    found = [jax.jit(gradients)(x, matrix)]
+    with jax.set_mesh(mesh):
+        found.append(jax.jit(gradients)(x, matrix))
+    for one in found:
+        for a, b in zip(one, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 8), (8, 37, 8), (3, 300, 5)])
+def test_a_norm_is_its_formula_on_one_device_and_on_many(shape):
+    """A kernel's parts have 128 rows."""
+    x, weight = 3 * jax.random.normal(jax.random.key(0), shape), jax.random.normal(jax.random.key(1), shape[-1:])
+
+    def plainly(x, weight):
+        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight
+
+    def by_kernel(x, weight):
+        return rms_norm(x, weight, 1e-6)
+
+    expected = out_and_gradients(plainly, x, weight)
+    found = [jax.jit(lambda *xs: out_and_gradients(by_kernel, *xs))(x, weight)]
+    with jax.set_mesh(jax.make_mesh((8, 1, 1, 1), MESH_AXES, (jax.sharding.AxisType.Auto,) * 4)):
+        found.append(jax.jit(lambda *xs: out_and_gradients(by_kernel, *xs))(x, weight))
+    for one in found:
+        for a, b in zip(one, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(b).max()))
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
