@@ -26,20 +26,33 @@ from moejax.target import platform
 def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -> Float[Array, "tokens model"]:
     """The gated sum over experts, computed for the assignments there are.
 
-    The platform the program is compiled for chooses the kernel: on a CPU ``grouped_native``, or blocks where it cannot
-    be used; ``grouped_kernel`` on a TPU, tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after
-    another, and says so.
+    The platform chooses the kernel: on a CPU ``grouped_native``, or blocks where it cannot be used; ``grouped_kernel``
+    on a TPU, tokamax's on a GPU if it is installed. A GPU without it runs blocks, one after another, and says so.
     """
-    sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
+    served, padding = _by_kernel, 0
+    if not _fits_kernel(x, experts):
+        sizes = grouped_blocks.block_sizes(routing.balanced_load, *experts.gate.shape[1:])
+        served, padding = partial(_served, sizes), sizes[-1]
     if routing.room is None or routing.room >= routing.expert.shape[0]:
-        return _served(sizes, x, routing, by_expert(routing, padding=sizes[-1]), experts)
+        return served(x, routing, by_expert(routing, padding=padding), experts)
     layout, room = by_expert(routing), routing.room
 
     def turn(x: Array, gate: Array, experts: Experts, number: Array | int) -> Array:
-        part = cut(layout, number * room, room, padding=sizes[-1])
-        return _served(sizes, x, dataclasses.replace(routing, gate=gate), part, experts)
+        part = cut(layout, number * room, room, padding=padding)
+        return served(x, dataclasses.replace(routing, gate=gate), part, experts)
 
     return in_turns(turn, layout.offsets[-1], room, routing.expert.shape[0], x, routing.gate, experts)
+
+
+def _fits_kernel(x: Array, experts: Experts) -> bool:
+    """Whether the kernel for CPU cores is installed and knows such experts."""
+    is_plain = experts.activation is swiglu and experts.gate_bias is experts.up_bias is experts.down_bias is None
+    return platform() == "cpu" and is_plain and can_hold(x, experts.gate, experts.up, experts.down)
+
+
+def _by_kernel(x, routing: Routing, layout: Layout, experts: Experts) -> Float[Array, "tokens model"]:
+    serve = importlib.import_module("moejax.routing.grouped_native").serve
+    return serve(x, arrange(routing.gate, layout), routing, layout, experts)
 
 
 def _served(sizes, x, routing: Routing, layout: Layout, experts: Experts) -> Float[Array, "tokens model"]:
@@ -63,38 +76,24 @@ def _gpu_ragged_dot():
     return partial(tokamax.ragged_dot, implementation=("mosaic", "triton"))
 
 
-def _on_platform(blocks, ragged, native, *arguments):
-    """``ragged(ragged_dot, ...)`` where there is a ragged product, elsewhere ``native(...)`` or ``blocks(...)``."""
+def _on_platform(blocks, ragged, *arguments):
+    """``ragged(ragged_dot, ...)`` where there is a ragged product, ``blocks(...)`` elsewhere."""
     gpu = _gpu_ragged_dot()
     # Side by side, loops of different lengths would copy all they carry at each turn: one after another is faster.
     blocks = sequential_vmap(blocks)
-    native = sequential_vmap(native) if native else blocks
     # A program traced for a CPU and lowered for a TPU after all is no reason to trace the kernels in every program.
     on_tpu = grouped_dot if platform() == "tpu" else lax.ragged_dot
     return lax.platform_dependent(
         *arguments,
         tpu=sequential_vmap(partial(ragged, on_tpu)),
         default=blocks if gpu is None else partial(ragged, gpu),
-        cpu=native,
+        cpu=blocks,
     )
-
-
-def _native(x: Array, experts: Experts):
-    """The module of the kernel for a CPU, or None where it is not installed or does not know such experts."""
-    is_plain = experts.activation is swiglu and experts.gate_bias is experts.up_bias is experts.down_bias is None
-    if not is_plain or not can_hold(x, experts.gate, experts.up, experts.down):
-        return None
-    return importlib.import_module("moejax.routing.grouped_native")
 
 
 def _run(keep: bool, sizes, arguments) -> tuple[Array, ...]:
-    native = _native(arguments[0], arguments[3])
-    return _on_platform(
-        partial(grouped_blocks.forward, sizes, keep),
-        partial(grouped_ragged.forward, keep),
-        native and partial(native.forward, keep),
-        *arguments,
-    )
+    blocks, ragged = partial(grouped_blocks.forward, sizes, keep), partial(grouped_ragged.forward, keep)
+    return _on_platform(blocks, ragged, *arguments)
 
 
 def _outputs(sizes, *arguments) -> Array:
@@ -107,10 +106,7 @@ def _forward(sizes, *arguments):
 
 
 def _backward(sizes, saved, dy):
-    native = _native(saved[0], saved[3])
-    dx, dweight, dexperts = _on_platform(
-        partial(grouped_blocks.backward, sizes), grouped_ragged.backward, native and native.backward, *saved, dy
-    )
+    dx, dweight, dexperts = _on_platform(partial(grouped_blocks.backward, sizes), grouped_ragged.backward, *saved, dy)
     return dx, dweight, None, dexperts
 
 

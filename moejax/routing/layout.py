@@ -102,6 +102,13 @@ def arrange(values: Float[Array, " assignments"], layout: Layout) -> Float[Array
     return _spread(1, values[:, None], layout.source, layout.row)[:, 0]
 
 
+def token_of_rows(routing: Routing, layout: Layout) -> Int[Array, " rows"]:
+    """Each row's token; the number of tokens for empty rows."""
+    if routing.per_token is None:
+        return _token(routing, layout)
+    return layout.source // routing.per_token
+
+
 def _token(routing: Routing, layout: Layout, serving: bool = False) -> Int[Array, " rows"]:
     token = jnp.where(routing.serves, routing.token, routing.num_tokens) if serving else routing.token
     return token.at[layout.source].get(mode="fill", fill_value=routing.num_tokens)

@@ -11,12 +11,14 @@ from test_attention_tiled import with_gradients
 pytest.importorskip("numba")
 
 from moejax.model.attend import auto, native
-from moejax.model.attention_native import TILE
 from moejax.model.attention_plain import plain
 from moejax.model.positions import alibi_slopes
 from moejax.model.sharding import MESH_AXES
 from moejax.model.sight import Sight
 from moejax.native import custom_call
+
+TILE = 32
+"""Queries of a tile at these widths."""
 
 
 @settings(deadline=None, max_examples=12)
