@@ -1,8 +1,8 @@
 """Grouped experts by a kernel for CPU cores: blocks of an expert's rows, each through all three of its matrices.
 
 What ``grouped_blocks`` computes, without its copies: a block's rows are fetched from their tokens when they are needed,
-and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded. Experts are
-shared out among XLA's threads.
+and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded. Experts
+are shared out among XLA's threads.
 
 Shapes: N tokens, R rows, E experts, D model, F hidden.
 """
