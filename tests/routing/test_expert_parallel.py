@@ -118,6 +118,7 @@ def test_a_second_turn_is_only_taken_where_the_first_was_not_enough(monkeypatch)
         jax.debug.callback(lambda: seen.append(layout.source.shape[0] - sizes[-1]))
         return served(sizes, x, routing, layout, experts)
 
+    monkeypatch.setattr(dispatch_grouped, "can_hold", lambda *_: False)
     monkeypatch.setattr(dispatch_grouped, "_served", noting)
 
     def turns(skew):
