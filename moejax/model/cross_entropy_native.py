@@ -23,6 +23,9 @@ ROWS = 256
 MOST_NUMBERS = 2**20
 """Of a matrix: larger ones are no work for a cache, and eight sums of their gradients too much memory."""
 
+NOT_A_NUMBER = np.float32(np.nan)
+"""What a token costs that is not in the vocabulary."""
+
 
 @kernel(KERNEL)
 @no_type_check
@@ -41,7 +44,8 @@ def _part(frame: int, part: int) -> int:
         multiply(hidden[start:], matrix, logits, (rows, vocab, wide), (wide, vocab, vocab), (False, False), False)
         for r in range(rows):
             row, target, highest, total = logits[r], targets[start + r], HIDDEN, ZERO
-            of_target = row[target]
+            is_known = 0 <= target < vocab
+            of_target = row[target] if is_known else NOT_A_NUMBER
             for v in range(vocab):
                 highest = larger(highest, row[v])
             for v in range(vocab):
@@ -53,7 +57,8 @@ def _part(frame: int, part: int) -> int:
             scale = weight * ONE / total
             for v in range(vocab):
                 row[v] *= scale
-            row[target] -= weight
+            if is_known:
+                row[target] -= weight
         back, lying = (rows, wide, vocab), (vocab, vocab, wide)
         multiply(logits, matrix, dhidden[start:], back, lying, (False, True), False)
         across, lying = (wide, vocab, rows), (wide, vocab, vocab)

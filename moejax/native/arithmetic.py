@@ -1,6 +1,6 @@
 """What kernels compute with: products of matrices by BLAS, and exponentials that fill a core's vectors.
 
-Numbers are float32. ``FAST`` lets numba reorder sums and assume that all numbers are finite, as vectors need.
+Numbers are float32.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
-FAST = {"fastmath": True, "error_model": "numpy"}
+FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
+"""Sums may be reordered, as vectors need; what is not a number stays so."""
 
 binding.add_symbol("moejax_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
 # Threads are XLA's, and each of them multiplies blocks of its own.
@@ -119,6 +120,18 @@ def larger(typingctx, a, b) -> Any:
     return types.float32(types.float32, types.float32), generate
 
 
+@intrinsic
+@no_type_check
+def _or_nan(typingctx, y, x) -> Any:
+    """y, or x if that is not a number: a choice without a branch, which no reordering can take away."""
+
+    def generate(context, builder, signature, arguments):
+        y, x = arguments
+        return builder.select(builder.fcmp_unordered("uno", x, x), x, y)
+
+    return types.float32(types.float32, types.float32), generate
+
+
 # exp(x) = 2^n·exp(r) with n whole and |r| ≤ ln(2)/2. ln(2) is taken off in two parts, the first exact in n's range, and
 # exp(r) by the polynomial of Cephes' expf (Moshier, 1989): within a unit in the last place, and within five (3e-7) at
 # the ends of the range, where sums may be reordered.
@@ -132,14 +145,13 @@ _LOWEST, _HIGHEST, _BIAS, _MANTISSA_BITS = np.float32(-87.0), np.float32(88.0), 
 @njit(inline="always", **FAST)
 @no_type_check
 def exp(x: np.float32) -> np.float32:
-    """e^x; 0 below -87 and that of 88 above it, where float32 ends."""
-    is_zero = x < _LOWEST
-    x = min(larger(x, _LOWEST), _HIGHEST)
-    n = np.rint(x * _PER_LN2)
-    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    """e^x; 0 below -87 and that of 88 above it, where float32 ends; NaN of NaN."""
+    inside = min(larger(x, _LOWEST), _HIGHEST)
+    n = np.rint(inside * _PER_LN2)
+    r = inside - n * _LN2_HIGH - n * _LN2_LOW
     p = ((((_P0 * r + _P1) * r + _P2) * r + _P3) * r + _P4) * r + _P5
     y = (p * r * r + r + ONE) * _of_bits((np.int32(n) + _BIAS) << _MANTISSA_BITS)
-    return ZERO if is_zero else y
+    return _or_nan(ZERO if x < _LOWEST else y, x)
 
 
 @njit(inline="always", **FAST)

@@ -35,6 +35,8 @@ from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from moejax.native.arithmetic import FAST
+
 HANDLER = types.intp(types.intp)
 """From the address of a call frame to that of an error: 0 for none."""
 PART = types.intp(types.intp, types.intp)
@@ -406,7 +408,7 @@ def kernel(name: str) -> Callable[[Any], Any]:
     def registered(part: Any) -> Any:
         # Numba compiles again what is kept on disk if its own file has changed, but not if what it calls has.
         part.__qualname__ += f"-{SHARED_CODE:08x}"
-        function = compiled(PART, part, fastmath=True, error_model="numpy")
+        function = compiled(PART, part, **FAST)
         count = TABLE[0]
         TABLE[1 + 2 * count], TABLE[2 + 2 * count] = _number(name), function.address
         TABLE[0] = count + 1

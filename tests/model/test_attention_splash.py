@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from moejax.model import attend
 from moejax.model.attend import ATTENTION
 from moejax.model.attention_plain import plain
 from moejax.model.attention_splash import splash
@@ -51,8 +52,10 @@ def test_the_platform_is_that_of_the_mesh_a_program_is_traced_for():
     assert "pallas_call" in traced
 
 
-def test_without_a_tpu_the_choice_is_tiles():
+@pytest.mark.parametrize(("kernels", "choice"), [(True, "native"), (False, "tiled")])
+def test_on_a_cpu_the_choice_is_the_kernel_or_tiles(kernels, choice, monkeypatch):
     inputs = drawn(40, 2, 1, 8, 8)[:3]
+    monkeypatch.setattr(attend, "can_hold", lambda *_: kernels)
     np.testing.assert_array_equal(
-        ATTENTION["auto"](*inputs, Sight(), scale=1.0), ATTENTION["tiled"](*inputs, Sight(), scale=1.0)
+        ATTENTION["auto"](*inputs, Sight(), scale=1.0), ATTENTION[choice](*inputs, Sight(), scale=1.0)
     )

@@ -262,8 +262,8 @@ def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
     assert float(ratio) == pytest.approx(1 / np.sqrt(2 * 3), rel=1e-5)
 
 
-def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss_or_a_gradient():
-    """Kernels of a CPU are compiled as if all numbers were finite, and a guard skips what is not."""
+def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss():
+    """A guard skips what is not a number; kernels of a CPU, whose sums may be reordered, must not hide it."""
     tokens = jax.random.randint(jax.random.key(1), (4, 17), 0, 64)
 
     @jax.jit
@@ -277,8 +277,8 @@ def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss_or_a_gradient():
     leaves, tree = jax.tree.flatten(params)
     for place, leaf in enumerate(leaves):
         first = leaf.at[(tokens[0, 0] if leaf.shape == (64, 16) else 0,) + (0,) * (leaf.ndim - 1)].set(jnp.nan)
-        value, gradients = loss(jax.tree.unflatten(tree, [*leaves[:place], first, *leaves[place + 1 :]]))
-        assert not all(np.isfinite(x).all() for x in [value, *jax.tree.leaves(gradients)])
+        value, _ = loss(jax.tree.unflatten(tree, [*leaves[:place], first, *leaves[place + 1 :]]))
+        assert not np.isfinite(value)
 
 
 def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():

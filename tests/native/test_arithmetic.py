@@ -57,6 +57,12 @@ def test_exponentials_are_zero_below_their_range_and_finite_above_it():
     np.testing.assert_allclose(above, np.exp(88.0), rtol=1e-6)
 
 
+def test_what_is_not_a_number_stays_so():
+    x = np.array([0.5, np.nan, -100.0] * 11, np.float32)
+    for function in (exp_of, sigmoid_of):
+        np.testing.assert_array_equal(np.isnan(of(function, x)), np.isnan(x))
+
+
 def test_sigmoids_are_numpys():
     x = np.linspace(-200, 200, 100_001, dtype=np.float32)
     expected = 1 / (1 + np.exp(-np.clip(x.astype(np.float64), -88, 88)))
