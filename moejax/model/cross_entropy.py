@@ -77,16 +77,12 @@ def _total(hidden: Array, matrix: Array, targets: Array, weights: Array) -> Arra
 
 
 def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
-    def by_kernel(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-        flat = hidden.reshape(-1, hidden.shape[2]), matrix, targets.reshape(-1), weights.reshape(-1)
+    def by_kernel(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
         native = importlib.import_module("moejax.model.cross_entropy_native")
-        cost, dhidden, dmatrix = native.costs_and_gradients(*flat)
-        total = _sum((cost * flat[3]).sum())
-        return total, dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), cost.reshape(weights.shape)
+        flat = hidden.reshape(-1, hidden.shape[2]), matrix, targets.reshape(-1), weights.reshape(-1)
+        return native.costs_and_gradients(*flat)
 
-    def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
-        if _fits_kernel(hidden, matrix):
-            return by_kernel(matrix, hidden, targets, weights)
+    def in_chunks(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
         parts, tokens = _chunks(matrix.shape[1], hidden, targets, weights)
         of_type = matrix.astype(hidden.dtype)
 
@@ -101,7 +97,11 @@ def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: 
             return dmatrix, (dhidden, _cost(logits, targets))
 
         dmatrix, (dhidden, cost) = lax.scan(one, jnp.zeros(matrix.shape, F32), parts)
-        cost, dhidden = cost.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[2])[:tokens]
+        return cost.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[2])[:tokens], dmatrix
+
+    def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        found = by_kernel if _fits_kernel(hidden, matrix) else in_chunks
+        cost, dhidden, dmatrix = found(matrix, hidden, targets, weights)
         total = (cost * weights.reshape(-1)).sum()
         return _sum(total), dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), cost.reshape(weights.shape)
 

@@ -3,7 +3,7 @@
 XLA computes such a piece of a model as dozens of small programs, each of which reads and writes main memory; a kernel
 keeps a block of it in a core's cache from beginning to end. ``custom_call.py`` is how XLA reaches a kernel and how its
 parts are spread over XLA's threads, ``arithmetic.py`` what kernels share; a kernel itself lies beside the ways of
-computing the same without it (``model/attention_native.py``, ``routing/grouped_native.py``).
+computing the same without it, in a file ``*_native.py`` of ``model`` or ``routing``.
 """
 
 from __future__ import annotations

@@ -77,50 +77,29 @@ def _address(builder: Any, value: Any, pointed: Any) -> Any:
     return builder.inttoptr(value, pointed.as_pointer())
 
 
-@intrinsic
-@no_type_check
-def load(typingctx: Any, address: Any) -> Any:
-    """The whole number, or address, that lies at an address."""
+def _memory(kind: Any, pointed: Any) -> tuple[Any, Any]:
+    """``load(address)`` and ``store(address, value)`` of whole numbers of a kind."""
 
-    def generate(context, builder, signature, arguments):
-        return builder.load(_address(builder, arguments[0], INT64))
+    @no_type_check
+    def load(typingctx: Any, address: Any) -> Any:
+        def generate(context, builder, signature, arguments):
+            return builder.load(_address(builder, arguments[0], pointed))
 
-    return types.intp(types.intp), generate
+        return kind(types.intp), generate
 
+    @no_type_check
+    def store(typingctx: Any, address: Any, value: Any) -> Any:
+        def generate(context, builder, signature, arguments):
+            builder.store(arguments[1], _address(builder, arguments[0], pointed))
+            return context.get_dummy_value()
 
-@intrinsic
-@no_type_check
-def load32(typingctx: Any, address: Any) -> Any:
-    """The 32-bit number that lies at an address."""
+        return types.void(types.intp, kind), generate
 
-    def generate(context, builder, signature, arguments):
-        return builder.load(_address(builder, arguments[0], INT32))
-
-    return types.int32(types.intp), generate
-
-
-@intrinsic
-@no_type_check
-def store(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write a whole number to an address."""
-
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], _address(builder, arguments[0], INT64))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), generate
+    return intrinsic(load), intrinsic(store)
 
 
-@intrinsic
-@no_type_check
-def store32(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write a 32-bit number to an address."""
-
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], _address(builder, arguments[0], INT32))
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.int32), generate
+load, store = _memory(types.intp, INT64)
+load32, store32 = _memory(types.int32, INT32)
 
 
 @intrinsic

@@ -54,6 +54,8 @@ def test_the_platform_is_that_of_the_mesh_a_program_is_traced_for():
 
 @pytest.mark.parametrize(("kernels", "choice"), [(True, "native"), (False, "tiled")])
 def test_on_a_cpu_the_choice_is_the_kernel_or_tiles(kernels, choice, monkeypatch):
+    if kernels and not attend.available():
+        pytest.skip("numba is not installed")
     inputs = drawn(40, 2, 1, 8, 8)[:3]
     monkeypatch.setattr(attend, "can_hold", lambda *_: kernels)
     np.testing.assert_array_equal(
