@@ -70,7 +70,6 @@ ONLY_IN = {
     "uvicorn": {"report"},
     "numba": {"native", "*_native.py"},
     "llvmlite": {"native"},
-    "threadpoolctl": {"native"},
 }
 """Where a library may be imported: a part, or files of any part by their names."""
 

@@ -17,8 +17,8 @@ Update = Callable[[float, str], None]
 
 
 @contextlib.contextmanager
-def progress_display() -> Iterator[Update]:
-    """Yields ``update(share, text)`` for one piece of work."""
+def progress_display(begin: str = "") -> Iterator[Update]:
+    """Yields ``update(share, text)`` for one piece of work; until then, a terminal shows ``begin``."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -40,7 +40,7 @@ def progress_display() -> Iterator[Update]:
         speed_estimate_period=120,
         transient=True,
     ) as bar:
-        task = bar.add_task("", total=1.0)
+        task = bar.add_task(begin, total=1.0)
         yield lambda share, text: bar.update(task, completed=share, description=text)
 
 
@@ -57,7 +57,7 @@ def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, 
     if quiet:
         yield lambda steps, values: None
         return
-    with progress_display() as update:
+    with progress_display(f"{training.name}: compiling") as update:
 
         def report(steps: int, values: dict[str, Any]) -> None:
             total, told = training.recipe.total_steps, training_text(values)

@@ -20,7 +20,8 @@ from numba import njit
 
 from moejax.model.sharding import TOKEN_AXES, on_many_devices
 from moejax.model.sight import Sight
-from moejax.native.arithmetic import FAST, HIDDEN, ONE, ZERO, exp, larger, multiply
+from moejax.native.arithmetic import HIDDEN, ONE, ZERO, exp, fill_vectors, larger
+from moejax.native.compiled import FAST
 from moejax.native.custom_call import (
     argument,
     custom_call,
@@ -32,6 +33,7 @@ from moejax.native.custom_call import (
     kernel,
     result,
 )
+from moejax.native.product import multiply
 
 FORWARD, BACKWARD = "moejax_attention_forward", "moejax_attention_backward"
 APART = 16
@@ -89,27 +91,18 @@ def native(
 
 @njit(inline="always")
 @no_type_check
-def _tile(length: int, width: int) -> int:
-    """Queries of a tile: few, so that BLAS takes its kernels for small matrices, or more if the keys are many."""
-    return 32 if length * width <= 2**15 else 64
+def _tile(length: int) -> int:
+    """Queries of a tile: few where the keys are few, as half of what it computes of its own keys nobody sees."""
+    return 32 if length <= 128 else 64
 
 
 @njit(inline="always", **FAST)
 @no_type_check
-def _across(rows: Any, factor: np.float32) -> Any:
-    """Rows [T, N] as columns [N, T], times a factor: BLAS multiplies small matrices best as they lie."""
-    columns = np.empty((rows.shape[1], rows.shape[0] + APART), np.float32)
-    for n in range(rows.shape[1]):
-        for t in range(rows.shape[0]):
-            columns[n, t] = rows[t, n] * factor
-    return columns
-
-
-@njit(inline="always", **FAST)
-@no_type_check
-def _score(scores, segments, slope, first, query, window, has_segments) -> None:
-    """Scaled products of a query with the keys from ``first`` on as scores: with ALiBi, and the unseen ones hidden."""
+def _score(scores, scale, segments, slope, first, query, window, has_segments) -> None:
+    """Products of a query with the keys from ``first`` on as scores: with ALiBi, and the unseen ones hidden."""
     keys = scores.shape[0]
+    for j in range(keys):
+        scores[j] *= scale
     if slope != ZERO:
         for j in range(keys):
             scores[j] -= slope * np.float32(query - first - j)
@@ -129,6 +122,7 @@ def _score(scores, segments, slope, first, query, window, has_segments) -> None:
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
     """One head of one sequence: its outputs, and the logsumexp of each query's scores."""
+    fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     sinks, slopes = floats1(argument(frame, 3)), floats1(argument(frame, 4))
     segments = integers2(argument(frame, 5))
@@ -138,20 +132,20 @@ def _forward_part(frame: int, part: int) -> int:
     groups, deep = value.shape[2:]
     b, h = part // heads, part % heads
     g = h // (heads // groups)
-    tile = _tile(length, wide)
+    tile = _tile(length)
     scores, share = np.empty((tile, length + APART), np.float32), np.empty(tile, np.float32)
-    keys_across, apart = _across(key[b, :, g], scale), length + APART
+    apart = length + APART
     for start in range(0, length, tile):
         rows = min(tile, length - start)
         first = max(start - rule[0] + 1, 0) if rule[0] > 0 else 0
         keys = start + rows - first
         multiply(
-            query[b, start:, h], keys_across[0, first:], scores,
-            (rows, keys, wide), (heads * wide, apart, apart), (False, False), False,
+            query[b, start:, h], key[b, first:, g], scores,
+            (rows, keys, wide), (heads * wide, groups * wide, apart), (False, True), False,
         )  # fmt: skip
         for r in range(rows):
             row = scores[r, :keys]
-            _score(row, segments[b], slopes[h], first, start + r, rule[0], rule[1])
+            _score(row, scale, segments[b], slopes[h], first, start + r, rule[0], rule[1])
             highest = sinks[h]
             for j in range(keys):
                 highest = larger(highest, row[j])
@@ -177,6 +171,7 @@ def _forward_part(frame: int, part: int) -> int:
 def _backward_part(frame: int, part: int) -> int:
     """One key-value head of one sequence, with all query heads that share it: gradients of queries, keys, values, and
     each query's mean gradient of its weights."""
+    fill_vectors()
     query, key, value = floats4(argument(frame, 0)), floats4(argument(frame, 1)), floats4(argument(frame, 2))
     slopes, segments = floats1(argument(frame, 4)), integers2(argument(frame, 5))
     scale, rule = floats1(argument(frame, 6))[0], integers1(argument(frame, 7))
@@ -187,9 +182,8 @@ def _backward_part(frame: int, part: int) -> int:
     groups, deep = value.shape[2:]
     b, g = part // groups, part % groups
     shared = heads // groups
-    tile, apart = _tile(length, wide), length + APART
+    tile, apart = _tile(length), length + APART
     weights, dscores = np.empty((tile, apart), np.float32), np.empty((tile, apart), np.float32)
-    keys_across, values_across = _across(key[b, :, g], scale), _across(value[b, :, g], ONE)
     dkey[b, :, g] = ZERO
     dvalue[b, :, g] = ZERO
     for h in range(g * shared, (g + 1) * shared):
@@ -198,16 +192,16 @@ def _backward_part(frame: int, part: int) -> int:
             first = max(start - rule[0] + 1, 0) if rule[0] > 0 else 0
             keys = start + rows - first
             multiply(
-                query[b, start:, h], keys_across[0, first:], weights,
-                (rows, keys, wide), (heads * wide, apart, apart), (False, False), False,
+                query[b, start:, h], key[b, first:, g], weights,
+                (rows, keys, wide), (heads * wide, groups * wide, apart), (False, True), False,
             )  # fmt: skip
             multiply(
-                dmixed[b, start:, h], values_across[0, first:], dscores,
-                (rows, keys, deep), (heads * deep, apart, apart), (False, False), False,
+                dmixed[b, start:, h], value[b, first:, g], dscores,
+                (rows, keys, deep), (heads * deep, groups * deep, apart), (False, True), False,
             )  # fmt: skip
             for r in range(rows):
                 weight, dscore = weights[r, :keys], dscores[r, :keys]
-                _score(weight, segments[b], slopes[h], first, start + r, rule[0], rule[1])
+                _score(weight, scale, segments[b], slopes[h], first, start + r, rule[0], rule[1])
                 # Softmax: the gradient of a score is its weight times (gradient of the weight - their weighted mean).
                 mean, total = ZERO, logsumexp[b, h, start + r]
                 for v in range(deep):

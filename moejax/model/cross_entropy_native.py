@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from moejax.native.arithmetic import HIDDEN, ONE, ZERO, exp, larger, multiply
+from moejax.native.arithmetic import HIDDEN, ONE, ZERO, exp, fill_vectors, larger
 from moejax.native.custom_call import argument, custom_call, floats1, floats2, floats3, integers1, kernel, result
+from moejax.native.product import multiply
 
 KERNEL = "moejax_cross_entropy"
 PARTS = 8
@@ -31,6 +32,7 @@ NOT_A_NUMBER = np.float32(np.nan)
 @no_type_check
 def _part(frame: int, part: int) -> int:
     """Costs and gradients of a part's tokens, and its share of the matrix's gradient."""
+    fill_vectors()
     hidden, matrix = floats2(argument(frame, 0)), floats2(argument(frame, 1))
     targets, weights = integers1(argument(frame, 2)), floats1(argument(frame, 3))
     cost, dhidden = floats1(result(frame, 0)), floats2(result(frame, 1))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from moejax.native.arithmetic import ONE, ZERO
+from moejax.native.arithmetic import ONE, ZERO, fill_vectors
 from moejax.native.custom_call import argument, custom_call, floats1, floats2, kernel, result
 
 FORWARD, BACKWARD = "moejax_norm_forward", "moejax_norm_backward"
@@ -24,6 +24,7 @@ ROWS = 128
 @no_type_check
 def _forward_part(frame: int, part: int) -> int:
     """Normalised rows, and what each was multiplied by."""
+    fill_vectors()
     x, weight, epsilon = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))[0]
     y, scale = floats2(result(frame, 0)), floats1(result(frame, 1))
     width = x.shape[1]
@@ -42,6 +43,7 @@ def _forward_part(frame: int, part: int) -> int:
 @no_type_check
 def _backward_part(frame: int, part: int) -> int:
     """Gradients of rows, and a part's share of the weight's."""
+    fill_vectors()
     x, weight, scale = floats2(argument(frame, 0)), floats1(argument(frame, 1)), floats1(argument(frame, 2))
     dy = floats2(argument(frame, 3))
     dx, dweights = floats2(result(frame, 0)), floats2(result(frame, 1))

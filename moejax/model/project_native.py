@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from moejax.native.arithmetic import multiply, rows_at_once
 from moejax.native.custom_call import argument, custom_call, floats2, floats3, kernel, result
+from moejax.native.product import multiply
 
 KERNEL = "moejax_linear_gradient"
 TOKENS = 1024
@@ -29,10 +29,9 @@ def _part(frame: int, part: int) -> int:
     deep = dy.shape[1]
     parts = sums.shape[0]
     share = (tokens + parts - 1) // parts
-    first, last, rows = part * share, min(part * share + share, tokens), rows_at_once(wide, deep, TOKENS)
-    for start in range(first, last, rows):
-        lengths, strides = (wide, deep, min(rows, last - start)), (wide, deep, deep)
-        multiply(x[start:], dy[start:], sums[part], lengths, strides, (True, False), start > first)
+    first = min(part * share, tokens)
+    lengths = wide, deep, min(share, tokens - first)
+    multiply(x[first:], dy[first:], sums[part], lengths, (wide, deep, deep), (True, False), False)
     return 0
 
 

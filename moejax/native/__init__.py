@@ -1,9 +1,10 @@
-"""Kernels for the cores of a CPU: Python that numba compiles, called by XLA as custom calls, with SciPy's BLAS inside.
+"""Kernels for the cores of a CPU: Python that numba compiles, called by XLA as custom calls.
 
 XLA computes such a piece of a model as dozens of small programs, each of which reads and writes main memory; a kernel
 keeps a block of it in a core's cache from beginning to end. ``custom_call.py`` is how XLA reaches a kernel and how its
-parts are spread over XLA's threads, ``arithmetic.py`` what kernels share; a kernel itself lies beside the ways of
-computing the same without it, in a file ``*_native.py`` of ``model`` or ``routing``.
+parts are spread over XLA's threads; kernels share ``product.py``, products of matrices out of ``tile.py``, and
+``arithmetic.py``, exponentials. A kernel itself lies beside the ways of computing the same without it, in a file
+``*_native.py`` of ``model`` or ``routing``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def available() -> bool:
             return False
         importlib.import_module("moejax.native.arithmetic")
     except ModuleNotFoundError as missing:
-        if missing.name in {"numba", "threadpoolctl"}:
+        if missing.name == "numba":
             return False
         raise
     except ImportError as problem:  # numba knows only NumPys older than itself

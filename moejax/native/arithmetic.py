@@ -1,25 +1,15 @@
-"""What kernels compute with: products of matrices by BLAS, and exponentials that fill a core's vectors.
-
-Numbers are float32.
-"""
+"""Exponentials and maxima of float32 that fill a core's vectors."""
 
 from __future__ import annotations
 
 from typing import Any, no_type_check
 
 import numpy as np
-import threadpoolctl
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
-from numba.extending import get_cython_function_address, intrinsic
+from numba.extending import intrinsic
 
-FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
-"""Sums may be reordered, as vectors need; what is not a number stays so."""
-
-binding.add_symbol("moejax_sgemm", get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
-# Threads are XLA's, and each of them multiplies blocks of its own.
-threadpoolctl.ThreadpoolController().select(user_api="blas").limit(limits=1)
+from moejax.native.compiled import FAST
 
 ZERO, ONE = np.float32(0), np.float32(1)
 HIDDEN = np.float32(-1e30)
@@ -29,72 +19,16 @@ FLOAT, INT = ir.FloatType(), ir.IntType(32)
 
 @intrinsic
 @no_type_check
-def _sgemm(typingctx, transposed_a, transposed_b, m, n, k, a, lda, b, ldb, beta, c, ldc) -> Any:
-    whole, address = types.int32, types.intp
-    signature = types.void(
-        whole, whole, whole, whole, whole, address, whole, address, whole, types.float32, address, whole
-    )
+def fill_vectors(typingctx) -> Any:
+    """Have the loops of the function that calls this use a core's whole vectors: of those with 16 numbers LLVM takes
+    half by itself, as programs that use few lose more by a slower clock."""
 
     def generate(context, builder, signature, arguments):
-        def kept(value: Any) -> Any:
-            place = cgutils.alloca_once(builder, value.type)
-            builder.store(value, place)
-            return place
-
-        def letter(transposed: Any) -> Any:
-            byte = ir.IntType(8)
-            is_transposed = builder.icmp_signed("!=", transposed, ir.Constant(INT, 0))
-            return kept(builder.select(is_transposed, ir.Constant(byte, ord("T")), ir.Constant(byte, ord("N"))))
-
-        def floats(address: Any) -> Any:
-            return builder.inttoptr(address, FLOAT.as_pointer())
-
-        transposed_a, transposed_b, m, n, k, a, lda, b, ldb, beta, c, ldc = arguments
-        # BLAS knows columns only: rows of C = A·B are columns of B'·A'.
-        given = [letter(transposed_b), letter(transposed_a), kept(n), kept(m), kept(k), kept(ir.Constant(FLOAT, 1.0))]
-        given += [floats(b), kept(ldb), floats(a), kept(lda), kept(beta), floats(c), kept(ldc)]
-        kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "moejax_sgemm"), given)
+        # llvmlite's own `add` knows no attributes with values.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
-    return signature, generate
-
-
-@njit(inline="always")
-@no_type_check
-def multiply(a: Any, b: Any, c: Any, lengths: Any, strides: Any, transposed: Any, add: bool) -> None:
-    """c[m, n] = a[m, k]·b[k, n], or added to c if ``add``.
-
-    Arrays are given by views that begin where the matrices do; ``lengths`` are m, n, k, ``strides`` the elements from a
-    row to the next of each matrix as it lies, ``transposed`` whether a and b lie as [k, m] and [n, k].
-    """
-    _sgemm(
-        np.int32(transposed[0]),
-        np.int32(transposed[1]),
-        np.int32(lengths[0]),
-        np.int32(lengths[1]),
-        np.int32(lengths[2]),
-        a.ctypes.data,
-        np.int32(strides[0]),
-        b.ctypes.data,
-        np.int32(strides[1]),
-        ONE if add else ZERO,
-        c.ctypes.data,
-        np.int32(strides[2]),
-    )
-
-
-SMALL_PRODUCT = 1_000_000
-"""Multiplications up to which OpenBLAS takes kernels that copy nothing first."""
-
-
-@njit(inline="always")
-@no_type_check
-def rows_at_once(wide: int, deep: int, otherwise: int) -> int:
-    """Rows to multiply with matrices [wide, deep] at once: as many as such kernels take, or ``otherwise`` if those are
-    too few to fill them."""
-    rows = SMALL_PRODUCT // (wide * deep) // 16 * 16
-    return min(rows, otherwise) if rows >= 64 else otherwise
+    return types.void(), generate
 
 
 @intrinsic

@@ -20,22 +20,20 @@ compiled on disk, so nothing compiled may hold an address: functions find each o
 from __future__ import annotations
 
 import ctypes
-import warnings
 import zlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, no_type_check
 
 import jax
 import numba
 import numpy as np
 from llvmlite import binding, ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from moejax.native.arithmetic import FAST
+from moejax.native.compiled import FAST, compiled
 
 HANDLER = types.intp(types.intp)
 """From the address of a call frame to that of an error: 0 for none."""
@@ -57,9 +55,6 @@ VERSION_MAJOR, VERSION_MINOR, VERSION_SIZE = 16, 20, 24
 # Of the table of XLA's functions, which follow its version and a private address.
 FUNCTIONS = 16 + VERSION_SIZE + 8
 ERROR_DESTROY, SCHEDULE, NUM_THREADS = FUNCTIONS + 8 * 2, FUNCTIONS + 8 * 11, FUNCTIONS + 8 * 12
-
-SHARED_CODE = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
-"""Changes with all that kernels share."""
 
 # A call whose parts are shared: six whole numbers.
 FRAME, KERNEL, PARTS, NEXT, DONE, HOLDERS = 0, 8, 16, 24, 32, 40
@@ -317,21 +312,6 @@ def _address_of_kernel(number: int) -> int:
     return 0
 
 
-def compiled(kind: Any, function: Any, **options: Any) -> Any:
-    """A function that XLA can call; numba keeps it on disk if it finds a folder to write to."""
-    try:
-        return cfunc(kind, cache=True, **options)(function)
-    except (RuntimeError, OSError) as problem:
-        if isinstance(problem, RuntimeError) and "cannot cache" not in str(problem):
-            raise
-        warnings.warn(
-            f"Kernels for this CPU cannot be kept on disk ({problem}), so that every process compiles them, which "
-            "takes seconds; set NUMBA_CACHE_DIR to a folder that can be written.",
-            stacklevel=2,
-        )
-        return cfunc(kind, **options)(function)
-
-
 @partial(compiled, HANDLER)
 @no_type_check
 def _work(shared: int) -> int:
@@ -385,8 +365,6 @@ def kernel(name: str) -> Callable[[Any], Any]:
     """Compile a function ``part(frame, i)`` as the kernel of a name."""
 
     def registered(part: Any) -> Any:
-        # Numba compiles again what is kept on disk if its own file has changed, but not if what it calls has.
-        part.__qualname__ += f"-{SHARED_CODE:08x}"
         function = compiled(PART, part, **FAST)
         count = TABLE[0]
         TABLE[1 + 2 * count], TABLE[2 + 2 * count] = _number(name), function.address

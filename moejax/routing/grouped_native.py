@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Float
 from numba import njit
 
-from moejax.native.arithmetic import ONE, ZERO, multiply, rows_at_once, sigmoid
+from moejax.native.arithmetic import ONE, ZERO, fill_vectors, sigmoid
 from moejax.native.custom_call import (
     argument,
     custom_call,
@@ -28,28 +28,54 @@ from moejax.native.custom_call import (
     kernel,
     result,
 )
+from moejax.native.product import LINE, multiply
+from moejax.native.tile import fetch
 from moejax.routing.experts import Experts
 from moejax.routing.layout import Layout, collect, token_of_rows
 from moejax.routing.routing import Routing
 
 F32 = np.float32
-FORWARD, BACKWARD = "moejax_experts_forward", "moejax_experts_backward"
-BLOCK = 512
+FORWARD, BACKWARD, SUMS = "moejax_experts_forward", "moejax_experts_backward", "moejax_sums_of_rows"
+BLOCK = 256
 """Most rows of a block."""
+TOKENS = 256
+"""Tokens of a part that adds up rows."""
+AHEAD = 4
+"""Rows that are on their way from memory while one is read."""
 
 
 @njit(inline="always")
 @no_type_check
-def _fetch(tokens, numbers, start, rows, into) -> None:
+def _fetch_row(rows, number) -> None:
+    """Have a row fetched from memory."""
+    address = rows[number].ctypes.data
+    for first in range(0, rows.shape[1], LINE):
+        fetch(address + 4 * first)
+
+
+@njit(inline="always")
+@no_type_check
+def _copy_tokens(tokens, numbers, start, rows, into) -> None:
     """The tokens of ``rows`` rows from ``start`` on."""
     for r in range(rows):
+        if r + AHEAD < rows:
+            _fetch_row(tokens, numbers[start + r + AHEAD])
         into[r] = tokens[numbers[start + r]]
+
+
+@njit(inline="always")
+@no_type_check
+def _block(rows: int) -> int:
+    """Rows of a block of an expert that has so many: equally many in each, at least one."""
+    blocks = max((rows + BLOCK - 1) // BLOCK, 1)
+    return max((rows + blocks - 1) // blocks, 1)
 
 
 @kernel(FORWARD)
 @no_type_check
 def _forward_part(frame: int, e: int) -> int:
     """Expert e's outputs, gate and up projections; after the last expert, zeros in the rows that are nobody's."""
+    fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
     gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
@@ -60,12 +86,12 @@ def _forward_part(frame: int, e: int) -> int:
         gate[offsets[e] :] = ZERO
         up[offsets[e] :] = ZERO
         return 0
-    block = min(rows_at_once(wide, deep, BLOCK), offsets[e + 1] - offsets[e])
+    block = _block(offsets[e + 1] - offsets[e])
     own, hidden = np.empty((block, wide), F32), np.empty((block, deep), F32)
-    for start in range(offsets[e], offsets[e + 1], max(block, 1)):
+    for start in range(offsets[e], offsets[e + 1], block):
         rows = min(block, offsets[e + 1] - start)
         in_, out, as_is = (rows, deep, wide), (wide, deep, deep), (False, False)
-        _fetch(x, token, start, rows, own)
+        _copy_tokens(x, token, start, rows, own)
         multiply(own, gates[e], gate[start:], in_, out, as_is, False)
         multiply(own, ups[e], up[start:], in_, out, as_is, False)
         for r in range(rows):
@@ -80,6 +106,7 @@ def _forward_part(frame: int, e: int) -> int:
 @no_type_check
 def _backward_part(frame: int, e: int) -> int:
     """Gradients of expert e's rows, of their weights and of its matrices."""
+    fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
     gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
@@ -95,13 +122,13 @@ def _backward_part(frame: int, e: int) -> int:
         dgates[e] = ZERO
         dups[e] = ZERO
         ddowns[e] = ZERO
-    block = min(rows_at_once(wide, deep, BLOCK), offsets[e + 1] - offsets[e])
+    block = _block(offsets[e + 1] - offsets[e])
     hidden, dgate, dup = np.empty((block, deep), F32), np.empty((block, deep), F32), np.empty((block, deep), F32)
     own, down = np.empty((block, wide), F32), np.empty((block, wide), F32)
-    for start in range(offsets[e], offsets[e + 1], max(block, 1)):
+    for start in range(offsets[e], offsets[e + 1], block):
         rows, goes_on = min(block, offsets[e + 1] - start), start > offsets[e]
-        _fetch(x, token, start, rows, own)
-        _fetch(dy, token, start, rows, down)
+        _copy_tokens(x, token, start, rows, own)
+        _copy_tokens(dy, token, start, rows, down)
         multiply(down, downs[e], dup, (rows, deep, wide), (wide, wide, deep), (False, True), False)
         for r in range(rows):
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
@@ -125,6 +152,37 @@ def _backward_part(frame: int, e: int) -> int:
     return 0
 
 
+@kernel(SUMS)
+@no_type_check
+def _sum_part(frame: int, part: int) -> int:
+    """Each token's sum over its rows, of which some are nobody's."""
+    fill_vectors()
+    rows, row, sums = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats2(result(frame, 0))
+    tokens = sums.shape[0]
+    entries, present = row.shape[0] // tokens, rows.shape[0]
+    for token in range(part * TOKENS, min(part * TOKENS + TOKENS, tokens)):
+        total = sums[token]
+        for entry in range(token * entries, (token + 1) * entries):
+            if entry + AHEAD < row.shape[0] and row[entry + AHEAD] < present:
+                _fetch_row(rows, row[entry + AHEAD])
+            is_first, is_there = entry == token * entries, row[entry] < present
+            if is_first and is_there:
+                total[:] = rows[row[entry]]
+            elif is_first:
+                total[:] = ZERO
+            elif is_there:
+                total += rows[row[entry]]
+    return 0
+
+
+def _collect(rows: Float[Array, "R D"], routing: Routing, layout: Layout) -> Float[Array, "N D"]:
+    """``collect``, where tokens have equally many rows without writing them down."""
+    if routing.per_token is None:
+        return collect(rows, routing, layout)
+    sums = jax.ShapeDtypeStruct((routing.num_tokens, rows.shape[1]), rows.dtype)
+    return custom_call(SUMS, -(-routing.num_tokens // TOKENS), sums, rows, layout.row)
+
+
 @jax.custom_vjp
 def serve(
     x: Float[Array, "N D"], weight: Float[Array, " R"], routing: Routing, layout: Layout, experts: Experts
@@ -139,7 +197,7 @@ def _serve_and_save(x: Array, weight: Array, routing: Routing, layout: Layout, e
     results = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype), hidden, hidden
     arguments = x, token_of_rows(routing, layout), weight, layout.offsets, *matrices
     y, gate, up = custom_call(FORWARD, experts.num_experts + 1, results, *arguments)
-    return collect(y, routing, layout), (arguments, gate, up, routing, layout)
+    return _collect(y, routing, layout), (arguments, gate, up, routing, layout)
 
 
 def _gradients(saved, dy: Float[Array, "N D"]):
@@ -148,7 +206,7 @@ def _gradients(saved, dy: Float[Array, "N D"]):
     rows = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype)
     results = rows, *(jax.ShapeDtypeStruct(like.shape, like.dtype) for like in (weight, *matrices))
     dx, dweight, *dmatrices = custom_call(BACKWARD, matrices[0].shape[0] + 1, results, *arguments, gate, up, dy)
-    return collect(dx, routing, layout), dweight, None, None, Experts(*dmatrices)
+    return _collect(dx, routing, layout), dweight, None, None, Experts(*dmatrices)
 
 
 serve.defvjp(_serve_and_save, _gradients)

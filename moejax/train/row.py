@@ -110,7 +110,7 @@ def versions() -> dict[str, str]:
     """Versions of what decides a training's numbers."""
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
     if jax.default_backend() == "cpu" and native.available():
-        names += ["numba", "scipy"]  # scipy's BLAS
+        names += ["numba"]
     named = {name: metadata.version(name) for name in names}
     return {"moejax": moejax.__version__, "python": platform.python_version(), "machine": platform.machine(), **named}
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 numba = pytest.importorskip("numba")
 
-from moejax.native.arithmetic import FAST, exp, larger, multiply, sigmoid  # noqa: E402
+from moejax.native.arithmetic import exp, larger, sigmoid  # noqa: E402
+from moejax.native.compiled import FAST  # noqa: E402
 
 
 @numba.njit(**FAST)
@@ -28,11 +29,6 @@ def largest_of(x):
     for i in range(x.size):
         found = larger(found, x[i])
     return found
-
-
-@numba.njit
-def multiply_in(a, b, c, lengths, strides, transposed, add):
-    multiply(a, b, c, lengths, strides, transposed, add)
 
 
 def of(function, x):
@@ -73,31 +69,3 @@ def test_sigmoids_are_numpys():
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False), min_size=1))
 def test_the_larger_of_many_is_the_largest(numbers):
     assert largest_of(np.asarray(numbers, np.float32)) == np.float32(max(numbers))
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    lengths=st.tuples(*[st.integers(1, 19)] * 3),
-    beyond=st.tuples(*[st.integers(0, 3)] * 3),
-    begins=st.tuples(*[st.integers(0, 2)] * 3),
-    transposed=st.tuples(st.booleans(), st.booleans()),
-    add=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_products_are_numpys_whatever_lies_between_rows(lengths, beyond, begins, transposed, add, seed):
-    m, n, k = lengths
-    lies = [(k, m) if transposed[0] else (m, k), (n, k) if transposed[1] else (k, n), (m, n)]
-    draw = np.random.default_rng(seed)
-    # Each matrix lies in a larger array: `begins` rows above it, `beyond` numbers between its rows.
-    a, b, c = (
-        draw.normal(size=(begin + rows, columns + more)).astype(np.float32)
-        for (rows, columns), more, begin in zip(lies, beyond, begins, strict=True)
-    )
-    views = [array[begin:, :columns] for array, (_, columns), begin in zip((a, b, c), lies, begins, strict=True)]
-    left, right = (view.T if turned else view for view, turned in zip(views[:2], transposed, strict=True))
-    product = left.astype(np.float64) @ right.astype(np.float64)
-    expected = c.astype(np.float64)
-    expected[begins[2] :, :n] = expected[begins[2] :, :n] * add + product
-    strides = tuple(array.shape[1] for array in (a, b, c))
-    multiply_in(a[begins[0] :], b[begins[1] :], c[begins[2] :], lengths, strides, transposed, add)
-    np.testing.assert_allclose(c, expected, atol=1e-4)

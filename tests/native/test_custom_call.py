@@ -20,6 +20,7 @@ numba = pytest.importorskip("numba")
 from llvmlite import binding  # noqa: E402
 
 from moejax import native  # noqa: E402
+from moejax.native import compiled  # noqa: E402
 from moejax.native import custom_call as calls  # noqa: E402
 from moejax.native.custom_call import (  # noqa: E402
     add,
@@ -189,7 +190,7 @@ def test_a_kernel_is_compiled_again_when_what_kernels_share_has_changed(tmp_path
         return kernel(f"moejax_test_{calls.TABLE[0]}")(part).cache_hits
 
     assert [hits(), hits()] == [0, 1]
-    monkeypatch.setattr(calls, "SHARED_CODE", calls.SHARED_CODE ^ 1)
+    monkeypatch.setattr(compiled, "SHARED_CODE", compiled.SHARED_CODE ^ 1)
     assert hits() == 0
 
 

@@ -1,0 +1,274 @@
+"""What products of matrices are made of: tiles, which stay in a core's registers, and panels, which stay in its cache.
+
+A panel is a copy of ``PANEL`` columns of the second matrix, row after row; a tile is a few rows of the product by a
+panel's columns. Everything is given by addresses, and by the numbers from one row of a matrix to the next as it lies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple, no_type_check
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+
+class Registers(NamedTuple):
+    """How a core's vector registers are used: all of them, for a tile's sums, one row of a panel and one factor."""
+
+    lanes: int
+    """Numbers of a vector."""
+    vectors: int
+    """Vectors of a panel's row."""
+    height: int
+    """Rows of a tile."""
+
+
+def registers(features: str) -> Registers:
+    """Those of a processor with such features, as LLVM calls them."""
+    if "+avx512f" in features:
+        return Registers(lanes=16, vectors=2, height=14)  # of 32
+    if "+avx" in features:
+        return Registers(lanes=8, vectors=2, height=6)  # of 16
+    return Registers(lanes=4, vectors=4, height=6)  # of ARM's 32
+
+
+CONTEXT: Any = cpu_target.target_context
+LANES, VECTORS, TILE = registers(CONTEXT.codegen().magic_tuple()[2])
+PANEL = LANES * VECTORS
+DEPTH = 256
+"""Rows of a panel, which then takes 32 of the 48 kB of a cache, or 16 of 32."""
+UNROLLED = 4
+"""Rows of a panel that a turn of a tile's loop takes."""
+HEIGHTS = [TILE, *(height for height in (8, 4, 2, 1) if height < TILE)]
+WIDTHS = [1, VECTORS]
+"""Rows and vectors of the tiles there are: what a matrix has left is served by smaller ones."""
+
+FLOAT, INT32, INT64, BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
+VECTOR, POINTER = ir.VectorType(FLOAT, LANES), FLOAT.as_pointer()
+TILE_TYPE = ir.FunctionType(ir.VoidType(), [POINTER, INT64, POINTER, INT64, POINTER, INT64, INT64])
+
+
+def _int(value: int) -> Any:
+    return ir.Constant(INT64, value)
+
+
+def _at(builder: Any, address: Any, index: Any) -> Any:
+    return builder.gep(address, [index if isinstance(index, ir.Value) else _int(index)])
+
+
+def _load(builder: Any, address: Any) -> Any:
+    return builder.load(builder.bitcast(address, VECTOR.as_pointer()), align=4)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.bitcast(address, VECTOR.as_pointer()), align=4)
+
+
+def _in_all_lanes(builder: Any, number: Any) -> Any:
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(INT32, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
+
+
+class _Loop:
+    """A loop of LLVM's, which carries values from turn to turn; afterwards ``values`` are what they have become."""
+
+    def __init__(self, builder: Any, first: Any, last: Any, step: int, values: list[Any]) -> None:
+        self.builder, self.first, self.last, self.step, self.given = builder, first, last, step, [first, *values]
+
+    def __enter__(self) -> _Loop:
+        builder = self.builder
+        self.before, self.body, self.after = builder.block, *(builder.append_basic_block() for _ in range(2))
+        builder.cbranch(builder.icmp_signed("<", self.first, self.last), self.body, self.after)
+        builder.position_at_end(self.body)
+        self.carried = [builder.phi(value.type) for value in self.given]
+        self.values = self.carried[1:]
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        builder = self.builder
+        following = [builder.add(self.carried[0], _int(self.step)), *self.values]
+        builder.cbranch(builder.icmp_signed("<", following[0], self.last), self.body, self.after)
+        builder.position_at_end(self.after)
+        self.values = []
+        for phi, start, end in zip(self.carried, self.given, following, strict=True):
+            left = builder.phi(start.type)
+            for joined in (phi, left):
+                joined.add_incoming(start, self.before)
+                joined.add_incoming(end, self.body)
+            self.values.append(left)
+        del self.values[0]
+
+
+def _write_tile(function: Any, height: int, vectors: int, is_transposed: bool) -> None:
+    """c = a·panel, or c + a·panel if ``add``, for so many rows of a, of which ``depth`` columns are used."""
+    a, a_stride, panel, depth, c, c_stride, add = function.args
+    builder: Any = ir.IRBuilder(function.append_basic_block())
+    between, along = (_int(1), a_stride) if is_transposed else (a_stride, _int(1))
+    rows = [builder.mul(between, _int(row)) for row in range(height)]
+    whole = builder.and_(depth, _int(-UNROLLED))
+    values = [a, panel, *[ir.Constant(VECTOR, [0.0] * LANES)] * (height * vectors)]
+    for first, last, step in ((_int(0), whole, UNROLLED), (whole, depth, 1)):
+        with _Loop(builder, first, last, step, values) as loop:
+            a, panel, *sums = loop.values
+            for _ in range(step):
+                of_panel = [_load(builder, _at(builder, panel, v * LANES)) for v in range(vectors)]
+                for row in range(height):
+                    factor = _in_all_lanes(builder, builder.load(_at(builder, a, rows[row]), align=4))
+                    for v, i in enumerate(range(row * vectors, (row + 1) * vectors)):
+                        product = builder.fmul(factor, of_panel[v], flags=("contract",))
+                        sums[i] = builder.fadd(sums[i], product, flags=("contract",))
+                a, panel = _at(builder, a, along), _at(builder, panel, PANEL)
+            loop.values = [a, panel, *sums]
+        values = loop.values
+    starts = [_at(builder, c, builder.mul(c_stride, _int(row))) for row in range(height)]
+    places = [_at(builder, start, v * LANES) for start in starts for v in range(vectors)]
+    with builder.if_else(builder.trunc(add, ir.IntType(1))) as (then, otherwise):
+        with then:
+            for place, total in zip(places, values[2:], strict=True):
+                _store(builder, builder.fadd(total, _load(builder, place)), place)
+        with otherwise:
+            for place, total in zip(places, values[2:], strict=True):
+                _store(builder, total, place)
+    builder.ret_void()
+
+
+def _tile_function(module: Any, height: int, vectors: int, is_transposed: bool) -> Any:
+    name = f"moejax_tile_{height}_{vectors}{'_transposed' * is_transposed}"
+    function = cgutils.get_or_insert_function(module, TILE_TYPE, name)
+    if not function.blocks:
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        _write_tile(function, height, vectors, is_transposed)
+    return function
+
+
+@intrinsic
+@no_type_check
+def tile(typingctx, height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add) -> Any:
+    """So many rows and vectors of a product: a's ``depth`` columns times the panel, with c added to it if ``add``.
+
+    a lies as [depth, height] if ``is_transposed``. ``height`` is one of HEIGHTS, ``vectors`` one of WIDTHS; conditions
+    are whole numbers, 0 or 1.
+    """
+
+    def generate(context, builder, signature, arguments):
+        height, vectors, is_transposed, a, a_stride, panel, depth, c, c_stride, add = arguments
+        a, panel, c = (builder.inttoptr(address, POINTER) for address in (a, panel, c))
+        end = builder.append_basic_block()
+
+        def number(height: Any, vectors: Any, is_transposed: Any) -> Any:
+            kind = builder.add(builder.mul(vectors, _int(2)), is_transposed)
+            return builder.add(builder.mul(kind, _int(TILE + 1)), height)
+
+        choice = builder.switch(number(height, vectors, is_transposed), end)
+        for kind in itertools.product(HEIGHTS, WIDTHS, (False, True)):
+            case = builder.append_basic_block()
+            choice.add_case(_int((kind[1] * 2 + kind[2]) * (TILE + 1) + kind[0]), case)
+            builder.position_at_end(case)
+            builder.call(_tile_function(builder.module, *kind), [a, a_stride, panel, depth, c, c_stride, add])
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 10), generate
+
+
+@intrinsic
+@no_type_check
+def transpose_square(typingctx, source, source_stride, target, target_stride) -> Any:
+    """Transpose LANES rows of as many numbers."""
+
+    def generate(context, builder, signature, arguments):
+        source, source_stride, target, target_stride = arguments
+        source, target = builder.inttoptr(source, POINTER), builder.inttoptr(target, POINTER)
+        rows = [_load(builder, _at(builder, source, builder.mul(source_stride, _int(i)))) for i in range(LANES)]
+        lanes, mask = range(LANES), ir.VectorType(INT32, LANES)
+        # Each turn exchanges one bit of a row's number for that of a lane's.
+        bit = LANES // 2
+        while bit:
+            low = ir.Constant(mask, [j if not j & bit else LANES + j - bit for j in lanes])
+            high = ir.Constant(mask, [j + bit if not j & bit else LANES + j for j in lanes])
+            for i in range(LANES):
+                if not i & bit:
+                    pair = rows[i], rows[i + bit]
+                    rows[i], rows[i + bit] = (builder.shuffle_vector(*pair, chosen) for chosen in (low, high))
+            bit //= 2
+        for i, row in enumerate(rows):
+            _store(builder, row, _at(builder, target, builder.mul(target_stride, _int(i))))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), generate
+
+
+@intrinsic
+@no_type_check
+def copy_vector(typingctx, source, target) -> Any:
+    """Copy LANES numbers."""
+
+    def generate(context, builder, signature, arguments):
+        source, target = (builder.inttoptr(address, POINTER) for address in arguments)
+        _store(builder, _load(builder, source), target)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
+
+
+@intrinsic
+@no_type_check
+def get(typingctx, address) -> Any:
+    """The number at an address."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(builder.inttoptr(arguments[0], POINTER), align=4)
+
+    return types.float32(types.intp), generate
+
+
+@intrinsic
+@no_type_check
+def put(typingctx, address, value) -> Any:
+    """Write a number to an address."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], builder.inttoptr(arguments[0], POINTER), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.float32), generate
+
+
+@intrinsic
+@no_type_check
+def fetch(typingctx, address) -> Any:
+    """Have a line of the cache fetched from memory, and do not wait for it."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = BYTE.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, INT32, INT32, INT32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To be read (0), into the second cache (2 of 3), which has room for what the first is not done with; data (1).
+        how = [ir.Constant(INT32, value) for value in (0, 2, 1)]
+        builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), *how])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+def scratch(numbers: int) -> Any:
+    """A function that returns the address of so many numbers, which last as long as the function that calls it."""
+
+    @no_type_check
+    def place(typingctx):
+        def generate(context, builder, signature, arguments):
+            with builder.goto_entry_block():  # `cgutils.alloca_once` would fill it with zeros
+                numbers_there = builder.alloca(ir.ArrayType(FLOAT, numbers))
+            numbers_there.align = 64
+            return builder.ptrtoint(numbers_there, INT64)
+
+        return types.intp(), generate
+
+    return intrinsic(place)
