@@ -122,7 +122,7 @@ def serve(name: str, devices: int) -> None:
 
         def take(steps: int) -> float:
             nonlocal state
-            pace = Pace()
+            pace = Pace([step])
             for _ in range(steps):
                 state, metrics = step(state, batch, schedule)
                 pace.after(metrics["loss"])

@@ -131,7 +131,7 @@ class Runner:
         batches = self.batches(first_step)
         self.together.told(None)
         seconds, started = about["seconds"], time.perf_counter()
-        logged, metrics, measured, pace = first_step, None, None, Pace()
+        logged, metrics, measured, pace = first_step, None, None, Pace(step.values())
         with self.stop.stepping():
             for position in range(first_step + 1, leg.end + 1):
                 self.sessions.step(leg.name, position)
@@ -173,11 +173,11 @@ class Runner:
         begin = newest or 0
         if begin < step:
             self.say(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
-            batches, pace = self.batches(begin), Pace()
+            batches, take = self.batches(begin), {n: self.program.compiled_step(n) for n in self.sizes(begin, step)}
+            pace = Pace(take.values())
             self.sessions.enter("redone")
             for position in range(begin, step):
-                take = self.program.compiled_step(self.sequences(position))
-                state, metrics = take(state, next(batches), trunk.schedule)
+                state, metrics = take[self.sequences(position)](state, next(batches), trunk.schedule)
                 pace.after(metrics["loss"])
         return state
 
