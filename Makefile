@@ -64,9 +64,9 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 $(VENV)/.referees: $(VENV)/.installed constraints/referees.txt
-	@echo "Installing PyTorch, transformers and lm-evaluation-harness into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
+	@echo "Installing PyTorch, transformers, lm-evaluation-harness and tokamax into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
-	  torch transformers accelerate lm-eval -c constraints/referees.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  torch transformers accelerate lm-eval tokamax -c constraints/referees.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt

@@ -67,11 +67,14 @@ def _gpu_ragged_dot():
     if importlib.util.find_spec("tokamax") is None:
         warnings.warn(
             "tokamax is not installed, so the grouped dispatcher runs its blocks one after another on this GPU, which "
-            "is slow; install tokamax, or use the capacity dispatcher with a capacity factor.",
+            "is slow; install tokamax (the extra cuda13), or use the capacity dispatcher with a capacity factor.",
             stacklevel=2,
         )
         return None
-    tokamax = importlib.import_module("tokamax")
+    tokamax, flags = importlib.import_module("tokamax"), importlib.import_module("absl.flags").FLAGS
+    if not flags.is_parsed():
+        # Tokamax would read its settings from this process's arguments, and refuse all that are ours.
+        flags.mark_as_parsed()
     # Its third implementation, "xla", computes every expert for every row.
     return partial(tokamax.ragged_dot, implementation=("mosaic", "triton"))
 

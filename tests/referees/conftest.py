@@ -4,14 +4,16 @@ import importlib.util
 
 import pytest
 
+WITHOUT_PYTORCH = {"test_manifests.py", "test_tokamax.py"}
+
 
 def pytest_collection_modifyitems(items):
-    """Tests of this folder say why they do not run where PyTorch is missing; manifests do not need it."""
+    """Tests of this folder say why they do not run where PyTorch is missing, but for those that do not need it."""
     missing = [
         name for name in ("torch", "transformers", "lm_eval", "accelerate") if importlib.util.find_spec(name) is None
     ]
     for item in items:
         if "tests/referees/" in item.path.as_posix():
             item.add_marker(pytest.mark.referee)
-            if missing and item.path.name != "test_manifests.py":
+            if missing and item.path.name not in WITHOUT_PYTORCH:
                 item.add_marker(pytest.mark.skip(reason=f"{', '.join(missing)} not installed: make referees"))
