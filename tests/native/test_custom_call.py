@@ -271,6 +271,8 @@ def test_fields_lie_where_the_header_of_xla_has_them(tmp_path):
     source = "#include <stddef.h>\n#include <stdio.h>\n#include <xla/ffi/api/c_api.h>\nint main() {" + printed + "}"
     (tmp_path / "offsets.c").write_text(source)
     program = str(tmp_path / "offsets")
-    subprocess.run(["cc", f"-I{jax.ffi.include_dir()}", str(tmp_path / "offsets.c"), "-o", program], check=True)
+    renamed = "-DXLA_FFI_Extension_Base=XLA_FFI_InternalExtension"  # as it is called from jax 0.12 on
+    command = ["cc", renamed, f"-I{jax.ffi.include_dir()}", str(tmp_path / "offsets.c"), "-o", program]
+    subprocess.run(command, check=True)
     found = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     assert {name: getattr(calls, name) for name in OFFSETS} == dict(zip(OFFSETS, map(int, found), strict=True))
