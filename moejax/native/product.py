@@ -63,14 +63,21 @@ def _copy_panel(b, stride, is_transposed, depth, width, panel) -> None:
                 put(panel + 4 * (k * PANEL + j), value)
 
 
+@njit(inline="always")
+@no_type_check
+def fetch_row(address: int, length: int) -> None:
+    """Have so many numbers fetched from memory, and do not wait for them."""
+    for number in range(0, length, LINE):
+        fetch(address + 4 * number)
+
+
 @njit
 @no_type_check
 def _fetch_panel(b, stride, is_transposed, depth, width, part, parts) -> None:
     """Have one of ``parts`` parts of what a panel will be copied from fetched."""
     rows, length = (width, depth) if is_transposed else (depth, width)
     for row in range(part * rows // parts, (part + 1) * rows // parts):
-        for number in range(0, length, LINE):
-            fetch(b + 4 * (row * stride + number))
+        fetch_row(b + 4 * row * stride, length)
 
 
 @njit

@@ -28,8 +28,7 @@ from moejax.native.custom_call import (
     kernel,
     result,
 )
-from moejax.native.product import LINE, multiply
-from moejax.native.tile import fetch
+from moejax.native.product import fetch_row, multiply
 from moejax.routing.experts import Experts
 from moejax.routing.layout import Layout, collect, token_of_rows
 from moejax.routing.routing import Routing
@@ -46,20 +45,11 @@ AHEAD = 4
 
 @njit(inline="always")
 @no_type_check
-def _fetch_row(rows, number) -> None:
-    """Have a row fetched from memory."""
-    address = rows[number].ctypes.data
-    for first in range(0, rows.shape[1], LINE):
-        fetch(address + 4 * first)
-
-
-@njit(inline="always")
-@no_type_check
 def _copy_tokens(tokens, numbers, start, rows, into) -> None:
     """The tokens of ``rows`` rows from ``start`` on."""
     for r in range(rows):
         if r + AHEAD < rows:
-            _fetch_row(tokens, numbers[start + r + AHEAD])
+            fetch_row(tokens[numbers[start + r + AHEAD]].ctypes.data, tokens.shape[1])
         into[r] = tokens[numbers[start + r]]
 
 
@@ -164,7 +154,7 @@ def _sum_part(frame: int, part: int) -> int:
         total = sums[token]
         for entry in range(token * entries, (token + 1) * entries):
             if entry + AHEAD < row.shape[0] and row[entry + AHEAD] < present:
-                _fetch_row(rows, row[entry + AHEAD])
+                fetch_row(rows[row[entry + AHEAD]].ctypes.data, rows.shape[1])
             is_first, is_there = entry == token * entries, row[entry] < present
             if is_first and is_there:
                 total[:] = rows[row[entry]]
