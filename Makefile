@@ -10,23 +10,35 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery laws test slow referees test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws errata test test-all slow referees test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
 
 gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
-	$(BIN)/moejax plot --gallery docs
+	rm -rf docs/gallery docs/gallery.md && $(BIN)/moejax plot --gallery docs
 
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
-	$(BIN)/moejax laws --pages docs
+	rm -f docs/laws/*.md && $(BIN)/moejax laws --pages docs
+
+errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the five documents
+	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md
 
 test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
 
-slow: $(VENV)/.installed  ## the tests that take minutes
-	$(BIN)/pytest -m slow
+test-all:  ## every suite there is, each where this machine can run it; hours
+	$(MAKE) test slow referees
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
+	  else echo "browser: left out, no Chromium is on the path."; fi
+	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
+
+# The slow tests in parts of about the same length, each in processes of its own (see HEAVIEST).
+SLOW_PARTS ?= 0/8 1/8 2/8 3/8 4/8 5/8 6/8 7/8
+
+slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW_PARTS=2/8
+	failed=0; for part in $(SLOW_PARTS); do $(BIN)/pytest -n 2 -r s -m slow --part $$part || failed=1; done; exit $$failed
 
 referees: $(VENV)/.referees $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
 	$(BIN)/pytest -n 2 -m referee tests/referees
@@ -37,7 +49,7 @@ test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on
 browser: $(VENV)/.browser  ## the explorer in a real Chromium, without a screen
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo "No Chromium is on the path: apt-get install chromium, or your system's way; then make browser."; exit 2; }
-	$(BIN)/pytest -m browser -r s --durations 5 tests/report/test_explorer_in_a_browser.py
+	$(BIN)/pytest -m browser -r s --durations 5 tests/report/test_explorer_in_a_browser.py tests/report/test_explorer_same_machine.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright

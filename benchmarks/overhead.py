@@ -26,6 +26,7 @@ from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.legs import Leg, legs
+from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.processes import Together
@@ -108,6 +109,7 @@ def main() -> None:
                     stop,
                     lambda steps, values: None,
                     print,
+                    Hashing(),
                 ), out
 
             def bare(name: str, number: int) -> Seconds:

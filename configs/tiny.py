@@ -24,6 +24,8 @@ def get_config() -> ConfigDict:
         top_k=2,
         expert_hidden=32,
         num_shared_experts=1,
+        # As Qwen2-MoE has it, so that moejax convert --to hf can write the model.
+        shared_expert_gate=True,
     )
     config.recipe = dict(
         budgets_tokens=[65_536, 131_072],

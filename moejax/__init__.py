@@ -1,8 +1,35 @@
 """moejax: decide what Mixture-of-Experts model to train, then train it, in one differentiable JAX stack.
 
-Nothing is imported here, so that ``import moejax`` is instant; take what you need from its packages:
-``moejax.architecture``, ``moejax.laws``, ``moejax.routing``, ``moejax.model``, ``moejax.fit``, ``moejax.train``,
-``moejax.study``, ``moejax.report``.
+``import moejax as mj`` is instant and imports nothing else. A few names are imported when they are first used:
+``mj.read_runs``, ``mj.fit``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``, ``mj.Architecture`` and
+``mj.Training``. All else is in its packages, such as ``moejax.routing``, ``moejax.model`` and ``moejax.study``.
 """
 
 __version__ = "0.1.0"
+
+_OFFERED = {
+    "Architecture": "moejax.architecture",
+    "Design": "moejax.laws.design",
+    "FitResult": "moejax.fit.fit_result",
+    "Training": "moejax.train.training",
+    "design": "moejax.design",
+    "fit": "moejax.fit",
+    "laws": "moejax.laws",
+    "read_runs": "moejax.fit.read_runs",
+}
+"""Where a name is; a package is offered itself. Their types stand in ``__init__.pyi``."""
+
+
+def __getattr__(name: str) -> object:
+    """A name of ``_OFFERED``, imported now (PEP 562)."""
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(_OFFERED[name])
+    return module if _OFFERED[name] == f"{__name__}.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """What editors complete."""
+    return sorted({*globals(), *_OFFERED})

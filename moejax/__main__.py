@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -9,6 +10,39 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import NoReturn
+
+
+def command() -> NoReturn:
+    """``moejax`` as a process of its own: run the command of ``sys.argv`` and end with its exit status.
+
+    The process ends behind everything that Python does at the end of one: its threads have ended, what was registered
+    with ``atexit`` has run, and what was printed is out. What would follow is left to the system: libraries' threads
+    are still there (XLA's, TensorStore's, LLVM's, Arrow's), and those that meet what the interpreter and C++ take apart
+    meanwhile end the process with a signal, in place of its status.
+    """
+    status: list[int] = []
+
+    def end() -> None:
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                with contextlib.suppress(BrokenPipeError):
+                    stream.flush()
+        except (OSError, ValueError):
+            return  # Python says what could not be printed, with a status of its own
+        if status:
+            os._exit(status[0])
+
+    # Also once the command has returned: libraries' threads are still there.
+    sys.unraisablehook = _ignored
+    # The first that is registered is the last that runs.
+    atexit.register(end)
+    try:
+        status.append(main())
+    except SystemExit as error:
+        status += [error.code or 0] if isinstance(error.code, int | None) else []
+        raise
+    sys.exit(status[0])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +80,13 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
-    """Ctrl-C again, a moment later, where Python drops it: JAX has a callback in the garbage collector."""
+    """Ctrl-C again, a moment later, where Python drops it: JAX has a callback in the garbage collector.
+
+    Where one of Orbax's writes fails, it closes its event loop, and those of TensorStore that end later find it closed:
+    that is no news, since the first failure is told.
+    """
+    if issubclass(unraisable.exc_type, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed":
+        return None
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         return sys.__unraisablehook__(unraisable)
     again = threading.Timer(0.02, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
@@ -55,4 +95,4 @@ def _ignored(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -9,8 +9,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+
+from moejax.pytree import pytree
 
 Number = Any
 """An int when the model is built; a float or a traced array when the design is optimised."""
@@ -54,6 +55,10 @@ class RopeScaling:
     """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
     truncate: bool = True
     """YaRN: whether the borders between frequencies are rounded to whole channels."""
+
+
+MOST_LAYERS = 100_000
+"""Patterns of layers are written out, a letter for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +202,18 @@ class Architecture:
         return if_set(self.shared_hidden, self.shared_hidden, self.expert_hidden)
 
     @property
+    def shared_experts_by_width(self) -> Number:
+        """Shared experts counted by their width: one as wide as two routed ones is two, half as wide is a half.
+
+        So laws of the number of experts count them (Zhao et al. 2025, Eqs. 2 and 3, where parameters are the width of
+        all experts together).
+        """
+        if isinstance(self.shared_hidden, (int, float)) and not self.shared_hidden:
+            return self.num_shared_experts
+        routed = if_set(self.expert_hidden, self.expert_hidden, 1)
+        return self.num_shared_experts * self.shared_width / routed
+
+    @property
     def value_width(self) -> Number:
         """Width of one value head."""
         return if_set(self.value_head_dim, self.value_head_dim, self.head_dim)
@@ -220,6 +237,8 @@ class Architecture:
         for name in ("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.num_layers > MOST_LAYERS:
+            raise ValueError(f"num_layers is above {MOST_LAYERS:,}, the most that is counted; give fewer layers.")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves "
@@ -296,8 +315,4 @@ def _repeated(pattern: str, length: int) -> str:
 
 
 _DIMENSIONS = tuple(f.name for f in dataclasses.fields(Architecture) if not f.metadata.get("static"))
-jax.tree_util.register_dataclass(
-    Architecture,
-    data_fields=list(_DIMENSIONS),
-    meta_fields=[f.name for f in dataclasses.fields(Architecture) if f.metadata.get("static")],
-)
+pytree(Architecture)

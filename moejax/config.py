@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import types
@@ -32,7 +33,7 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
     return cls(
-        **{key: _convert(hints[key], _auto(fields[key], value), f"{where}.{key}") for key, value in values.items()}
+        **{key: convert(hints[key], _auto(fields[key], value), f"{where}.{key}") for key, value in values.items()}
     )
 
 
@@ -61,30 +62,66 @@ def _auto(field: dataclasses.Field, value: Any) -> Any:
     return field.metadata["auto"] if value == "auto" and "auto" in field.metadata else value
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def convert(hint: Any, value: Any, where: str) -> Any:
+    """A plain value as the type that ``hint`` names; a mapping names the types of the keys that must be there.
+
+    Raises:
+      ValueError: it is of another type; the sentence names the path below ``where``.
+    """
     origin = typing.get_origin(hint)
     if hint is Any:
+        return value
+    if isinstance(hint, Mapping):
+        found = convert(dict, value, where)
+        missing = [name for name in hint if name not in found]
+        if missing:
+            raise ValueError(f"{where} lacks {', '.join(missing)}.")
+        return {**found, **{name: convert(kind, found[name], f"{where}.{name}") for name, kind in hint.items()}}
+    if hint in (dict, list):
+        if not isinstance(value, hint):
+            kind = "a group of named items" if hint is dict else "a list"
+            raise ValueError(f"{where} is {_shown(value)}; it must be {kind}.")
         return value
     if origin in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
         if value is None and type(None) in options:
             return None
-        return _convert(next(o for o in options if o is not type(None)), value, where)
+        possible = [option for option in options if option is not type(None)]
+        for option in possible[:-1]:
+            with contextlib.suppress(ValueError):
+                return convert(option, value, where)
+        return convert(possible[-1], value, where)
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where)
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{where} is {value!r}; it must be a list.")
-        return tuple(_convert(typing.get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is dict:
+            raise ValueError(f"{where} is {_shown(value)}; it must be a list.")
+        kinds = typing.get_args(hint)
+        if kinds[-1] is ...:
+            kinds = (kinds[0],) * len(value)
+        if len(kinds) != len(value):
+            raise ValueError(f"{where} is {_shown(value)}; it must be a list of {len(kinds)}.")
+        return tuple(convert(kind, v, f"{where}[{i}]") for i, (kind, v) in enumerate(zip(kinds, value, strict=True)))
+    if origin is list:
+        return [
+            convert(typing.get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(convert(list, value, where))
+        ]
+    if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{where} is {value!r}; it must be a group of named items.")
-        return {key: _convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
+            raise ValueError(f"{where} is {_shown(value)}; it must be a group of named items.")
+        return {key: convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, float) and value == int(value):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     names = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
-    raise ValueError(f"{where} is {value!r}; it must be {names[hint]}.")
+    raise ValueError(f"{where} is {_shown(value)}; it must be {names[hint]}.")
+
+
+def _shown(value: Any) -> str:
+    """A value that is wrong, and not all of one that is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -4,36 +4,216 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from moejax.wording import some
+from moejax.json_text import json_text
+
+WRITTEN = ".moejax-written"
+"""The file of a folder with the names and hashes of what moejax wrote there, one JSON list a line."""
+
+_OUTPUTS: ContextVar[Path | None] = ContextVar("outputs", default=None)
+_INPUTS: ContextVar[frozenset[Path]] = ContextVar("inputs", default=frozenset())
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def reading(paths: Iterable[Path]) -> Iterator[None]:
+    """While this lasts, ``whole`` replaces none of these files: they are what a command reads."""
+    token = _INPUTS.set(frozenset(path.resolve() for path in paths))
+    try:
+        yield
+    finally:
+        _INPUTS.reset(token)
+
+
+@contextlib.contextmanager
+def outputs_of(folder: Path) -> Iterator[None]:
+    """While this lasts, ``whole`` replaces a file below ``folder`` only if moejax wrote it there, as it is now.
+
+    What it writes is noted in ``folder/.moejax-written``, so that the same command can be given again.
+    """
+    token = _OUTPUTS.set(folder.absolute())
+    try:
+        yield
+    finally:
+        _OUTPUTS.reset(token)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise ``ValueError`` if writing ``path`` would replace what a command reads, or what moejax did not write."""
+    if not os.path.lexists(path):
+        return
+    if path.resolve() in _INPUTS.get():
+        raise ValueError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
+    folder = _OUTPUTS.get()
+    if folder is None or not path.absolute().is_relative_to(folder):
+        return
+    name = path.absolute().relative_to(folder).as_posix()
+    known = _noted(folder)
+    if name not in known:
+        raise ValueError(
+            f"{path} is there already, and moejax did not write it; choose another --out, or move it away."
+        )
+    if path.is_symlink() or not path.is_file() or _sha256(path) not in known[name]:
+        raise ValueError(f"{path} was changed after moejax wrote it; choose another --out, or move it away.")
+
+
+def written_in(folder: Path) -> list[str]:
+    """Names of the files in an output folder that moejax wrote."""
+    # Also of a name that no file can have.
+    return sorted(name for name in _noted(folder) if os.path.isfile(folder / name))
+
+
+def _noted(folder: Path) -> dict[str, set[str]]:
+    """The hashes that files of an output folder had when moejax wrote them, by name.
+
+    Raises:
+      ValueError: what stands there under the name of the notes is no file.
+    """
+    found: dict[str, set[str]] = {}
+    try:
+        with _notes(folder, os.O_RDONLY) as file:
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    for line in lines:
+        # A line that was torn names nothing, so the file that it was about is left alone.
+        with contextlib.suppress(ValueError, RecursionError):
+            match json.loads(line):
+                case [str(name), str(content)]:
+                    found.setdefault(name, set()).add(content)
+    return found
+
+
+def _note(path: Path, partial: Path) -> None:
+    """Note what ``path`` is about to be, before it is: a note without its file does no harm."""
+    folder = _OUTPUTS.get()
+    if folder is not None and path.absolute().is_relative_to(folder):
+        note(folder, path.absolute().relative_to(folder).as_posix(), partial)
+
+
+def note(folder: Path, name: str, file: Path) -> None:
+    """Note that moejax writes ``name`` in a folder, with the content of ``file``."""
+    content = _sha256(file)
+    if content not in _noted(folder).get(name, ()):
+        with _notes(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as notes:
+            # After a line that was torn, too, a line begins.
+            notes.write(f"\n{json.dumps([name, content])}\n".encode())
+            # Before the file: without its note, a file that outlived a power failure would seem changed by hand.
+            notes.flush()
+            os.fsync(notes.fileno())
+
+
+def check_as_written(path: Path) -> None:
+    """Raise ``ValueError`` if moejax noted what it wrote at ``path``, and it is something else now.
+
+    For formats that keep no hash of their own. Of a file that moejax did not write, nothing is known.
+    """
+    # A link may lead to what moejax wrote, or have taken its place.
+    for place in dict.fromkeys((path, path.resolve())):
+        known = _noted(place.parent).get(place.name)
+        if known and path.is_file() and _sha256(path) not in known:
+            raise ValueError(
+                f"{path} is not what moejax wrote there: it was damaged, or changed by hand. Bring back a copy, or "
+                f"remove it and write it again; if you changed it, keep it in another folder, without {WRITTEN}."
+            )
+
+
+@contextlib.contextmanager
+def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
+    """The file of the notes, and nothing that stands there in its place: a link would lead to a file of somebody
+    else's, and a pipe has no end.
+
+    Raises:
+      ValueError: it is no file.
+    """
+    path = folder / WRITTEN
+    wrong = ValueError(f"{path} is no file, and moejax notes there what it writes; choose another --out, or remove it.")
+    if path.is_symlink() or path.is_dir():
+        raise wrong
+    # Without O_NONBLOCK, opening a pipe waits for who reads or writes it.
+    with os.fdopen(
+        os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "ab" if flags & os.O_WRONLY else "rb"
+    ) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise wrong
+        yield file
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def whole(path: Path, *, noted: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write; afterwards ``path`` is either the old file or all of the new one.
 
-    That holds whenever the process dies, and, since the bytes reach the disk first, when the power fails.
+    That holds whenever the process dies, and, since the bytes reach the disk first, when the power fails. With
+    ``noted``, ``check_as_written`` knows it afterwards.
+
+    Raises:
+      ValueError: ``path`` may not be replaced, as ``check_replaceable`` says.
     """
-    partial = path.with_name(f".{os.getpid()}.{path.name}")
+    check_replaceable(path)
+    # A name may have 255 bytes; the end stays, since libraries read the kind of a file from it.
+    tail = path.name if len(os.fsencode(path.name)) < 200 else path.name[-40:]
+    partial = path.with_name(f".{os.getpid()}.{tail}")
     try:
         yield partial
         with partial.open("rb") as file:
             os.fsync(file.fileno())
+        _note(path, partial)
+        if noted:
+            note(path.parent, path.name, partial)
         partial.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+    except Exception as error:
+        # Libraries say in ways of their own, and without a number, that a disk is full; the system says it with one.
+        if isinstance(error, ValueError) or getattr(error, "errno", None) is not None or not partial.exists():
+            raise
+        try:
+            _grow(partial)
+        except OSError as refused:
+            raise OSError(refused.errno, refused.strerror, str(path)) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _grow(path: Path) -> None:
+    """Raise ``OSError`` if no more can be written to a file that is about to be removed."""
+    with path.open("ab", buffering=0) as file:
+        left = 2**16
+        while left:
+            left -= file.write(bytes(left))
+        os.fsync(file.fileno())
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise ``ValueError`` if ``whole_folder`` could not put a folder at ``path``.
+
+    It takes the place of nothing or of an empty folder, and not of a link, nor of the folder that the command is given
+    in: a shell would be left standing in a deleted one.
+    """
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, which a new folder would replace; name what it leads to as --out.")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} is there already; choose another --out, or remove it.")
+    if path.absolute() == Path.cwd() or path.resolve() == Path.cwd():
+        raise ValueError(f"{path} is the folder that this command is given in; name a new folder in it as --out.")
 
 
 @contextlib.contextmanager
@@ -43,10 +223,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises:
       ValueError: ``path`` is there already, or another process is filling it.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} is there already; choose another --out, or remove it.")
+    check_new_folder(path)
     path = path.absolute()
     partial = path.with_name(f".{path.name}.partial")
+    if partial.is_symlink() or (partial.exists() and not _is_left(partial)):
+        raise ValueError(
+            f"{partial} is there already, and the new folder is first written there; remove it if it is left of a "
+            f"command that was stopped, move it away, or choose another --out."
+        )
     partial.mkdir(parents=True, exist_ok=True)
     with only_writer(partial, patience_seconds=0.0):
         try:
@@ -60,6 +244,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
         partial.replace(path)
 
 
+def _is_left(folder: Path) -> bool:
+    """Whether a folder is one that ``whole_folder`` was filling, or empty."""
+    return folder.is_dir() and ((folder / ".lock").is_file() or not any(folder.iterdir()))
+
+
 def _empty(folder: Path, keep: str) -> None:
     for child in folder.iterdir():
         if child.is_dir():
@@ -71,41 +260,7 @@ def _empty(folder: Path, keep: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole."""
     with whole(path) as partial:
-        partial.write_text(json.dumps(value, indent=2) + "\n")
-
-
-def claim(folder: Path, name: str, value: Any) -> None:
-    """Make ``folder`` the output of ``value``, kept in ``folder/name``; continue if it is already.
-
-    Raises:
-      ValueError: the folder cannot be written, or holds something else.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".{os.getpid()}.probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(
-            f"The output folder {folder} cannot be written ({error.strerror}); choose another --out."
-        ) from error
-    path = folder / name
-    if path.exists():
-        refuse_another(folder, json.loads(path.read_text()), value)
-    elif any(child for child in folder.iterdir() if not child.name.startswith(".")):
-        raise ValueError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
-    else:
-        write_json(path, value)
-
-
-def refuse_another(folder: object, owner: Any, value: Any) -> None:
-    """Raise ``ValueError`` if ``folder``, which is the output of ``owner``, would become that of another value."""
-    different = differences(owner, json.loads(json.dumps(value)))
-    if different:
-        raise ValueError(
-            f"{folder} belongs to another run: {some(different, between='; ')}. Choose another --out, or the same "
-            "settings."
-        )
+        partial.write_text(json_text(value) + "\n")
 
 
 def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
@@ -125,10 +280,31 @@ def differences(old: Any, new: Any) -> list[str]:
     return [f"{path} was {was!r}, is {now!r}" for path, (was, now) in changes(old, new).items()]
 
 
+def open_regular(path: Path, flags: int) -> int | None:
+    """A file's descriptor, as ``os.open`` gives it; None of what is no regular file, such as a pipe: opening one
+    without O_NONBLOCK waits for who opens its other end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, flags: int) -> Iterator[int]:
+    path = folder / ".lock"
+    if (lock := open_regular(path, flags)) is None:
+        raise ValueError(f"{path} is no file, and moejax keeps the folder's lock there; remove it.")
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
 def has_writer(folder: Path) -> bool:
     """Whether a process holds the folder's lock."""
     try:
-        with (folder / ".lock").open() as lock:
+        with _lock(folder, os.O_RDONLY) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -144,7 +320,7 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
     Raises:
       ValueError: another process still holds it after ``patience_seconds``.
     """
-    with (folder / ".lock").open("a+") as lock:
+    with _lock(folder, os.O_RDWR | os.O_CREAT) as lock:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:

@@ -8,7 +8,10 @@ import re
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """What a letter after a number multiplies it with; case does not matter."""
 
-_WRITTEN = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)", re.IGNORECASE)
+_WRITTEN = re.compile(
+    r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
+    re.IGNORECASE | re.ASCII,
+)
 _LETTERS = "KMBT"
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
@@ -22,6 +25,10 @@ def parse(text: str) -> float:
       ValueError: the text is not a number, with or without a known letter.
     """
     match = _WRITTEN.fullmatch(text.strip())
+    if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
+        raise ValueError(
+            f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point."
+        )
     if match is None or match[2].upper() not in SUFFIXES:
         raise ValueError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
     value = float(match[1].replace(",", "").replace("_", "")) * SUFFIXES[match[2].upper()]

@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moejax.folder import whole
-from moejax.wording import some
+from moejax import table_file
+from moejax.folder import check_as_written, whole
+from moejax.stored import foreign_json
+from moejax.wording import says, some, told
 
 DataFrame = Any
 """A ``pandas.DataFrame``; pandas is imported only where a table is read or written."""
 Series = Any
 """A ``pandas.Series``."""
+
+
+MOST_SHOWN = 80
+"""Characters of a wrong cell that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ COLUMNS: dict[str, Column] = {
     "num_layers": _size("layers", "number of blocks"),
     "num_experts": _count("experts", "routed experts per mixture layer; 0 if dense"),
     "top_k": _count("experts", "routed experts that serve one token"),
-    "num_shared_experts": _count("experts", "experts that serve every token"),
+    "num_shared_experts": _share("experts", "experts that serve every token, by the width of a routed one"),
     "expert_hidden": _size("features", "width of one routed expert, of the feed-forward if dense"),
     "active_experts": _share("experts", "routed and shared experts that serve one token"),
     "granularity": _size("", "2 · model_dim / expert_hidden"),
@@ -113,13 +119,21 @@ def read(path: str | Path) -> DataFrame:
 
 
 def read_as_it_is(path: str | Path) -> DataFrame:
-    """The table in a file, unchecked: for columns that must be renamed or computed first."""
+    """The table in a file, its columns unchecked: for those that must be renamed or computed first.
+
+    Of a Parquet table that moejax wrote, the hash is compared first: a library may give other numbers for a flipped
+    bit, or end the process.
+    """
     path = Path(path)
     reader = check_file(path)
+    if path.suffix == ".parquet":
+        check_as_written(path)
     try:
         frame = reader(path)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a table: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a table: {told(error)}.") from error
     if not len(frame):
         raise ValueError(f"{path} has no rows.")
     return frame
@@ -145,7 +159,7 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
     writer = _by_suffix(path, _WRITERS)
     frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame([dict(row) for row in rows])
     frame = check(frame, where=str(path))
-    with whole(path) as partial:
+    with whole(path, noted=path.suffix == ".parquet") as partial:
         writer(frame, partial)
     return path
 
@@ -180,6 +194,11 @@ def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
     return frame
 
 
+def records(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows as plain data: an empty cell is None."""
+    return foreign_json(frame.to_json(orient="records"), "The table", shape=list, remedy="")
+
+
 def numbers(series: Series, *, where: str = "The table") -> Series:
     """A column as float64, its text read as people write numbers."""
     import pandas as pd
@@ -192,7 +211,7 @@ def numbers(series: Series, *, where: str = "The table") -> Series:
         try:
             found.append(_number(value))
             wrong.append(False)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             found.append(float("nan"))
             wrong.append(True)
     _refuse(where, str(series.name), series, wrong, "it must be a number")
@@ -213,8 +232,13 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     """Raise, naming the first rows, if any value breaks a rule."""
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
-        shown = some([f"{series.iloc[i]!r} in row {i + 1}" for i in rows], most=3)
+        shown = some([f"{_shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
         raise ValueError(f"{where}: column {name} has {shown}; {rule}.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -231,20 +255,14 @@ def _json_text(value: Any) -> str:
 _AS_TEXT: dict[str, Callable[[Any], str]] = {"text": str, "json": _json_text}
 
 
-def _pandas(name: str, *arguments: Any, **options: Any) -> Any:
-    import pandas as pd
-
-    return getattr(pd, name)(*arguments, **options)
-
-
 _READERS: dict[str, Callable[[Path], Any]] = {
-    ".parquet": lambda path: _pandas("read_parquet", path),
-    ".csv": lambda path: _pandas("read_csv", path),
-    ".csv.gz": lambda path: _pandas("read_csv", path),
-    ".jsonl": lambda path: _pandas("read_json", path, lines=True),
+    ".parquet": table_file.read_parquet,
+    ".csv": table_file.read_csv,
+    ".csv.gz": table_file.read_csv,
+    ".jsonl": table_file.read_json_lines,
 }
 _WRITERS: dict[str, Callable[[Any, Path], Any]] = {
-    ".parquet": lambda frame, path: frame.to_parquet(path, index=False),
-    ".csv": lambda frame, path: frame.to_csv(path, index=False),
-    ".jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+    ".parquet": lambda frame, path: frame.to_parquet(path, index=False, write_page_checksum=True),
+    ".csv": lambda frame, path: path.write_text(table_file.csv_text(frame), encoding="utf-8"),
+    ".jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True, double_precision=15),
 }

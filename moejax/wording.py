@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import dis
+import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
     """The first of a list, and how many more there are: ``a, b and 3 more``."""
     rest = len(items) - most
     return between.join(items[:most]) + (f"{between.rstrip(', ')} and {rest} more" if rest > 0 else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 training``, ``2 trainings``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def lies(name: str, low: float, high: float, rows: str = "all rows") -> str:
+    """Where a column's numbers lie: ``bs is 256 in all rows``, ``tokens lie between 44 and 1.62e+04``."""
+    many = name in ("tokens", "unique_tokens", "flops")
+    smallest, largest = f"{low:.4g}", f"{high:.4g}"
+    if smallest == largest:
+        return f"{name} {'are' if many else 'is'} {smallest} in {rows}"
+    where = "" if rows == "all rows" else f" in {rows}"
+    return f"{name} {'lie' if many else 'lies'} between {smallest} and {largest}{where}"
+
+
+def command(*words: object) -> str:
+    """A command as it is printed for a person to give: quoted for a shell."""
+    return shlex.join(map(str, words))
 
 
 def listed(items: Iterable[str], joint: str = "and") -> str:
@@ -21,3 +44,46 @@ def without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tupl
     """A table without the columns in which nothing stands but a dash; the first, which names the rows, stays."""
     kept = [i for i in range(len(columns)) if i == 0 or not rows or any(row[i] not in ("", "–") for row in rows)]
     return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def says(library: str, error: BaseException, most: int = 200, end: bool = False) -> str:
+    """What a library said, for the parentheses of a sentence of ours: ``json says: JSONDecodeError: Expecting value``.
+
+    A sentence of ours names the file, the rule and the remedy; what somebody else's program raised is introduced as
+    its own, in one line, and cut. Of the operating system's errors, its words alone.
+
+    Args:
+      most: characters of its words.
+      end: keep the end of a longer text and not its first line, where the cause comes last.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return f"the system says: {error.strerror}"
+    text = str(error).strip()
+    line = " ".join((text if end else text.partition("\n")[0]).split()).rstrip(".")
+    # A KeyError's text is a key alone.
+    kind = "" if type(error) in (Exception, ValueError, RuntimeError) else type(error).__name__
+    said = ": ".join(filter(None, (kind, line))) or type(error).__name__
+    if len(said) > most:
+        said = f"…{said[1 - most :]}" if end else f"{said[: most - 1]}…"
+    return f"{library} says: {said}"
+
+
+def told(error: BaseException) -> str:
+    """An exception, for people: as it is if moejax raised it as a sentence, otherwise as a library's words."""
+    return str(error) if is_sentence(error) else says("a library", error)
+
+
+def is_sentence(error: BaseException) -> bool:
+    """Whether moejax raised this itself, by a ``raise`` of its own, as a sentence for the user.
+
+    What a library raises, or a function of Python's that we call (``float``), is no sentence and may be a mistake of
+    ours.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not isinstance(error, ValueError):
+        return False
+    code = last.tb_frame.f_code
+    raised = dis.opname[code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    return raised and Path(code.co_filename).is_relative_to(Path(__file__).parent)

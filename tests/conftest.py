@@ -9,6 +9,8 @@ import os
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Every training in this process finds JAX begun, with threads that do not depend on the machine's cores.
+os.environ["NPROC"] = "4"
 # Of processes that tests start, which have no fake devices.
 os.environ["MOEJAX_TEST_XLA_FLAGS"] = (
     "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else "--xla_backend_optimization_level=0"
@@ -36,6 +38,22 @@ with warnings.catch_warnings():
 import jax
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part", metavar="I/N", help="run every N-th of the tests that were selected, from the I-th on (from 0)"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep one part of the selected tests. Neighbours go to different parts, so that parts take about as long."""
+    if config.option.part:
+        part, parts = map(int, config.option.part.split("/"))
+        left_out = [item for number, item in enumerate(items) if number % parts != part]
+        items[:] = items[part::parts]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True)

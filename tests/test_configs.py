@@ -12,7 +12,10 @@ import pytest
 
 from moejax import run_table
 from moejax.cli.config_file import load
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.write import choose_family
 from moejax.laws import accounting
+from moejax.laws.accounting import design_of
 from moejax.laws.chips import CHIPS
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
@@ -78,6 +81,12 @@ def test_a_training_config_is_a_training(path):
     training = load(Training, str(path), [])
     training.check()
     assert counted_alike(training.architecture)
+
+
+@pytest.mark.parametrize("path", TRAININGS, ids=lambda path: path.stem)
+def test_what_a_training_config_trains_can_be_exported(path):
+    family, _ = choose_family(load(Training, str(path), []).architecture)
+    assert family.name in FAMILIES
 
 
 PLANS = {
@@ -177,10 +186,18 @@ def test_every_row_of_zhaos_table_6_is_a_run_of_its_printed_sizes():
             assert abs(count - printed) < 1e6 or abs(count / printed - 1) < 2.5e-3, row
         tokens = 20e9 if row.index == 419 else row.tokens
         assert tokens in training.recipe.budgets_tokens
-        experts = training.architecture.top_k + training.architecture.num_shared_experts
-        assert experts == row.experts or (row.experts, experts) == (2.5, 3)
+        # What a law reads of it: G = 2.5 with half a shared expert is not 3 with a whole one. A third is printed 0.33.
+        design = design_of(training.architecture, row.tokens)
+        assert design.active_experts == pytest.approx(row.experts, rel=2e-3), row
+        assert design.shared_share == pytest.approx(1 / 3 if row.shared == 0.33 else row.shared, abs=2e-3), row
     settings = {(*row.setting[:2], *row.setting[3:], 20e9 if row.index == 419 else row.tokens) for row in rows}
     assert sum(len(training.recipe.budgets_tokens) for training in all_of_them.values()) == len(settings) == 419
+
+
+def test_a_shared_expert_as_wide_as_seven_routed_ones_counts_as_seven():
+    design = design_of(study("iclr_2026", "arrangement").models["1dense-SE"], 1e10)
+    assert design.active_experts == 14
+    assert design.shared_share == pytest.approx(0.5)
 
 
 def test_zhaos_groups_are_the_parts_of_table_6():

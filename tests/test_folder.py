@@ -1,8 +1,28 @@
 """Output folders have one owner, one writer at a time, and whole files."""
 
+import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
-from moejax.folder import claim, differences, only_writer, whole_folder, write_json
+from moejax.cli.out_folder import out_file, out_folder
+from moejax.folder import (
+    WRITTEN,
+    check_as_written,
+    differences,
+    has_writer,
+    only_writer,
+    outputs_of,
+    reading,
+    whole,
+    whole_folder,
+    write_json,
+    written_in,
+)
+from moejax.stored import claim
 
 
 def test_a_folder_is_claimed_once_and_continued_by_the_same(tmp_path):
@@ -59,6 +79,7 @@ def test_a_whole_folder_appears_when_it_is_filled(tmp_path):
 
 def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(tmp_path):
     (tmp_path / ".out.partial" / "old").mkdir(parents=True)
+    (tmp_path / ".out.partial" / ".lock").touch()
 
     def stopped():
         with whole_folder(tmp_path / "out") as partial:
@@ -68,6 +89,45 @@ def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_hidden_folder_of_the_users_is_not_swept(tmp_path):
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "thesis.tex").touch()
+    with pytest.raises(ValueError, match=r"\.out\.partial is there already"), whole_folder(tmp_path / "out"):
+        pass
+    assert (tmp_path / ".out.partial" / "thesis.tex").exists()
+
+
+def test_a_pipe_in_the_locks_place_is_refused(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(ValueError, match="is no file"), only_writer(tmp_path):
+        pass
+    with pytest.raises(ValueError, match="is no file"):
+        has_writer(tmp_path)
+
+
+LONG = json.dumps(["a" * 300, "x"])
+
+
+@pytest.mark.parametrize("line", ['[3, "x"]', '["a", 3]', '"ab"', '{"a": 1, "b": 2}', LONG, r'["a\u0000", "x"]'])
+def test_a_note_of_something_else_names_no_file(line, tmp_path):
+    (tmp_path / "a").touch()
+    (tmp_path / WRITTEN).write_text(f"{line}\n")
+    assert written_in(tmp_path) == []
+
+
+def test_what_a_link_leads_to_is_compared_too(tmp_path):
+    (tmp_path / "there").mkdir()
+    with whole(tmp_path / "there" / "t", noted=True) as partial:
+        partial.write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "t")
+    (tmp_path / "folder").symlink_to(tmp_path / "there")
+    check_as_written(tmp_path / "link")
+    (tmp_path / "there" / "t").write_text("2")
+    for path in ("link", "folder/t", "there/t"):
+        with pytest.raises(ValueError, match="is not what moejax wrote there"):
+            check_as_written(tmp_path / path)
 
 
 def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
@@ -82,3 +142,131 @@ def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
     ):
         pass
     assert (tmp_path / "out").is_dir()
+
+
+def test_a_file_that_moejax_did_not_write_is_not_replaced(tmp_path):
+    (tmp_path / "fit.json").write_text("mine")
+    with pytest.raises(ValueError, match="moejax did not write it; choose another --out"), out_folder(tmp_path):
+        write_json(tmp_path / "fit.json", {})
+    assert (tmp_path / "fit.json").read_text() == "mine"
+
+
+def test_what_moejax_wrote_is_replaced_until_somebody_changes_it(tmp_path):
+    for value in (1, 2, 1):
+        with out_folder(tmp_path):
+            write_json(tmp_path / "a", value)
+    assert written_in(tmp_path) == ["a"]
+    (tmp_path / "a").write_text("edited")
+    with pytest.raises(ValueError, match="was changed after moejax wrote it"), out_folder(tmp_path):
+        write_json(tmp_path / "a", 3)
+    assert (tmp_path / "a").read_text() == "edited"
+
+
+def test_a_link_to_a_file_elsewhere_is_not_replaced(tmp_path):
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="did not write it"), out_file(tmp_path / "out" / "a"):
+        write_json(tmp_path / "out" / "a", 1)
+    assert (tmp_path / "out" / "a").is_symlink()
+
+
+def test_what_a_command_reads_is_not_replaced_though_moejax_wrote_it(tmp_path):
+    with out_folder(tmp_path):
+        write_json(tmp_path / "runs.json", 1)
+    with (
+        pytest.raises(ValueError, match="is read by this command"),
+        reading([tmp_path / "runs.json"]),
+        out_folder(tmp_path),
+    ):
+        write_json(tmp_path / "runs.json", 2)
+
+
+def test_a_note_is_on_the_disk_before_the_file_it_is_about_is_in_its_place(tmp_path, monkeypatch):
+    synced, plain = [], os.fsync
+
+    def sync(number):
+        synced.append((os.fstat(number).st_ino, (tmp_path / "law.json").exists()))
+        plain(number)
+
+    monkeypatch.setattr("moejax.folder.os.fsync", sync)
+    with outputs_of(tmp_path):
+        write_json(tmp_path / "law.json", {})
+    assert ((tmp_path / WRITTEN).stat().st_ino, False) in synced
+
+
+def test_a_note_that_was_torn_leaves_the_others_readable(tmp_path):
+    with out_folder(tmp_path):
+        write_json(tmp_path / "a", 1)
+        note = tmp_path / WRITTEN
+        note.write_text(note.read_text() + '["b", "012')
+        write_json(tmp_path / "c", 1)
+    assert written_in(tmp_path) == ["a", "c"]
+
+
+def test_a_name_of_255_bytes_can_be_written(tmp_path):
+    with whole(tmp_path / ("é" * 125 + ".json")) as partial:
+        partial.write_text("1")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("empty", "is a link"), ("dangling", "is a link"), (".", "the folder that this command is given in")],
+)
+def test_what_a_new_folder_could_not_take_the_place_of_is_refused_before_the_work(
+    tmp_path, monkeypatch, name, sentence
+):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    if name != ".":
+        (tmp_path / "empty there").mkdir()
+        Path(name).symlink_to(tmp_path / f"{name} there")
+    with pytest.raises(ValueError, match=sentence), whole_folder(Path(name)):
+        pytest.fail("the work began")
+    assert not list(tmp_path.glob("**/*.partial"))
+
+
+STRANGE = {
+    "a link to a file elsewhere": lambda path: path.symlink_to(path.parent.parent / "theirs"),
+    "a link to nothing": lambda path: path.symlink_to(path.parent / "nothing"),
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("make", STRANGE.values(), ids=STRANGE)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_stands_in_the_place_of_the_notes_is_neither_followed_nor_waited_for(tmp_path, make, is_there):
+    (tmp_path / "theirs").write_text("mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    make(out / WRITTEN)
+    if is_there:
+        (out / "a").write_text("mine")
+    with pytest.raises(ValueError, match=f"{WRITTEN} is no file.*choose another --out, or remove it"), out_folder(out):
+        write_json(out / "a", 1)
+    assert (tmp_path / "theirs").read_text() == "mine"
+    assert (out / "a").exists() == is_there
+
+
+def test_a_note_that_is_nested_too_deeply_names_nothing(tmp_path):
+    with out_folder(tmp_path):
+        write_json(tmp_path / "a", 1)
+        (tmp_path / WRITTEN).write_text((tmp_path / WRITTEN).read_text() + "[" * 100_000 + "\n")
+        write_json(tmp_path / "b", 1)
+    assert written_in(tmp_path) == ["a", "b"]
+
+
+def test_threads_guard_each_their_own_folder(tmp_path):
+    def work(name):
+        with out_folder(tmp_path / name):
+            both.wait()
+            write_json(tmp_path / name / "a", name)
+            both.wait()
+            return written_in(tmp_path / name)
+
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(work, ["x", "y"])) == [["a"], ["a"]]

@@ -5,9 +5,11 @@ import os
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
 from moejax import run_table
+from moejax.folder import WRITTEN, outputs_of
 
 ROWS = [
     {"model": "a", "params_total": 10**12 + 1, "tokens": 10**9, "loss": 2.5, "config": {"x": 1}, "extra": "kept"},
@@ -33,7 +35,32 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     with pytest.raises(ValueError, match="tokens"):
         run_table.write([{"tokens": -1}], path)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["runs.parquet"]
+    assert set(os.listdir(tmp_path)) == {"runs.parquet", WRITTEN}
+
+
+def test_whatever_byte_of_a_table_of_ours_is_flipped_it_is_refused_and_without_a_note_it_is_as_anybodys(tmp_path):
+    path = run_table.write(ROWS, tmp_path / "runs.parquet")
+    content = path.read_bytes()
+    for place in range(0, len(content), 97):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises(ValueError, match="is not what moejax wrote there"):
+            run_table.read(path)
+    path.write_bytes(content)
+    assert len(run_table.read(path)) == len(ROWS)
+    pd.DataFrame([{"tokens": 7, "loss": 2.0}]).to_parquet(tmp_path / "mine.parquet")
+    assert run_table.read(tmp_path / "mine.parquet").tokens.item() == 7
+
+
+def test_a_table_in_text_is_read_as_it_stands_whoever_changed_it(tmp_path):
+    with outputs_of(tmp_path):
+        path = run_table.write(ROWS, tmp_path / "runs.csv")
+    path.write_text("tokens,loss\n7,2.0\n")
+    assert run_table.read(path).tokens.item() == 7
+
+
+def test_a_table_that_is_written_again_is_read(tmp_path):
+    for rows in (ROWS, ROWS[:1], ROWS):
+        assert len(run_table.read(run_table.write(rows, tmp_path / "runs.parquet"))) == len(rows)
 
 
 @pytest.mark.parametrize(

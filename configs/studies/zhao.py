@@ -1,4 +1,4 @@
-"""The 446 experiments of Zhao et al. (2025), "Towards a Comprehensive Scaling Law of Mixture-of-Experts".
+"""The 446 experiments, in 419 runs, of Zhao et al. (2025), "Towards a Comprehensive Scaling Law of Mixture-of-Experts".
 
 Purpose:  runs on which the five-factor law L(N, D, N_a, G, S) was fitted, as they can be trained here.
 Paper:    Table 1 (five models, hyperparameters), Table 6 (446 configurations), Eqs. 2 and 3, Appendix H.
@@ -26,40 +26,11 @@ third.
 
 from ml_collections import ConfigDict
 
-from moejax.reproduce.zhao_experiments import SHAPES, table_6
+from moejax.reproduce.zhao_experiments import table_6
+from moejax.reproduce.zhao_shapes import INFERRED, SHAPES, shape, widths
 
 BATCH = 2**21
 """Tokens; Table 1 says 2M, which is 1024 sequences of 2048."""
-
-INFERRED = {
-    "1209M": (16, 16, 1024, 704),
-    "7255M": (24, 32, 2048, 1408),
-    "121M": (12, 6, 384, 256),
-    "30M": (12, 7, 448, 320),
-}
-"""Layers, heads, hidden size and expert size, printed nowhere; as the keys of Table 1."""
-
-TOTALS = {
-    133: ("247M", 17), 247: ("247M", 33), 473: ("247M", 65), 926: ("247M", 129), 239: ("247M", 32),
-    269: ("496M", 17), 496: ("496M", 33), 949: ("496M", 65), 1855: ("496M", 129),
-    492: ("907M", 17), 907: ("907M", 33), 1738: ("907M", 65), 3399: ("907M", 129),
-    1301: ("2.40B", 17), 2404: ("2.40B", 33), 4604: ("2.40B", 65), 9008: ("2.40B", 129),
-    3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
-    121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
-}  # fmt: skip
-"""By N in millions: the shape, and the width of all experts of a layer, in Table 1's experts."""
-
-WIDENINGS = {
-    (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
-    (907, 116): 0.5, (907, 310): 2, (907, 570): 4, (907, 829): 6,
-    (2404, 304): 0.5, (2404, 820): 2, (2404, 1508): 4, (2404, 2196): 6,
-    (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
-    (3964, 453): 2 / 5, (3964, 566): 3 / 5,
-}  # fmt: skip
-"""By N and N_a in millions: u of Appendix H, the active width over Table 1's five experts."""
-
-WITHOUT_SHARED = (22, 30, 41)
-"""N_a in millions of the small experiments on G: four experts' widths, none shared."""
 
 GROUPS = {
     "all": range(446),
@@ -115,30 +86,22 @@ def table(group: str) -> tuple[dict, dict, dict]:
     return models, tokens, {name: "; ".join(found) for name, found in notes.items() if found}
 
 
+def millions(row) -> tuple[int, int]:
+    """N and N_a as Table 6 prints them."""
+    return round(row.total / 1e6), round(row.active / 1e6)
+
+
 def name_of(row) -> str:
     """A model's name from the paper's five factors without D; dots cannot be in it."""
-    total, active = round(row.total / 1e6), round(row.active / 1e6)
+    total, active = millions(row)
     return f"N{total}M-Na{active}M-G{row.experts:g}-S{100 * row.shared:.0f}".replace(".", "_")
-
-
-def shape(name: str) -> tuple[int, ...]:
-    """Layers, heads, hidden size and expert size."""
-    return (SHAPES[name] if name in SHAPES else INFERRED[name])[:4]
-
-
-def widths(row) -> tuple[tuple[int, ...], float, float]:
-    """The shape of a row of Table 6, and the widths of all and of the active experts in Table 1's experts."""
-    total, active = round(row.total / 1e6), round(row.active / 1e6)
-    name, everything = TOTALS[total]
-    base = 4 if active in WITHOUT_SHARED else 5
-    return shape(name), everything, base * WIDENINGS.get((total, active), 1)
 
 
 def model_of(row) -> dict:
     """The architecture of a row of Table 6."""
-    dimensions, everything, active = widths(row)
+    name, everything, active = widths(*millions(row))
     shared = row.experts / 3 if row.shared == 0.33 else row.experts * row.shared
-    return model(dimensions, everything, active, row.experts, shared)
+    return model(shape(name), everything, active, row.experts, shared)
 
 
 def model(
@@ -167,15 +130,14 @@ def model(
 
 def flags(row):
     """What a reader must know of a row of Table 6."""
-    dimensions, _, active = widths(row)
-    total = round(row.total / 1e6)
-    if TOTALS[total][0] in INFERRED:
+    name, _, active = widths(*millions(row))
+    if name in INFERRED:
         yield "layers and widths are not printed; these give the printed N and N_a"
     if row.experts % 1:
         yield "G = 2.5 and S = 0.2 are two routed experts and half a shared one, built as one of half the width"
     if row.shared > 0.7:
         yield "S = 0.8 is above the stated range to 0.7"
-    if (active * dimensions[3] / row.experts) % 1:
+    if (active * shape(name)[3] / row.experts) % 1:
         yield "d_expert is rounded to a whole number"
     if row.index == 419:
         yield "row 419 prints the D of row 413; its 20B is trained"

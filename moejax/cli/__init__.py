@@ -4,9 +4,10 @@ Modules here are light; what a command needs is imported when it runs.
 """
 
 COMMANDS = {
+    "init": "copy moejax's own configs here, to run and to change",
     "data": "prepare text for training: tokenise, train a tokenizer, look inside",
     "study": "train a family of models, fit laws to it, decide, report",
-    "launch": "hand a study's trainings to Slurm, Google Kubernetes Engine or SkyPilot",
+    "launch": "hand a training, or a study's, to Slurm, Google Kubernetes Engine or SkyPilot",
     "train": "train one model to one or more token budgets",
     "status": "how a training or a study stands",
     "plan": "compile a training for a pod without having one: does it fit, what does it take",

@@ -6,8 +6,11 @@ Exit status: 0 done, 2 the user's mistake, 1 ours, 75 interrupted and to be star
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +21,10 @@ from moejax.cli import COMMANDS
 from moejax.cli.errors import UserError
 from moejax.cli.given_files import check_files
 from moejax.cli.given_settings import check_settings
+from moejax.cli.out_folder import check_outputs
+from moejax.cli.quiet_libtpu import keep_quiet
+from moejax.folder import reading
+from moejax.wording import is_sentence, says
 
 DONE, USERS = 0, 2
 
@@ -73,7 +80,70 @@ def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
 
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit status."""
-    arguments = list(words)
+    _open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal's encoding has no letter for (–, µ, a name that is no UTF-8) is written as \\u2013.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return _run(list(words))
+        finally:
+            # Here, and not as the process ends, when nobody could say what is wrong.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output went away (as in `moejax laws | head`).
+        _discard_output()
+        return DONE
+    except OSError as error:
+        _discard_output()
+        if error.errno not in CONDITIONS:
+            raise
+        at = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{at}{CONDITIONS[error.errno]} ({says('the system', error)}).")
+
+
+def _open_closed_streams() -> None:
+    """What a command says to a stream that its caller closed (``>&-``) is dropped, and its work and status stand.
+
+    Descriptors 1 and 2 are taken too: a file that the command opens would get the free number, and be written to.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:
+                try:
+                    os.fstat(number)
+                except OSError:
+                    os.dup2(nowhere, number)
+            setattr(sys, name, open(nowhere, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 -- until the end
+
+
+CONDITIONS = {
+    errno.ENOSPC: "the disk is full; make room, and give the command again",
+    errno.EDQUOT: "your share of the disk is full; make room, and give the command again",
+    errno.EFBIG: "a file may not become so large here; raise the limit (ulimit -f), or name another disk",
+    errno.ENAMETOOLONG: "this name is too long for the disk; give a shorter one",
+    errno.EACCES: "this may not be read or written by you; name another, or ask for the right",
+    errno.EPERM: "this may not be read or written by you; name another, or ask for the right",
+    errno.EROFS: "nothing can be written on this disk; name a place on another",
+    errno.ENOENT: "this is not there; name a file or folder that is",
+    errno.EISDIR: "this is a folder, where a file is needed; name a file",
+    errno.ENOTDIR: "this lies below a file, where a folder is needed; name another",
+    errno.ELOOP: "this is a link that leads back to itself; name a file",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n), and give the command again",
+    errno.EIO: "the disk does not answer; mend it, and give the command again",
+}
+"""What the operating system refuses for no fault of moejax, with the remedy."""
+
+
+def _discard_output() -> None:
+    """What is left to be printed would fail again when the process ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_help())
         return DONE
@@ -85,43 +155,53 @@ def run(words: Sequence[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}."
         return _fail(f"{name} is no command; {hint}")
+    keep_quiet()
     command = importlib.import_module(f"moejax.cli.{name}")
     try:
         given, overrides = split_overrides(rest)
+        if empty := next((word for word in given if word.startswith("--") and word.endswith("=--")), None):
+            # argparse takes this -- for the end of the options, and then has no value.
+            raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
         options = parser_of(name).parse_args(given)
         if overrides and not getattr(options, "config", None):
             raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
         options.overrides, options.command_line = overrides, rest
-        _check_out(options)
-        check_files(options)
-        check_settings(options)
-        return command.run(options)
+        with reading(_inputs(options)):
+            _check_out(options, getattr(command, "OUTPUTS", ()))
+            check_files(options)
+            check_settings(options)
+            return command.run(options)
     except ValueError as error:
-        if not _is_sentence(error):
+        if not is_sentence(error):
             raise
         return _fail(str(error))
-    except BrokenPipeError:
-        # The reader of our output went away (as in `moejax laws | head`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
 
 
-def _check_out(options: argparse.Namespace) -> None:
+def _inputs(options: argparse.Namespace) -> list[Path]:
+    """The files that a command reads by the names it was given."""
+    named = ("runs", "source", "pilot", "candidates", "fit", "law", "config", "verdicts", "tokenizer", "model")
+    given = [str(value) for name in named if isinstance(value := getattr(options, name, None), str | Path)]
+    return [Path(text) for word in given for text in (word, word.partition(":")[0]) if _is_file(Path(text))]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _check_out(options: argparse.Namespace, outputs: tuple[str, ...]) -> None:
     """Say at once, and not after the work, that results cannot be written to a folder."""
     out = getattr(options, "out", None)
+    if out is not None and any(ord(letter) < 32 or ord(letter) == 127 for letter in str(out)):
+        raise UserError(f"--out is {str(out)!r}; a folder's name has no line breaks or other control characters here.")
     if out is None or "://" in str(out) or getattr(options, "out_is_file", False):
         return
     at = next((path for path in (Path(out), *Path(out).parents) if path.exists()), None)
     if at is not None and not at.is_dir():
         raise UserError(f"The results cannot be written to {out}: {at} is a file; choose another --out.")
-
-
-def _is_sentence(error: ValueError) -> bool:
-    """Whether moejax raised this itself, as a sentence for the user, and not a library because of a mistake of ours."""
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and Path(last.tb_frame.f_code.co_filename).is_relative_to(Path(moejax.__file__).parent)
+    check_outputs(Path(out), outputs)
 
 
 def _help() -> str:

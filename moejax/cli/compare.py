@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.fit.comparison import Comparison
     from moejax.fit.read_runs import ReadRuns
 
 NAME = "compare"
+OUTPUTS = ("compare.json", "compare.md", "predicted_vs_actual.csv")
 HELP = "fit every law that a table of runs allows, and test all on the same held-out runs"
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
@@ -42,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
     from moejax.cli import table
     from moejax.cli.fit_options import fixed_of, penalty_of
+    from moejax.cli.out_folder import out_folder
     from moejax.cli.progress import progress
     from moejax.cli.run_table_options import read_table, splits_of
     from moejax.fit.compare import compare, of_the_loss
@@ -63,29 +67,45 @@ def run(arguments: argparse.Namespace) -> int:
             progress=show,
         )
     if arguments.out:
-        try:
+        with out_folder(arguments.out):
             _write(arguments.out, found, read, arguments.runs.name)
-        except OSError as error:
-            raise ValueError(f"The results cannot be written to {arguments.out} ({error}).") from error
     if arguments.json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json_text(found.to_json()))
     else:
         table.show("Laws compared", COLUMNS, found.rows(), words=("behind the best (90 %)",))
-        print(f"{found.notes()}\n\n{found.verdict}")
+        print(f"{found.notes()}\n\n{found.verdict}\n\nNext: {next_command(arguments, found)}")
     return 0
 
 
+def next_command(arguments: argparse.Namespace, found: Comparison) -> str:
+    """The command that fits the law to go on with, to the same rows in the same way."""
+    words = ["moejax", "fit", str(arguments.runs), "--law", found.next_law]
+    for name in ("map", "where", "fix"):
+        words += [word for value in getattr(arguments, name) for word in (f"--{name}", value)]
+    usual = {"loss": "loss", "group": None, "weight": None, "best_by": None, "penalty": "huber", "residual": "log"}
+    for name, value in {**usual, "delta": None}.items():
+        if (given := getattr(arguments, name)) != value:
+            words += [f"--{name.replace('_', '-')}", str(given)]
+    for name in ("drop_invalid", "drop_duplicates", "trust_units"):
+        words += [f"--{name.replace('_', '-')}"] if getattr(arguments, name) else []
+    return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
+
+
 def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
+    from moejax.folder import whole
     from moejax.report.figures import compared_laws
     from moejax.report.figures.files import write_picture
+    from moejax.report.markdown import harmless
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "compare.json").write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    with whole(folder / "compare.json") as partial:
+        partial.write_text(json_text(found.to_json()) + "\n", encoding="utf-8")
     figure = write_picture(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
-    (folder / "compare.md").write_text(
+    text = (
         f"# Laws compared on {name}\n\n{found.verdict}\n\n{found.table()}\n\n"
         f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
     )
+    with whole(folder / "compare.md") as partial:
+        partial.write_text(harmless(text), encoding="utf-8")
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

@@ -10,12 +10,15 @@ import argparse
 import ast
 import importlib.util
 import inspect
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from moejax.cli import packaged_configs
 from moejax.cli.errors import UserError
 from moejax.config import build, dump, unknown
 from moejax.quantities import parse
+from moejax.wording import says
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_config_argument(parser: argparse.ArgumentParser, of: str, *, required: bool = True) -> None:
-    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of this name, which is one of
+def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: bool = True) -> None:
+    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of one of these names, which are those of
     ``given_settings``; the command line collects its overrides as ``arguments.overrides``."""
     parser.set_defaults(settings_of=of)
     parser.add_argument(
@@ -46,17 +49,20 @@ def load(cls: type[T], config: str, overrides: list[str]) -> T:
 
 
 def file_of(config: str) -> Path:
-    """The file of ``FILE.py`` or ``FILE.py:arg``.
+    """The file of ``FILE.py`` or ``FILE.py:arg``: the reader's or, where there is none, moejax's own of this name.
 
     Raises:
-      UserError: there is none, with those that there are.
+      UserError: there is neither, with those that there are.
     """
-    path = Path(config.partition(":")[0])
-    if not path.is_file():
-        near = sorted(Path("configs").rglob("*.py"))
-        known = f" Here are {', '.join(str(p) for p in near)}." if near else ""
-        raise UserError(f"There is no config file {path}.{known}")
-    return path
+    name = config.partition(":")[0]
+    path = Path(name)
+    if path.is_file():
+        return path
+    if own := packaged_configs.find(name):
+        return own
+    here = map(str, sorted(Path(packaged_configs.FOLDER).rglob("*.py")))
+    known = dict.fromkeys([*here, *packaged_configs.names()])
+    raise UserError(f"There is no config file {path}. There are {', '.join(known)}.")
 
 
 def read(config: str) -> ConfigDict:
@@ -71,9 +77,9 @@ def read(config: str) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UserError(f"{name} cannot be read: {type(error).__name__}: {error}.") from error
-    if "get_config" not in vars(module):
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
+    if not callable(vars(module).get("get_config")):
         raise UserError(f"{name} is no config file: it has no function get_config.")
     parameters = inspect.signature(module.get_config).parameters.values()
     if argument and not parameters:
@@ -82,8 +88,8 @@ def read(config: str) -> ConfigDict:
         raise UserError(f"{name} needs an argument; give it as --config={name}:ARGUMENT.")
     try:
         found = module.get_config(*([argument] if argument else []))
-    except Exception as error:
-        raise UserError(f"get_config of {config} failed: {type(error).__name__}: {error}.") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"get_config of {config} failed ({says('Python', error)}); mend it.") from error
     if not isinstance(found, ConfigDict):
         raise UserError(
             f"get_config of {name} returned a {type(found).__name__}; it must be an ml_collections.ConfigDict."
@@ -106,7 +112,8 @@ def override(settings: dict[str, Any], word: str) -> None:
 
 def _known(group: Any, key: str, where: str) -> Any:
     if isinstance(group, list):
-        if not key.isdigit() or int(key) >= len(group):
+        # Not int(key): that fails for other scripts' digits (²) and for thousands of them.
+        if key not in map(str, range(len(group))):
             raise UserError(f"{where}.{key} is not known; {where} is a list with items 0 to {len(group) - 1}.")
         return int(key)
     if not isinstance(group, dict):
@@ -152,6 +159,9 @@ def _number(text: str, old: int | float, path: str) -> int | float | str:
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # What Python cannot read as a value, or only at the cost of its stack, is the text that it is.
         return text

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.errors import UserError
 from moejax.cli.number import whole_number
 from moejax.cli.out_folder import out_folder
+from moejax.folder import check_new_folder
+from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.cli.progress import Update
@@ -67,12 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.source and arguments.family:
         raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
     out = Path(arguments.out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is there already; choose another --out, or remove it.")
+    check_new_folder(out)
     with out_folder(out.absolute().parent), progress_display() as update:
         done = _directions()[option, kind](Path(path), out, arguments, update)
     if arguments.json:
-        print(json.dumps({"out": str(out), **done}, indent=2))
+        print(json_text({"out": str(out), **done}))
     else:
         _print(out, done)
     return 0
@@ -101,14 +101,11 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update)
             f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training."
         )
     saved = find_saved_state(path)
-    between = out.absolute().with_name(f".{out.name}.weights")
-    shutil.rmtree(between, ignore_errors=True)
-    try:
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".moejax-") as folder:
+        between = Path(folder, "weights")
         write_saved_weights(saved, between, progress=_shares(update))
         length = saved.training.recipe.data.sequence_length
         done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
-    finally:
-        shutil.rmtree(between, ignore_errors=True)
     return {**_said(done), "leg": saved.leg, "step": saved.step}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.number import whole_number
+from moejax.json_text import json_text
 
 NAME = "count"
 HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     name, architecture = found
     counts = count(name, architecture, arguments.sequence_length)
     if arguments.json:
-        print(json.dumps(counts, indent=2))
+        print(json_text(counts))
     else:
         _print(counts)
     return 0

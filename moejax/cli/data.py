@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from moejax.cli.number import whole_number
+from moejax.cli.number import WORKERS, count, whole_number
+from moejax.json_text import json_text
+from moejax.wording import command, some
 
 NAME = "data"
+NAMED = 20
+"""Files that are skipped and named in JSON, at most."""
 HELP = """\
 Prepare text for training. `prepare` tokenises it once, in parallel, and goes on where it was stopped; `tokenizer`
 learns a vocabulary from it; `show` says what a prepared set holds."""
@@ -47,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--corrupt-share", type=float, default=0.01, metavar="SHARE", help="that may be unreadable (%(default)s)"
     )
-    prepare.add_argument("--workers", type=whole_number, metavar="N", help="processes (default: one per core)")
+    prepare.add_argument("--workers", type=WORKERS, metavar="N", help="processes (default: one per core)")
 
     tokenizer = actions.add_parser(
         "tokenizer", parents=[source, both], help="train a byte-level BPE", allow_abbrev=False
     )
     tokenizer.set_defaults(out_is_file=True)
     tokenizer.add_argument("--out", required=True, metavar="FILE", help="tokenizer.json to write")
-    tokenizer.add_argument("--vocab-size", type=whole_number, default=32_768, metavar="N", help="(%(default)s)")
+    tokenizer.add_argument("--vocab-size", type=count(1, 10_000_000), default=32_768, metavar="N", help="(%(default)s)")
     tokenizer.add_argument(
         "--max-bytes", type=whole_number, default=10**9, metavar="N", help="of text to learn from (%(default)s)"
     )
@@ -62,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", parents=[both], help="what a prepared set holds", allow_abbrev=False)
     show.add_argument("folder", metavar="DIR", help="of the set")
     show.add_argument("--verify", action="store_true", help="also compare every file of tokens with its hash")
-    show.add_argument("--sample", type=whole_number, default=64, metavar="N", help="tokens to decode (%(default)s)")
+    show.add_argument("--sample", type=count(0), default=64, metavar="N", help="tokens to decode (%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,8 +85,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
             raise UserError(
                 f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least 0 and less than 1."
             )
-    if arguments.workers is not None and arguments.workers < 1:
-        raise UserError("--workers must be at least 1.")
+    skipped = _say_skipped(arguments.source)
     with progress_display() as update:
         prepared = prepare(
             arguments.source,
@@ -94,17 +98,20 @@ def _prepare(arguments: argparse.Namespace) -> int:
             again=True,
             update=update,
         )
-    _print(prepared, arguments, sample=0)
+    _print(prepared, arguments, sample=0, skipped=skipped)
     if not arguments.json:
-        print(f"train on it with --config.recipe.data.source={arguments.out}")
+        print(f"train on it with {command(f'--config.recipe.data.source={arguments.out}')}")
     return 0
 
 
 def _tokenizer(arguments: argparse.Namespace) -> int:
+    from moejax.cli.out_folder import out_file
     from moejax.cli.progress import progress_display
     from moejax.data.train_tokenizer import train_tokenizer
 
-    with progress_display() as update:
+    skipped = _say_skipped(arguments.source)
+    unread: list[str] = []
+    with out_file(Path(arguments.out)), progress_display() as update:
         found = train_tokenizer(
             arguments.source,
             Path(arguments.out),
@@ -112,13 +119,31 @@ def _tokenizer(arguments: argparse.Namespace) -> int:
             text_field=arguments.text_field,
             max_bytes=arguments.max_bytes,
             update=update,
+            unread=unread.append,
         )
+    if unread:
+        print(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}", file=sys.stderr)
     if found.vocab_size < arguments.vocab_size:
         print(f"The text gave only {found.vocab_size:,} tokens.", file=sys.stderr)
     result = {"tokenizer": arguments.out, "vocab_size": found.vocab_size, "sha256": found.sha256}
-    result["end_of_document"] = found.end_of_document
-    print(json.dumps(result, indent=2) if arguments.json else f"{found.vocab_size:,} tokens: {arguments.out}")
+    result |= {"end_of_document": found.end_of_document, "unread": len(unread), **skipped}
+    print(json_text(result) if arguments.json else f"{found.vocab_size:,} tokens: {arguments.out}")
     return 0
+
+
+def _say_skipped(source: str) -> dict[str, Any]:
+    """Say what of a folder is not read, and return it as data."""
+    from moejax.data.sources import skipped
+
+    found = skipped(source)
+    if found is None or not found.read:
+        # Without a file that is read, a sentence of its own says what there is instead.
+        return {}
+    if text := str(found):
+        print(f"moejax: {source}: {text}", file=sys.stderr)
+    by_suffix = {suffix or "none": count for suffix, count in found.by_suffix.items()}
+    counts = {"files": len(found.files), "by_suffix": by_suffix, "named": list(found.files[:NAMED])}
+    return {"skipped": {**counts, "hidden": len(found.hidden), "prepared_sets": list(found.prepared)}}
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -138,13 +163,13 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print(prepared, arguments: argparse.Namespace, *, sample: int) -> None:
+def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Mapping[str, Any] = {}) -> None:
     from moejax.config import dump
 
     manifest = prepared.manifest
     if arguments.json:
         shards = len(manifest.shards)
-        print(json.dumps({**dump(manifest), "shards": shards, "sample": _sample(prepared, sample)}, indent=2))
+        print(json_text({**dump(manifest), "shards": shards, "sample": _sample(prepared, sample), **skipped}))
         return
     from moejax.cli.table import show
 

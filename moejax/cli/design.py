@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
+from moejax.cli.number import RESAMPLES
 from moejax.cli.run_table_options import add_table_arguments
+from moejax.json_text import json_text
+from moejax.wording import command
 
 NAME = "design"
+OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
 HELP = "Choose what to train for a budget: sizes, shape, tokens; with what every limit is worth and how flat it is."
 EXAMPLE = """\
 moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
@@ -41,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape = parser.add_argument_group("the shape", "what the law does not read stays as in --arch or --config")
     given_architecture.add_arguments(parser, required=False)
     shape.add_argument("--shape", action="store_true", help="choose shapes, counted exactly, from the start")
+    shape.add_argument(
+        "--exact-shape",
+        action="store_true",
+        help="build widths and heads nearest to the optimum, not the multiples that hardware likes",
+    )
     around = parser.add_argument_group("around the optimum")
     around.add_argument("--within", type=float, default=0.001, metavar="NATS", help="of the flat region (%(default)s)")
     around.add_argument(
@@ -50,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the frontier along a limit, with a figure in --out; given twice, a landscape over two choices",
     )
     around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
-    around.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples of it")
+    around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
     around.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -70,15 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
         plain, text = _one_law(arguments)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
-        from moejax.folder import write_json
+        from moejax.folder import write_json, written_in
 
         with out_folder(arguments.out):
             write_json(arguments.out / "design.json", plain)
-        print(
-            f"Wrote {', '.join(sorted(p.name for p in arguments.out.iterdir()))} to {arguments.out}.", file=sys.stderr
-        )
+        print(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.", file=sys.stderr)
     if arguments.json:
-        print(json.dumps(plain, indent=2))
+        print(json_text(plain))
     else:
         design_text.show(text)
     return 0
@@ -96,8 +102,10 @@ def _check(arguments: argparse.Namespace) -> None:
 def _problem(arguments: argparse.Namespace, law: Any, limits: Any, *, shape: bool = False) -> Any:
     from moejax.design.decide import of_shapes
     from moejax.design.problem import of_sizes
+    from moejax.laws.active_params import convention
 
-    problem = of_sizes(law, limits, goal=arguments.minimise, setting=setting_of(arguments))
+    taken = convention(arguments.active_convention)
+    problem = of_sizes(law, limits, active_params=taken, goal=arguments.minimise, setting=setting_of(arguments))
     return of_shapes(problem, _like(arguments)) if shape else problem
 
 
@@ -115,7 +123,8 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
         from moejax.fit.fit_result import load
 
         result = load(arguments.law)
-        for sentence in result.warnings:
+        dropped = () if result.evidence is None else result.evidence.dropped
+        for sentence in (*result.warnings, *dropped):
             print(f"! {sentence}", file=sys.stderr)
         return type(result.law).__name__, result.law, result
     name, constants = law_name(arguments.law), arguments.constants
@@ -128,13 +137,22 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
 def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     name, law, known = law_and_source(arguments)
     from moejax.cli import design_text
-    from moejax.design.decide import decide
-    from moejax.laws.published import Published
+    from moejax.design.decide import beyond, decide
+    from moejax.fit.fit_result import FitResult
 
     problem = _problem(arguments, law, limits_of(arguments), shape=arguments.shape)
-    known_set = known if isinstance(known, Published) else None
-    decision = decide(problem, like=_like(arguments), within=arguments.within, known=known_set)
-    intervals = _intervals(arguments, known, decision.optimum) if arguments.runs else {}
+    like, exact = _like(arguments), arguments.exact_shape
+    likely, by = _likely(arguments, known)
+    decision = decide(
+        problem,
+        like=like,
+        within=arguments.within,
+        known=known,
+        exact=exact,
+        likely=likely,
+        by=by,
+        level=arguments.level,
+    )
     if arguments.out and decision.built is not None:
         from moejax.cli.out_folder import out_folder
         from moejax.design.config_text import config_text
@@ -144,29 +162,34 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
         sequence = decision.optimum.problem.setting.sequence_length
         text = config_text(decision.built, "designed", says, sequence)
         with out_folder(arguments.out), whole(arguments.out / "config.py") as partial:
-            partial.write_text(text)
-        print(f"Its plan: moejax plan --config={arguments.out}/config.py --topology CHIP:SHAPE", file=sys.stderr)
-    plain, text = design_text.plain(name, decision, intervals), design_text.text(name, decision, intervals)
+            partial.write_text(text, encoding="utf-8")
+        plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
+        print(f"Its plan: {plan}", file=sys.stderr)
+    plain, text = design_text.plain(name, decision), design_text.text(name, decision)
+    if isinstance(known, FitResult) and (far := beyond(decision.optimum, known)):
+        plain["extrapolated"] = dict(far)
+        text.insert(1, design_text.beyond_in_words(far))
     text[1:1] = design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    text[1:1] = _assumed([problem], plain)
     if arguments.chips:
         plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
         text += design_text.chips_in_words(plain["on_chips"], problem.setting)
     return plain, text
 
 
-def _intervals(arguments: argparse.Namespace, result: Any, optimum: Any) -> dict[str, Any]:
-    """The interval of every coordinate and of the goal over fits to resamples."""
-    from moejax.design.sensitivity import under_laws
-    from moejax.fit.bootstrap import check_level, interval
+def _assumed(problems: list[Any], plain: dict[str, Any]) -> list[str]:
+    """What is assumed of active parameters, also written into the plain result."""
+    said = list(dict.fromkeys(problem.space.assumes for problem in problems if problem.space.assumes))
+    if said:
+        plain["active_convention"] = said[0]
+    return said
 
-    level = check_level(arguments.level)
-    found = under_laws(optimum, fit_resamples(arguments, result).laws)
-    names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.undecided]
-    goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
-    nan = float("nan")
-    return {
-        name: interval([nan if one is None else one.values[name] for one in found], level) for name in [*names, goal]
-    }
+
+def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
+    """Laws as likely as the one that decides, and where they are from; None for published constants."""
+    if arguments.runs:
+        return fit_resamples(arguments, known), "resamples"
+    return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 
 
 def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
@@ -177,7 +200,7 @@ def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
 
     if not isinstance(result, FitResult):
         raise ValueError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
-    return bootstrap(result, read_table(arguments, type(result.law).inputs).runs, arguments.bootstrap)
+    return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
 
 
 def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
@@ -194,7 +217,8 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
     outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
     text = design_text.text_laws(found, limits, outside)
     text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
-    return design_text.plain_laws(found, outside), text
+    plain = design_text.plain_laws(found, outside)
+    return plain, text + _assumed([one.problem for one in found.values() if not isinstance(one, str)], plain)
 
 
 def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
@@ -210,16 +234,19 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
 
     # Its upper end stays as a limit: what is swept is among what the problem chooses.
     others = [*(one for one in limits_of(arguments, least=0) if one.name != name), Limit(name=name, high=high)]
-    rows = frontier(_problem(arguments, law, others, shape=arguments.shape), name, low, high)
+    problem = _problem(arguments, law, others, shape=arguments.shape)
+    rows = frontier(problem, name, low, high)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
+        from moejax.folder import whole
         from moejax.report.frontier import draw
 
-        with out_folder(arguments.out):
-            draw(rows, name, label, arguments.out / "frontier.png")
+        with out_folder(arguments.out), whole(arguments.out / "frontier.png") as partial:
+            draw(rows, name, label, partial)
     text = design_text.text_sweep(label, name, rows)
     text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
-    return design_text.plain_sweep(label, name, rows), text
+    plain = design_text.plain_sweep(label, name, rows)
+    return plain, text + _assumed([problem], plain)
 
 
 def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
@@ -233,13 +260,16 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
     from moejax.design.frontier import landscape
 
     limits = limits_of(arguments, least=0)
-    found = landscape(_problem(arguments, law, limits, shape=arguments.shape), first, second)
+    problem = _problem(arguments, law, limits, shape=arguments.shape)
+    found = landscape(problem, first, second)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
+        from moejax.folder import whole
         from moejax.report.frontier import draw_landscape
 
-        with out_folder(arguments.out):
-            draw_landscape(found, label, arguments.out / "landscape.png")
+        with out_folder(arguments.out), whole(arguments.out / "landscape.png") as partial:
+            draw_landscape(found, label, partial)
     text = design_text.text_landscape(label, found)
     text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
-    return design_text.plain_landscape(label, found), text
+    plain = design_text.plain_landscape(label, found)
+    return plain, text + _assumed([problem], plain)

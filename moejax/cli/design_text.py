@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import dump
+from moejax.design.measures import in_units
 from moejax.quantities import format, format_bytes
 
 if TYPE_CHECKING:
@@ -44,26 +47,14 @@ def show(blocks: Sequence[Block]) -> None:
             table.show(title, columns, rows, words=words)
 
 
-def text(name: str, decision: Decision, intervals: Mapping[str, Any]) -> list[Block]:
+def text(name: str, decision: Decision) -> list[Block]:
     """The whole answer."""
     optimum = decision.optimum
     goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
-    flat = {one.name: one for one in decision.flat}
-    rows = []
-    for coordinate, value in optimum.values.items():
-        if coordinate in optimum.undecided:
-            continue
-        around = flat.get(coordinate)
-        ends = f"{format(around.low)} – {format(around.high)}" if around else ""
-        interval = (
-            f"[{format(intervals[coordinate].low)}, {format(intervals[coordinate].high)}]"
-            if intervals.get(coordinate)
-            else ""
-        )
-        rows.append([coordinate, format(value), ends, interval])
     blocks: list[Block] = [
         f"law: {name}; limits: {'; '.join(map(str, optimum.problem.limits))}; least {goal}",
-        ("The optimum", ["", "value", f"within {decision.within:g}", "interval of resamples"], rows, []),
+        _table(decision),
+        *_to_train(decision),
     ]
     if optimum.undecided:
         blocks.append(f"Nothing here depends on {', '.join(optimum.undecided)}: they are not decided.")
@@ -74,7 +65,75 @@ def text(name: str, decision: Decision, intervals: Mapping[str, Any]) -> list[Bl
         "d loss / d log limit" if optimum.problem.goal == "loss" else f"d log {goal} / d log limit (of the loss: / nat)"
     )
     blocks.append(("What the limits are worth", ["limit", unit, "by solving again"], priced, []))
-    return [*blocks, *_repeats(decision), *_built(decision)]
+    return [*blocks, *_repeats(decision), *_compared(decision)]
+
+
+def _table(decision: Decision) -> Block:
+    """What is to be trained, beside the optima that it is the nearest whole-numbered shape to, and what is near."""
+    optimum, built, shape = decision.optimum, decision.built, decision.shape
+    flat = {one.name: one for one in decision.flat}
+    output = optimum.problem.program.output
+    to_train = {} if built is None else {**built.measures, output: built.prediction.values[output]}
+    of_sizes = {name: value for name, value in optimum.values.items() if name not in optimum.undecided}
+    of_shape = shape.values if built is not None and shape is not None else {}
+    names = [name for name in dict.fromkeys([*of_sizes, *to_train]) if name != output]
+
+    def cell(values: Mapping[str, float], name: str) -> str:
+        if not values.get(name, 0.0) and name not in of_sizes:
+            return ""
+        return "" if name not in values else f"{values[name]:.5f}" if name == output else in_units(name, values[name])
+
+    rows = []
+    for name in [*names, output]:
+        around, interval = flat.get(name), decision.intervals.get(name)
+        written = functools.partial(in_units, name)
+        ends = f"{written(around.low)} – {written(around.high)}" if around else ""
+        within = interval.ends(written) if interval else ""
+        cells = [cell(to_train, name), "" if of_shape is optimum.values else cell(of_shape, name), cell(of_sizes, name)]
+        if any(cells):
+            rows.append([name, *cells, ends, within])
+    likely = f"{100 * decision.level:g}% interval, of sizes alone, by {decision.by}"
+    columns = ["", "to train", "its shape, not whole", "sizes alone", f"within {decision.within:g}", likely]
+    return ("The optimum", columns, rows, [])
+
+
+def _to_train(decision: Decision) -> list[Block]:
+    """Which of the columns to train, and what each restriction costs."""
+    if decision.built is None or decision.shape is None:
+        return [f"No architecture: {decision.not_built}"]
+    built, shape, optimum = decision.built, decision.shape, decision.optimum
+    goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
+    found = built.prediction.values if optimum.problem.goal == "loss" else built.measures
+    values = [*([] if shape is optimum else [optimum.values]), shape.values, found]
+    costs = [_cost(before[goal], after[goal], goal) for before, after in itertools.pairwise(values)]
+    whole = f"whole numbers, in multiples that hardware likes, {costs[-1]}"
+    more = "again" if costs[-1].startswith("save") else "more"
+    cost = whole if shape is optimum else f"layers, widths and heads {costs[0]} over sizes alone, and {whole} {more}"
+    setting = shape.problem.setting
+    about = (
+        ""
+        if shape is optimum
+        else f" Limits, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the other columns "
+        f"are counted layer by layer (--convention {setting.convention})."
+    )
+    active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
+    sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
+    return [
+        f"Train the first column: {sizes} on {format(built.tokens)} tokens (--out DIR writes its config.py). "
+        f"In {goal}, {cost}.{about}",
+        f"chip_hours are of chips of {setting.chip_flops:.3g} FLOP/s at {setting.mfu:.0%} of it (--chip-flops, --mfu); "
+        f"memory_bytes are {setting.bytes_per_param:g} bytes a parameter"
+        + (f" and the activations of {format(setting.memory_tokens)} tokens." if setting.memory_tokens else "."),
+        f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
+        f"{built.architecture.num_kv_heads} for keys and values. --exact-shape builds the whole numbers nearest to the "
+        f"optimum, whatever hardware likes.",
+    ]
+
+
+def _cost(before: float, after: float, goal: str) -> str:
+    change = after - before if goal == "loss" else after / before - 1
+    much = f"{abs(change):.5f} nats" if goal == "loss" else f"{abs(change):.2%}"
+    return f"cost +{much}" if change >= 0 else f"save {much}"
 
 
 def _repeats(decision: Decision) -> list[Block]:
@@ -113,39 +172,22 @@ def without_repeats(laws: Mapping[str, Any], unique_tokens: float | None) -> lis
     ]
 
 
-def _built(decision: Decision) -> list[Block]:
+def _compared(decision: Decision) -> list[Block]:
+    """How far what is to be trained lies beyond the law's runs, and published models beside it."""
     if decision.built is None or decision.shape is None:
-        return [f"No architecture: {decision.not_built}"]
-    built, shape = decision.built, decision.shape
-    goal = shape.problem.program.output
-    continuous = shape.values[goal]
-    numbers = {name: value for name, value in built.measures.items() if value}
-    rows = [
-        [name, format(shape.values[name]) if name in shape.values else "", format(v)] for name, v in numbers.items()
-    ]
-    rows.append([goal, f"{continuous:.5f}", f"{built.prediction.values[goal]:.5f}"])
-    given_up = built.goal(shape.problem) - (
-        continuous if goal == "loss" and shape.problem.goal == "loss" else shape.values.get(shape.problem.goal, 0.0)
-    )
-    blocks: list[Block] = [
-        ("To build, counted exactly", ["", "continuous", "built"], rows, []),
-        f"Whole numbers cost {format(given_up)} of {shape.problem.goal}, heads and ratios being rounded too."
-        if goal == "loss"
-        else "",
-        f"Train what is built: {format(built.measures['params_active'])} of {format(built.measures['params_total'])} "
-        f"parameters on {format(built.tokens)} tokens (--out DIR writes its config.py). The optimum above it is of "
-        f"sizes alone: limits and ranges are about it.",
-        f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
-        f"{built.architecture.num_kv_heads} for keys and values.",
-    ]
+        return []
+    built, problem, blocks = decision.built, decision.shape.problem, []
     if built.prediction.extrapolated:
-        blocks.append(f"! Beyond what the law was fitted to: {_beyond(built.prediction.extrapolated)}.")
+        blocks.append(
+            f"! What to train lies beyond what the law was fitted to: {_beyond(built.prediction.extrapolated)}."
+        )
     if decision.published:
-        others = sorted(decision.published.items(), key=lambda one: one[1].goal(shape.problem))
+        others = sorted(decision.published.items(), key=lambda one: one[1].goal(problem))
+        goal = problem.program.output
         rows = [_published(name, one, goal) for name, one in [("this design", built), *others]]
         columns = ["model", "total", "active", "tokens", "flops", goal, "does not keep"]
         blocks.append(("Published models under the same limits", columns, rows, ["does not keep"]))
-    return [block for block in blocks if block]
+    return blocks
 
 
 def on_chips(decision: Decision, chips: int) -> dict[str, int | float | None]:
@@ -189,6 +231,11 @@ def chips_in_words(found: Mapping[str, Any], setting: Setting) -> list[Block]:
     return [
         f"! {said}, {with_one}: more than the {format_bytes(limit)} there are. Count them: --memory-tokens {tokens}."
     ]
+
+
+def beyond_in_words(factors: Mapping[str, float]) -> str:
+    """That an optimum lies outside the runs of a fit, and how far."""
+    return f"! Sizes alone lie beyond the fitted runs: {_beyond(factors)}."
 
 
 def _beyond(factors: Mapping[str, float]) -> str:
@@ -280,16 +327,19 @@ def plain_landscape(law: str, found: Landscape) -> dict[str, Any]:
     return {"law": law, "over": values, found.goal: heights}
 
 
-def plain(name: str, decision: Decision, intervals: Mapping[str, Any]) -> dict[str, Any]:
+def plain(name: str, decision: Decision) -> dict[str, Any]:
     """The whole answer as plain data."""
-    built = decision.built
+    built, likely = decision.built, {"by": decision.by, "level": decision.level}
     return {
         "law": name,
         "optimum": plain_optimum(decision.optimum),
         "prices": [_finite(dataclasses.asdict(price)) for price in decision.prices],
         "within": decision.within,
         "flat_region": [_finite(dataclasses.asdict(one)) for one in decision.flat],
-        "intervals": {key: _finite(dataclasses.asdict(one)) for key, one in intervals.items()},
+        "intervals": {
+            key: _finite(dataclasses.asdict(one) | {"says_nothing": one.says_nothing} | likely)
+            for key, one in decision.intervals.items()
+        },
         "repeats": None if decision.repeats is None else _plain_repeats(decision.repeats),
         "shape": None if decision.shape is None else plain_optimum(decision.shape),
         "built": None if built is None else {**plain_built(built), "architecture": dump(built.architecture)},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 
 from moejax.cli.errors import UserError
 from moejax.cli.given_model import GivenModel, open_model
-from moejax.cli.number import whole_number
+from moejax.cli.number import SEEDS, whole_number
+from moejax.json_text import json_text
+from moejax.stored import as_read
 
 NAME = "eval"
 HELP = "Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
     parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
-    parser.add_argument("--seed", type=int, default=0, help="of tasks that draw their answers (default: 0)")
+    parser.add_argument("--seed", type=SEEDS, default=0, help="of tasks that draw their answers (default: 0)")
     parser.add_argument("--samples", action="store_true", help="write every document and answer into the file too")
     parser.set_defaults(out_is_file=True)
     parser.add_argument("--out", metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)")
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, write the results and print them."""
-    from moejax.cli.out_folder import out_folder
+    from moejax.cli.out_folder import out_file
     from moejax.cli.progress import progress_display
     from moejax.folder import write_json
 
@@ -59,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.model)
     out = Path(arguments.out) if arguments.out else _beside(path, names)
     began = time.monotonic()
-    with out_folder(out.absolute().parent):
+    with out_file(out):
         with progress_display() as update:
             found = _evaluate(arguments, path, names, update)
         found["seconds"] = round(time.monotonic() - began, 1)
         write_json(out, found)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json_text(found))
     else:
         _print(found, path)
         print(out)
@@ -141,7 +142,7 @@ def _plain(results: dict[str, Any]) -> dict[str, Any]:
     """What JSON can hold; the rest, as functions of a task's configuration, by name."""
     renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
     named = {renamed.get(name, name): value for name, value in results.items()}
-    return json.loads(json.dumps(named, default=lambda value: getattr(value, "__name__", None) or str(value)))
+    return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
 
 
 def _beside(path: Path, names: list[str]) -> Path:

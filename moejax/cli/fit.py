@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax import table_file
 from moejax.cli.fit_answers import add_answer_arguments, answer, asked_of
 from moejax.cli.fit_options import (
     add_law_argument,
@@ -22,10 +23,13 @@ from moejax.cli.fit_options import (
     starts_of,
 )
 from moejax.cli.fit_recipes import RECIPES, recipe
+from moejax.cli.number import RESAMPLES
 from moejax.cli.out_folder import out_folder
 from moejax.cli.run_table_options import add_split_arguments, add_table_arguments, read_table, splits_of
+from moejax.json_text import json_text
 
 NAME = "fit"
+OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
 HELP = "fit a law to a table of runs"
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
@@ -51,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="of the standard errors: sandwich, or gauss-newton (%(default)s)",
     )
-    trust.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples for intervals")
+    trust.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples for intervals")
     trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
     trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     add_split_arguments(trust)
@@ -68,11 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.recipe is not None:
         return recipe(arguments.recipe)(arguments)
     law = law_of(arguments)
-    read = read_table(arguments, law.inputs)
+    read = read_table(arguments, law)
     from moejax.cli.progress import progress
     from moejax.fit import bootstrap, holdout, metrics
-    from moejax.fit.bootstrap import check_level
+    from moejax.fit.evidence import with_evidence
     from moejax.fit.fit_law import fit_law
+    from moejax.interval import check_level
 
     options: dict[str, Any] = {
         "penalty": penalty_of(arguments),
@@ -85,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     level, stopped = check_level(arguments.level), False
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
+        how = {"covariance": asked.covariance, "by": arguments.by}
+        result = with_evidence(result, read.runs, **how, dropped=read.dropped)
         text, plain = _fitted(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         _write(arguments.out, text, plain, result, read)
@@ -111,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         _write(arguments.out, text, plain, result, read)
         print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
-    print(json.dumps(plain, indent=2) if arguments.json else "\n\n".join(text))
+    print(json_text(plain) if arguments.json else "\n\n".join(text))
     return STOPPED if stopped else 0
 
 
@@ -121,34 +128,46 @@ STOPPED = 130
 
 def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
     """The fit itself, with standard errors, as paragraphs and as plain data."""
-    from moejax.fit.covariance import coefficient_errors, in_words
+    from moejax.fit.covariance import coefficient_errors, coefficient_intervals
+    from moejax.fit.read_runs import fitted_column
 
     how = {"kind": covariance, "by": arguments.by}
     errors = coefficient_errors(result, read.runs, **how)
+    intervals = coefficient_intervals(result, read.runs, arguments.level, **how)
     finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
-    plain = result.to_json() | {"notes": list(read.notes), "standard_errors": {**how, "values": finite}}
+    ends = {name: [end if math.isfinite(end) else None for end in pair] for name, pair in intervals.items()}
+    plain = result.to_json() | {
+        "notes": list(read.notes),
+        "standard_errors": {**how, "values": finite, "level": arguments.level, "intervals": ends},
+    }
     # With predictions.csv, what the same runs are read with again.
-    plain["read"] = {"loss": arguments.loss, "group": arguments.group, "weight": arguments.weight}
-    return [result.summary(errors, in_words(result, read.runs, **how))], plain
+    plain["read"] = {
+        "loss": fitted_column(type(result.law), arguments.loss),
+        "group": arguments.group,
+        "weight": arguments.weight,
+    }
+    return [result.summary(arguments.level)], plain
 
 
 def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:
     from moejax.fit.bootstrap import bootstrap
 
-    return bootstrap(
-        result,
-        read.runs,
-        arguments.bootstrap,
-        by=arguments.by,
-        seed=arguments.seed,
-        progress=show,
-        kept=arguments.out / "bootstrap.npz" if arguments.out else None,
-    )
+    with out_folder(arguments.out) if arguments.out else contextlib.nullcontext():
+        return bootstrap(
+            result,
+            read.runs,
+            arguments.bootstrap,
+            by=arguments.by,
+            seed=arguments.seed,
+            progress=show,
+            kept=arguments.out / "bootstrap.npz" if arguments.out else None,
+        )
 
 
 def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], result: Any, read: Any) -> None:
     from moejax.fit.metrics import predict
-    from moejax.folder import whole, write_json
+    from moejax.folder import whole
+    from moejax.stored import write_json
 
     if folder is None:
         return
@@ -156,7 +175,7 @@ def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], resu
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with out_folder(folder):
         with whole(folder / "summary.txt") as partial:
-            partial.write_text("\n\n".join(text) + "\n")
+            partial.write_text("\n\n".join(text) + "\n", encoding="utf-8")
         write_json(folder / "fit.json", plain)
         with whole(folder / "predictions.csv") as partial:
-            rows.to_csv(partial, index=False)
+            partial.write_text(table_file.csv_text(rows), encoding="utf-8")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.pairs import pairs
+from moejax.wording import told
 
 if TYPE_CHECKING:
     from moejax.fit.answers import Answer
@@ -105,7 +106,7 @@ def answer(
     if asked.decisions:
         decided = decide.decide(result, runs, asked.decisions, **options, resampled=resampled, level=level)
         text.append(decide.table(decided, runs, level))
-        plain["decisions"] = decide.to_json(decided)
+        plain["decisions"] = decide.to_json(decided, level)
         plain["beyond"] = decide.beyond_each(decided, runs)
     if asked.predictions:
         predicted = [prediction.foretell(result, runs, one, resampled, level, **options) for one in asked.predictions]
@@ -130,7 +131,7 @@ def _profiled(one: Answer, result: FitResult, read: ReadRuns, level: float) -> t
     try:
         found = profile(result, read.runs, one.of, level)
     except ValueError as why:
-        return f"{one.title}: no profile. {why}", named | {"reason": str(why)}
+        return f"{one.title}: no profile. {told(why)}", named | {"reason": told(why)}
     ends = {k: v for k, v in plain(found).items() if k in ("low", "middle", "high")}
     return f"{one.title} = {in_words(found, level)}", named | ends | {"level": level}
 
@@ -142,7 +143,7 @@ def _decisive(one: Answer, result: FitResult, read: ReadRuns) -> tuple[str, dict
     try:
         found = deciding(result, read.runs, one.of)
     except ValueError as why:
-        return f"{one.title}: no influence. {why}", named | {"reason": str(why)}
+        return f"{one.title}: no influence. {told(why)}", named | {"reason": told(why)}
     rows = [int(read.rows[i]) for i in found.runs]
     labels = [f"row {row} ({_run_in_words(read, result, i)})" for row, i in zip(rows, found.runs, strict=True)]
     return found.text(one.title, labels), named | {"rows": rows} | found.to_json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from moejax.cli.number import SEEDS
 from moejax.cli.pairs import pairs
 
 
@@ -19,7 +20,7 @@ def add_objective_arguments(group: Any) -> None:
     group.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
     group.add_argument("--residual", default="log", metavar="NAME", help="log or nats (%(default)s)")
     group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="give a coefficient")
-    group.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    group.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
 
 
 def add_search_arguments(group: Any) -> None:

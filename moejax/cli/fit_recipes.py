@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
 from moejax.cli.fit_options import law_of, starts_of
 from moejax.cli.out_folder import out_folder
 from moejax.cli.run_table_options import read_table
+from moejax.folder import whole
+from moejax.json_text import json_text
 
 
 def _launch_check(arguments: argparse.Namespace) -> int:
@@ -18,10 +19,10 @@ def _launch_check(arguments: argparse.Namespace) -> int:
     from moejax.fit.launch_check import launch_check
 
     law = law_of(arguments)
-    read = read_table(arguments, law.inputs)
+    read = read_table(arguments, law)
     pilot = None
     if arguments.pilot is not None:
-        pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law.inputs).runs
+        pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law).runs
     split = split_by(read, (arguments.hold_out or ["params_active"])[0])
     with progress() as show:
         found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
@@ -91,11 +92,12 @@ def recipe(name: str) -> Callable[[argparse.Namespace], int]:
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     """Print what a recipe found, and write it where asked."""
-    plain = json.dumps(found.to_json(), indent=2)
+    plain = json_text(found.to_json())
     if arguments.out:
         with out_folder(arguments.out) as folder:
-            (folder / f"{name}.json").write_text(plain + "\n")
-            (folder / f"{name}.txt").write_text(found.text() + "\n")
+            for suffix, content in (("json", plain), ("txt", found.text())):
+                with whole(folder / f"{name}.{suffix}") as partial:
+                    partial.write_text(content + "\n", encoding="utf-8")
     print(plain if arguments.json else found.text())
     return 0
 

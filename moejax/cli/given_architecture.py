@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """``--arch`` and ``--config``, of which at most one may be given."""
-    parser.set_defaults(settings_of=ARCHITECTURE)
+    parser.set_defaults(settings_of=(ARCHITECTURE,))
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--arch", metavar="NAME", help="a published model, as deepseek-v3.1")
     group.add_argument("--config", metavar="FILE.py[:arg]", help="a config file with an `architecture`")
@@ -27,11 +27,11 @@ def given(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
     Raises:
       ValueError: an unknown model, or a config file that cannot be read or describes no model.
     """
-    if arguments.arch:
+    if arguments.arch is not None:
         from moejax.laws.catalogue import find
 
         return arguments.arch, find(arguments.arch).architecture
-    if arguments.config:
+    if arguments.config is not None:
         return arguments.config, _from_config(arguments.config, arguments.overrides)
     return None
 

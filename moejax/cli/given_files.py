@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from moejax import run_table
@@ -13,7 +14,9 @@ from moejax.cli.errors import UserError
 def check_files(options: argparse.Namespace) -> None:
     """Raise ``ValueError`` if a config, a table or a fit that a command is to read is not there."""
     if (config := getattr(options, "config", None)) and not is_one_of_many(options):
-        config_file.file_of(config)
+        file = config_file.file_of(config)
+        if not Path(config.partition(":")[0]).exists():
+            print(f"moejax: {config} is not here, so moejax's own is read: {file}", file=sys.stderr)
     for name in ("runs", "pilot", "candidates"):
         if (table := getattr(options, name, None)) is not None and not table.exists():
             run_table.check_file(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,9 +86,14 @@ def _fitting(tokenizer: Tokenizer | None, weights: Weights) -> Tokenizer | None:
 
 def _length(folder: Path) -> int | None:
     from moejax.huggingface.conversion import ORIGIN
+    from moejax.stored import read_json
 
     path = folder / ORIGIN
-    return json.loads(path.read_text())["options"].get("max_position_embeddings") if path.is_file() else None
+    if not path.is_file():
+        return None
+    options = read_json(path, {"options": dict}, remedy="remove it, or convert again")["options"]
+    found = options.get("max_position_embeddings")
+    return found if isinstance(found, int) else None
 
 
 def _described(saved: SavedState) -> dict[str, Any]:

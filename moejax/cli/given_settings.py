@@ -28,9 +28,11 @@ class Open(dict[str, Any]):
 
 def check_settings(options: argparse.Namespace) -> None:
     """Raise ``ValueError`` for a word that is wrong whatever the config file says."""
-    of = getattr(options, "settings_of", None)
+    of = getattr(options, "settings_of", ())
     if of and options.overrides and not is_one_of_many(options):
-        known = Open(architecture=settings(of)) if of == ARCHITECTURE else settings(of)
+        known: dict[str, Any] = Open() if ARCHITECTURE in of else {}
+        for name in of:
+            known |= {"architecture": settings(name)} if name == ARCHITECTURE else settings(name)
         for word in options.overrides:
             if _is_told(known, word.partition("=")[0].split(".")[1:]):
                 override(known, word)

@@ -1,20 +1,21 @@
-"""``moejax launch``: a study's trainings handed to Slurm, Google Kubernetes Engine or SkyPilot."""
+"""``moejax launch``: a training, or those of a study, handed to Slurm, Google Kubernetes Engine or SkyPilot."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
-from moejax.cli.given_settings import STUDY
-from moejax.cli.number import number, whole_number
-from moejax.wording import some
+from moejax.cli.exportable import add_exportable_argument, check_exportable
+from moejax.cli.given_settings import STUDY, TRAINING
+from moejax.cli.number import above_zero, count
+from moejax.json_text import json_text
+from moejax.wording import command, counted, some, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
 NAME = "launch"
 HELP = """\
-Hand the trainings of a study that are not done yet to an engine. Without --submit it prints what it would hand over
-(with --json as data), and writes nothing. Run again, it goes on with what failed or was interrupted;
+Hand a training, or the trainings of a study that are not done yet, to an engine. Without --submit it prints what it
+would hand over (with --json as data), and writes nothing. Run again, it goes on with what failed or was interrupted;
 `moejax study status DIR` says how far it is."""
 EXAMPLE = """\
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine      # to look at
   moejax launch slurm --config=FILE.py --config.recipe.data.source=/shared/web --out /shared/mine --submit
+  moejax launch slurm --config=configs/tiny.py --out /shared/one --chip cpu                     # a single training
   moejax launch slurm --resume --out /shared/mine --chips-per-node 4 --set partition=gpu --set account=me --submit
   moejax launch slurm --config=configs/studies/zhao.py:tiny --out /shared/tiny --chip cpu --submit --wait
   moejax launch gke --config=FILE.py --chip v5p --out gs://bucket/mine --image REGISTRY/moejax:tpu --submit
@@ -42,24 +44,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the three engines."""
     engines = parser.add_subparsers(dest="engine", required=True, metavar="slurm | gke | sky")
     both = argparse.ArgumentParser(add_help=False)
-    add_config_argument(both, STUDY, required=False)
-    both.add_argument("--out", metavar="DIR", help="the study's folder, seen by every machine, or gs://… (runs/NAME)")
+    add_config_argument(both, STUDY, TRAINING, required=False)
+    both.add_argument("--out", metavar="DIR", help="the folder, seen by every machine, or gs://… (runs/NAME)")
+    add_exportable_argument(both)
     both.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     both.add_argument("--submit", action="store_true", help="hand it over, instead of printing it")
     both.add_argument("--print", action="store_true", help="print it, and write nothing (the default)")
     both.add_argument("--json", action="store_true", help="print trainings, commands and resources as JSON instead")
     both.add_argument("--chip", metavar="NAME", help="h100, v5p, …; for Slurm also cpu")
     both.add_argument(
-        "--mfu", type=number, default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)"
+        "--mfu", type=above_zero(1.0), default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)"
     )
     slurm = engines.add_parser("slurm", parents=[both], help="jobs through submitit", allow_abbrev=False)
-    slurm.add_argument("--chips-per-node", type=whole_number, default=8, metavar="N", help="(%(default)s)")
-    slurm.add_argument("--nodes", type=whole_number, metavar="N", help="for each training (default: as few as hold it)")
-    slurm.add_argument("--cores", type=whole_number, metavar="N", help="for each process (default: 1, with chips 8)")
-    slurm.add_argument("--memory", type=number, metavar="BYTES", help="of each node (default: Slurm's)")
-    slurm.add_argument("--minutes", type=whole_number, metavar="N", help="time limit (default: twice the estimate)")
-    slurm.add_argument("--grace", type=whole_number, default=120, metavar="SECONDS", help="to save in (%(default)s)")
-    slurm.add_argument("--at-a-time", type=whole_number, default=256, metavar="N", help="jobs, at most (%(default)s)")
+    slurm.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="(%(default)s)")
+    slurm.add_argument("--nodes", type=count(1, 100_000), metavar="N", help="for each training (as few as hold it)")
+    slurm.add_argument("--cores", type=count(1, 100_000), metavar="N", help="for each process (1, with chips 8)")
+    slurm.add_argument("--memory", type=count(1, 10**18), metavar="BYTES", help="of each node (default: Slurm's)")
+    slurm.add_argument("--minutes", type=count(1, 10_000_000), metavar="N", help="limit (default: twice the estimate)")
+    slurm.add_argument("--grace", type=count(0, 86_400), default=120, metavar="SECONDS", help="to save (%(default)s)")
+    slurm.add_argument(
+        "--at-a-time", type=count(1, 100_000), default=256, metavar="N", help="jobs at most (%(default)s)"
+    )
     slurm.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further option of sbatch")
     slurm.add_argument("--wait", action="store_true", help="until all have ended, and write the run table")
     gke = engines.add_parser("gke", parents=[both], help="JobSets on TPU slices", allow_abbrev=False)
@@ -72,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gke.add_argument("--xpk", metavar="CLUSTER", help="print XPK's commands for this cluster instead")
     sky = engines.add_parser("sky", parents=[both], help="managed jobs of SkyPilot", allow_abbrev=False)
     sky.add_argument("--topology", metavar="CHIP:AxBxC", help="for TPUs (default: the smallest that holds it)")
-    sky.add_argument("--chips-per-node", type=whole_number, default=8, metavar="N", help="of GPUs (%(default)s)")
+    sky.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="of GPUs (%(default)s)")
     sky.add_argument("--infra", metavar="CLOUD", help="cloud[/region[/zone]] (default: SkyPilot's choice)")
     sky.add_argument("--again", action="store_true", help="also what SkyPilot has been given and has not ended")
     sky.add_argument("--on-demand", action="store_true", help="no spot machines")
@@ -85,7 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print and arguments.submit:
         raise UserError("--print and --submit exclude each other; --print is the default.")
     study, out = _study(arguments)
+    _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
     study.check()
+    check_exportable(arguments.exportable, study.models)
     engine, tasks = importlib.import_module(f"moejax.cli.launch_{arguments.engine}").prepare(arguments, study, out)
     for doubt in study.doubts():
         _say(doubt)
@@ -94,17 +101,27 @@ def run(arguments: argparse.Namespace) -> int:
         study.check_data()
     tasks = _not_done(arguments, study, out, tasks)
     if arguments.json:
-        print(json.dumps([_as_data(task) for task in tasks], indent=2))
+        print(json_text([_as_data(task) for task in tasks]))
     if not tasks and not arguments.json:
-        print(f"Nothing is left to hand over of {study.name}: moejax study status {out}, moejax study gather {out}.")
+        print(
+            f"Nothing is left to hand over of {study.name}: {command('moejax', 'study', 'status', out)}, "
+            f"{command('moejax', 'study', 'gather', out)}."
+        )
     if not tasks:
         return 0
     if not arguments.submit:
         if not arguments.json:
             print(engine.describe(tasks))
-        print(f"\nmoejax: {len(tasks)} trainings; nothing was submitted (--submit).", file=sys.stderr)
+        print(f"\nmoejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).", file=sys.stderr)
         return 0
     return _submit(arguments, study, out, engine, tasks)
+
+
+def _refuse_control_characters(texts: Sequence[str]) -> None:
+    """A line break would begin a line of its own in a script or a manifest: of ``sbatch``, a further option."""
+    for text in texts:
+        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+            raise UserError(f"{text!r} has a line break or another control character; give it without.")
 
 
 def _as_data(task: Task) -> dict[str, Any]:
@@ -126,21 +143,25 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     ids = engine.submit(tasks)
     if arguments.engine != "slurm":
         write_launch(out, arguments.engine, ids)
-    _say(f"{len(ids)} trainings handed over: {some(list(ids.values()))}")
-    _say(f"how far they are: moejax study status {out}")
+    _say(f"{counted(len(ids), 'training')} handed over: {some(list(ids.values()))}")
+    _say(f"how far they are: {command('moejax', 'study', 'status', out)}")
     return 0
 
 
 def _study(arguments: argparse.Namespace) -> tuple[Study, str]:
-    from moejax.cli.config_file import load
+    from moejax.cli.config_file import load, read
     from moejax.study.run import read_study
-    from moejax.study.study import Study
+    from moejax.study.study import Study, study_of
+    from moejax.train.training import Training
 
     if arguments.config:
-        study = load(Study, arguments.config, arguments.overrides)
+        if "architecture" in read(arguments.config):
+            study = study_of(load(Training, arguments.config, arguments.overrides))
+        else:
+            study = load(Study, arguments.config, arguments.overrides)
         return study, arguments.out or f"runs/{study.name}"
     if not (arguments.resume and arguments.out):
-        raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+        raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
     return read_study(arguments.out), arguments.out
 
 
@@ -156,7 +177,7 @@ def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequ
     except ValueError as error:
         if arguments.submit:
             raise
-        _say(f"what is done is not known, so all is printed: {error}")
+        _say(f"what is done is not known, so all is printed: {told(error)}")
         return list(tasks)
     check_owner(study, out)
     found = {one.model: one for one in standings(place, study.trainings())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from moejax.cli.errors import UserError
@@ -26,12 +27,12 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeE
 
     if arguments.volume:
         claim, _, path = arguments.volume.partition(":")
-        if not claim or not path.startswith("/") or not PurePosixPath(out).is_relative_to(path):
+        if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
             raise UserError(
                 f"--volume is {arguments.volume} and --out {out}; give CLAIM:PATH, and a folder below PATH, where this "
                 f"machine has it mounted too."
             )
-        mount, folder = Mount(claim, PurePosixPath(path)), PurePosixPath(out)
+        mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
     else:
         mount, folder = mounted(out)
     resources = tpu_resources(arguments, study, arguments.chip or "v5p")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from typing import TYPE_CHECKING
 
 from moejax.cli.launch_gke import tpu_resources
@@ -45,6 +46,8 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
         infra=arguments.infra,
         spot=not arguments.on_demand,
     )
+    if engine.lacks and not arguments.submit:
+        print(f"moejax: {engine.lacks}", file=sys.stderr)
     return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
 
 

@@ -30,8 +30,6 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[Slur
     settings = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.set)
     if "" in settings.values():
         raise UserError(f"--set {next(k for k, v in settings.items() if not v)} has no value; give KEY=VALUE.")
-    if 0 in (arguments.nodes, arguments.chips_per_node, arguments.cores, arguments.minutes):
-        raise UserError("--nodes, --chips-per-node, --cores and --minutes are at least 1.")
     folder = Path(out).absolute()
     resources = _resources(arguments, study)
     tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import json
 from pathlib import Path
 from typing import Any
+
+from moejax.json_text import json_text
 
 NAME = "laws"
 HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
@@ -91,7 +92,7 @@ def _list(as_json: bool) -> int:
 
     every = [describe(name) for name in LAWS]
     if as_json:
-        print(json.dumps(every, indent=2))
+        print(json_text(every))
         return 0
     rows = [
         [
@@ -116,7 +117,7 @@ def _show(name: str, as_json: bool) -> int:
 
     law = describe(name)
     if as_json:
-        print(json.dumps(law, indent=2))
+        print(json_text(law))
         return 0
     print(f"{law['law']}\n\n{law['statement']}\n")
     print(f"reads     {', '.join(law['inputs'])}")

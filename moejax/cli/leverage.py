@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.number import number
+from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
+from moejax.json_text import json_text
 
 NAME = "leverage"
 HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     parser.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for an interval")
-    parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="resamples of it")
-    parser.add_argument("--seed", type=int, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    parser.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
+    parser.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     from moejax.cli import table
-    from moejax.fit.bootstrap import check_level
+    from moejax.interval import check_level
     from moejax.quantities import format
 
     check_level(arguments.level)
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
     if arguments.json:
-        print(json.dumps({"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}, indent=2))
+        print(json_text({"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}))
         return 0
     cells = [
         [
@@ -100,7 +100,7 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
     arguments.constants = None
     name, law, known = law_and_source(arguments)
     from moejax.design.leverage import leverage, resampled
-    from moejax.fit.bootstrap import interval
+    from moejax.interval import interval
 
     if "loss" not in law.outputs:
         raise ValueError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")

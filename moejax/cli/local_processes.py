@@ -14,6 +14,9 @@ from types import FrameType
 AGAIN = 75
 """Exit status of what was interrupted and goes on when it is started again (``EX_TEMPFAIL`` of sysexits.h)."""
 
+MOST_HERE = 256
+"""Processes of one training that are started on one machine."""
+
 GRACE_SECONDS = 15.0
 """How long the other processes may take to end once one of them has failed."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.fit_options import add_objective_arguments, add_search_arguments
-from moejax.cli.number import number, whole_number
+from moejax.cli.number import count, number, whole_number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
+from moejax.json_text import json_text
 
 NAME = "next"
+OUTPUTS = ("next.json", "study.py")
 HELP = "Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain."
 EXAMPLE = """\
 moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
@@ -35,15 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "14.8T; a decision, 'N*:flops=1e25'; a coefficient. May be repeated",
     )
     parser.add_argument("--flops", type=number, required=True, metavar="NUMBER", help="of all new runs together")
-    parser.add_argument("--k", type=whole_number, default=10, metavar="COUNT", help="new runs at most (%(default)s)")
+    parser.add_argument("--k", type=count(0, 1_000), default=10, metavar="COUNT", help="new runs at most (%(default)s)")
     what = parser.add_argument_group("what could be trained", "by default shapes like those in the table")
     given_architecture.add_arguments(parser, required=False)
     what.add_argument("--candidates", type=Path, metavar="TABLE", help="runs to choose from, with what the laws read")
     what.add_argument(
-        "--reach", type=float, default=4.0, metavar="FACTOR", help="beyond the table's sizes (%(default)g)"
+        "--reach",
+        type=float,
+        default=4.0,
+        metavar="FACTOR",
+        help="no run has more than FACTOR times the total or active parameters or tokens of the table's largest "
+        "(%(default)g)",
     )
     what.add_argument("--largest", type=number, metavar="FLOPS", help="of one run at most")
-    what.add_argument("--repeats", type=whole_number, default=1, metavar="COUNT", help="of one run (%(default)s)")
+    what.add_argument("--repeats", type=count(0, 1_000), default=1, metavar="COUNT", help="of one run (%(default)s)")
     what.add_argument("--sequence-length", type=whole_number, metavar="TOKENS", help="of shapes (the table's, or 4096)")
     add_table_arguments(parser)
     fitting = parser.add_argument_group("fitting")
@@ -97,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         _write(arguments, proposal, plain, recipe)
     if arguments.json:
-        print(json.dumps(plain, indent=2))
+        print(json_text(plain))
     else:
         next_text.show(proposal, titles, inputs)
     return 0
@@ -157,13 +163,15 @@ def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
 def _recipe(arguments: argparse.Namespace, read: Any) -> dict[str, Any]:
     """How the table's last run was trained, as far as the table says; else what a config leaves open."""
     from moejax.config import dump
+    from moejax.stored import foreign_json
     from moejax.train.training import Recipe
 
     if "config" not in read.frame.columns:
         length = arguments.sequence_length or 4096
         return {"batch_tokens": "auto", "data": {"sequence_length": length}, "optimizer": {"learning_rate": "auto"}}
-    recipe = json.loads(read.frame["config"].iloc[-1])["recipe"]
-    return _changed(recipe, dump(Recipe(budgets_tokens=())))
+    where, remedy = "The column config of the table's last run", "leave the column out"
+    config = foreign_json(str(read.frame["config"].iloc[-1]), where, shape={"recipe": dict}, remedy=remedy)
+    return _changed(config["recipe"], dump(Recipe(budgets_tokens=())))
 
 
 def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
@@ -212,14 +220,15 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
     from types import SimpleNamespace
 
     from moejax.architecture import Architecture
-    from moejax.config import build
     from moejax.design.decide import customary
+    from moejax.stored import foreign_json
 
     if (given := given_architecture.given(arguments)) is not None:
         return [given[1]]
     if "architecture" in read.frame.columns:
         texts = dict.fromkeys(read.frame["architecture"])
-        found = [build(Architecture, json.loads(text), "architecture") for text in texts]
+        where, remedy = "The column architecture of the table", "leave the column out"
+        found = [foreign_json(str(text), where, shape=Architecture, remedy=remedy) for text in texts]
         # One dense model and one of every kind of mixture is enough: sizes are varied.
         kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
         return list(kinds.values())
@@ -229,8 +238,9 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
 
 def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], recipe: dict[str, Any]) -> None:
     from moejax.cli.out_folder import out_folder
-    from moejax.folder import whole, write_json
+    from moejax.folder import whole
     from moejax.next.study_text import study_text
+    from moejax.stored import write_json
 
     chosen = proposal.candidates.only(proposal.plan.order)
     written = ["next.json"]
@@ -243,7 +253,7 @@ def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], 
             says = f"{len(chosen)} runs that make {', '.join(arguments.target)} more certain under {arguments.law}."
             text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
             with whole(arguments.out / "study.py") as partial:
-                partial.write_text(text)
+                partial.write_text(text, encoding="utf-8")
             written.append("study.py")
     print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)
     if not chosen.architectures:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Callable
 
 from moejax import quantities
+from moejax.wording import told
 
 
 def number(text: str) -> float:
@@ -12,7 +15,7 @@ def number(text: str) -> float:
     try:
         return quantities.parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(told(error)) from None
 
 
 def whole_number(text: str) -> int:
@@ -20,4 +23,41 @@ def whole_number(text: str) -> int:
     try:
         return quantities.whole(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(told(error)) from None
+
+
+def count(least: int = 0, most: int = 1_000_000) -> Callable[[str], int]:
+    """For ``add_argument(type=count(1, 1024))``: a whole number of things that are made, so many at least and at most.
+
+    What is only computed with (tokens, bytes) has no such limit; what a machine has to hold has.
+    """
+
+    def read(text: str) -> int:
+        value = whole_number(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is out of range; give a whole number from {least:,} to {most:,}"
+            )
+        return value
+
+    return read
+
+
+def above_zero(most: float = math.inf) -> Callable[[str], float]:
+    """For ``add_argument(type=above_zero(1.0))``: a number above 0, ``most`` at most and never infinite."""
+
+    def read(text: str) -> float:
+        value = number(text)
+        if not (0 < value <= most and math.isfinite(value)):
+            limit = f" and at most {most:g}" if math.isfinite(most) else ""
+            raise argparse.ArgumentTypeError(f"{text!r} is out of range; give a number above 0{limit}")
+        return value
+
+    return read
+
+
+SEEDS = count(0, 2**31 - 1)
+"""For ``add_argument("--seed", type=SEEDS)``."""
+RESAMPLES = count(0, 100_000)
+WORKERS = count(1, 1_024)
+"""Processes, or devices of a CPU, on this machine."""

@@ -1,21 +1,61 @@
-"""``--out DIR``: the folder that results are written to, made if it is not there."""
+"""``--out``: where results are written. One rule for every command: it replaces no file that moejax did not write as it
+is now, and none that the command reads.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+
+from moejax.folder import check_replaceable, outputs_of
+from moejax.wording import says
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a disk that takes no more, of a user's share of it, or of a file's largest size."""
 
 
 @contextlib.contextmanager
 def out_folder(folder: Path) -> Iterator[Path]:
-    """The folder; what goes wrong while it is made or written to becomes a sentence.
+    """The folder, made if it is not there; what goes wrong while it is made or written to becomes a sentence.
 
     Raises:
-      ValueError: it cannot be made or written to.
+      ValueError: it cannot be made or written to, or a file in it would be replaced that is not moejax's.
     """
-    try:
+    with _said(folder), outputs_of(folder):
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
+
+
+@contextlib.contextmanager
+def out_file(path: Path) -> Iterator[Path]:
+    """A file to write; the same rule holds for it.
+
+    Raises:
+      ValueError: it cannot be written, or is there already and not moejax's.
+    """
+    with _said(path), outputs_of(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        check_replaceable(path)
+        yield path
+
+
+def check_outputs(folder: Path, names: tuple[str, ...]) -> None:
+    """Say at once, and not after the work, that a command's results may not replace what is in a folder.
+
+    Raises:
+      ValueError: one of the files is there and is not moejax's.
+    """
+    with _said(folder), outputs_of(folder):
+        for name in names:
+            check_replaceable(folder / name)
+
+
+@contextlib.contextmanager
+def _said(place: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise ValueError(f"The results cannot be written to {folder} ({error}); choose another --out.") from error
+        remedy = "make room, or choose another --out" if error.errno in FULL else "choose another --out"
+        raise ValueError(f"The results cannot be written to {place} ({says('the disk', error)}); {remedy}.") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
 from moejax.cli.given_settings import TRAINING
-from moejax.cli.number import number, whole_number
+from moejax.cli.number import count, number, whole_number
+from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.plan.plan import Plan
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from moejax.train.training import Training
 
 NAME = "plan"
+OUTPUTS = ("plan.json", "program.txt")
 HELP = "Compile a training's step for a pod without having one: memory, what chips exchange, time, cost."
 EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search", action="store_true", help="try meshes, remat policies and microbatches, and rank them"
     )
-    parser.add_argument("--compile", type=whole_number, default=6, metavar="N", help="of a search (default: 6)")
+    parser.add_argument("--compile", type=count(0, 1_000), default=6, metavar="N", help="of a search (default: 6)")
     parser.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
     parser.add_argument("--out", metavar="DIR", help="write plan.json and the compiled program's text, program.txt")
     parser.add_argument("--json", action="store_true", help="print the plan on stdout as JSON")
@@ -99,14 +102,21 @@ def _mesh(text: str) -> Any:
 def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
     from moejax.cli.out_folder import out_folder
     from moejax.cli.progress import progress_display
+    from moejax.folder import whole
     from moejax.plan.process import plan
 
     with progress_display() as update:
         update(0.0, f"compiling {training.name} for {topology.name}")
         if out is None:
             return plan(training, topology)
-        with out_folder(Path(out)) as folder:
-            return plan(training, topology, text_to=folder / "program.txt")
+        with out_folder(Path(out)) as folder, tempfile.TemporaryDirectory() as between:
+            text = Path(between) / "program.txt"
+            found = plan(training, topology, text_to=text)
+            # What does not fit has no program.
+            if text.exists():
+                with whole(folder / text.name) as partial:
+                    shutil.copyfile(text, partial)
+            return found
 
 
 def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
@@ -123,15 +133,16 @@ def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]
 def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
     from moejax.cli.out_folder import out_folder
     from moejax.cli.plan_text import as_data, show_plan, show_search
+    from moejax.stored import write_json
 
     data = as_data(plans[0], arguments.price)
     if arguments.search:
         data["others"] = [as_data(plan, arguments.price) for plan in plans[1:]]
     if arguments.out:
         with out_folder(Path(arguments.out)) as folder:
-            (folder / "plan.json").write_text(json.dumps(data, indent=2) + "\n")
+            write_json(folder / "plan.json", data)
     if arguments.json:
-        print(json.dumps(data, indent=2))
+        print(json_text(data))
         return
     if arguments.search:
         show_search(plans)

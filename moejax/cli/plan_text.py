@@ -81,6 +81,7 @@ def _show_memory(plan: Plan) -> None:
         ["optimiser state", format_bytes(memory.optimizer_state)],
         ["averages, counters, batch", format_bytes(memory.other_state + memory.batch)],
         ["gradients, activations, buffers", format_bytes(memory.temporaries)],
+        ["or in an evaluation", format_bytes(memory.evaluation)],
         ["program", format_bytes(memory.program)],
         ["together", format_bytes(memory.total)],
     ]

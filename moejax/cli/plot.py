@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moejax.cli.design_limits import add_active_convention
 from moejax.cli.out_folder import out_folder
+from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.fit.fit_result import FitResult
@@ -21,12 +23,12 @@ EXAMPLE = """\
 moejax plot --list
 moejax plot zhao-3 abnar-4 tian-1b
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
-moejax plot profile influence starts --fit fit.json --runs runs.csv
+moejax plot fit profile influence starts --fit fit.json --runs runs.csv
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
 moejax plot plan --runs plan/plan.json
 moejax plot restarts --runs runs/quickstart"""
 
-EVIDENCE = ("profile", "influence", "starts")
+EVIDENCE = ("fit", "profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
 
 
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
     parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
+    add_active_convention(parser)
     parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")
     add_table_arguments(parser)
 
@@ -86,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             update(number / len(names), f"drawing {name}")
             found[name] = _write(folder, name, subject, formats)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json_text(found))
     else:
         for name, one in found.items():
             print(f"{name}: {one['title']}. {', '.join(one['files'])}")
@@ -117,6 +120,7 @@ class _Given:
 
     def subject(self, name: str) -> Any:
         """What one figure is asked to show."""
+        from moejax.laws.active_params import convention
         from moejax.report import plots
 
         plot = plots.PLOTS[name]
@@ -127,7 +131,10 @@ class _Given:
             table = self._evidence(name, self.fit)
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
-        found = plots.subject_of(name, law=law, law_name=words, table=table)
+        found = replace(
+            plots.subject_of(name, law=law, law_name=words, table=table),
+            active_params=convention(self.arguments.active_convention),
+        )
         if table is not None and not plot.columns:
             print(f"{name}: only the law is drawn; it takes no points from a table.", file=sys.stderr)
         if table is not None and plot.columns and found.table is None:
@@ -152,7 +159,9 @@ class _Given:
         from moejax.report import evidence, sources
 
         runs = sources.run_table_of(self.arguments.runs)
-        read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law).inputs)
+        read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law))
+        if name == "fit":
+            return evidence.fit_table(fit, read.runs)
         if name == "starts":
             return evidence.starts_table(fit, read.runs)
         answers = evidence.coefficients(fit)
@@ -168,14 +177,16 @@ def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
     """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
     from moejax import run_table
     from moejax.cli.pairs import pairs
+    from moejax.fit.column_names import with_our_names
     from moejax.fit.read_runs import mapped, select
 
     mapping = dict(pairs(arguments.map, "--map"))
     if arguments.loss != "loss":
         mapping["loss"] = arguments.loss
     named = str(arguments.runs)
-    kept, notes = select(mapped(table, mapping, named), arguments.where, named)
-    for note in notes:
+    ours = with_our_names(table, mapping)
+    kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
+    for note in (*ours.notes, *notes):
         print(note, file=sys.stderr)
     return run_table.check(kept, where=named)
 
@@ -195,7 +206,7 @@ def _list(as_json: bool) -> int:
 
     if as_json:
         names = ("shows", "source", "law", "columns", "needs_table")
-        print(json.dumps({name: {key: getattr(p, key) for key in names} for name, p in PLOTS.items()}))
+        print(json_text({name: {key: getattr(p, key) for key in names} for name, p in PLOTS.items()}, indent=None))
         return 0
     of: dict[str, list[str]] = {}
     for name, plot in PLOTS.items():

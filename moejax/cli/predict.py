@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli import given_architecture
+from moejax.cli.design_limits import add_active_convention
 from moejax.cli.number import number, whole_number
+from moejax.json_text import json_text
+from moejax.wording import told
 
 if TYPE_CHECKING:
     from moejax.laws.design import Design
@@ -26,7 +28,7 @@ DESIGN_OPTIONS = {
     "flops": "training FLOPs, forward and backward",
     "num_experts": "routed experts per mixture layer, 0 if dense",
     "top_k": "routed experts that serve one token",
-    "num_shared_experts": "experts that serve every token",
+    "num_shared_experts": "experts that serve every token, by the width of a routed one",
     "model_dim": "width of the residual stream",
     "num_layers": "layers",
     "expert_hidden": "width of one routed expert, of the feed-forward if dense",
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
     for name, meaning in DESIGN_OPTIONS.items():
         design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
+    add_active_convention(design)
     parser.add_argument("--json", action="store_true", help="print machine-readable numbers")
 
 
@@ -66,10 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
         answers, unasked = _all(design)
     else:
         answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
+    assumed = _assumed(arguments)
     if arguments.json:
-        print(json.dumps({"design": _known(design), "predictions": answers, "not_asked": unasked}, indent=2))
+        plain = {"design": _known(design), "predictions": answers, "not_asked": unasked}
+        print(json_text(plain | ({"active_convention": assumed} if assumed else {})))
     else:
         _print(design, answers, unasked)
+        if assumed:
+            print(assumed)
     return 0
 
 
@@ -83,12 +90,42 @@ def given_design(arguments: argparse.Namespace) -> Design:
     typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
     found = given_architecture.given(arguments)
     if found is None:
-        return Design(**typed)
+        return _by_convention(Design(**typed), arguments.active_convention)
     implied = replace(design_of(found[1], arguments.tokens), **typed)
     if implied.flops is None and implied.tokens is not None:
         per_token = flops_per_token(found[1], arguments.sequence_length).training
         return replace(implied, flops=float(per_token * implied.tokens))
     return implied
+
+
+def _by_convention(design: Design, name: str | None) -> Design:
+    """The design with active parameters, and tokens of its FLOPs, where an active-parameter convention gives them."""
+    from dataclasses import replace
+
+    from moejax.laws.active_params import convention
+    from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+
+    if name is None:
+        return design
+    taken = convention(name)
+    lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
+    if lacking or design.params_active is not None:
+        what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
+        raise ValueError(
+            f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and {what}; "
+            f"leave it out, or give these three alone."
+        )
+    found = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
+    if found.tokens is None and found.flops is not None:
+        return replace(found, tokens=found.flops / (FLOPS_PER_PARAM_AND_TOKEN * found.params_active))
+    return found
+
+
+def _assumed(arguments: argparse.Namespace) -> str:
+    """What is said of the convention that was asked for."""
+    from moejax.laws.active_params import convention, sentence
+
+    return "" if arguments.active_convention is None else sentence(convention(arguments.active_convention))
 
 
 def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
@@ -118,12 +155,15 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
 
 def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]:
     from moejax.fit.fit_result import load
+    from moejax.fit.prediction import range_in_words, range_of
     from moejax.laws.door import predict
 
     if constants is not None:
         raise ValueError(f"--constants names a published set, and {file} is a fit with constants of its own.")
     fit = load(file)
-    said = predict(fit.law, design)
+    said = predict(fit, design)
+    interval = range_of(fit, design)
+    dropped = () if fit.evidence is None else fit.evidence.dropped
     return {
         "law": type(fit.law).__name__,
         "constants": file,
@@ -131,9 +171,11 @@ def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]
         "mark": "your fit",
         "values": dict(said.values),
         "units": dict(said.units),
-        "extrapolated": {},
+        "interval": interval,
+        "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
-        "remark": " ".join(fit.warnings),
+        "dropped": list(dropped),
+        "remark": " ".join([range_in_words(fit, interval, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
     }
 
 
@@ -147,7 +189,7 @@ def _all(design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
             if not PUBLISHED[law]:
                 unasked[law] = "no constants are published; fit it to runs"
         except ValueError as why:
-            unasked[law] = str(why)
+            unasked[law] = told(why)
     if not answers:
         raise ValueError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
     return answers, unasked

@@ -18,7 +18,10 @@ Update = Callable[[float, str], None]
 
 @contextlib.contextmanager
 def progress_display(begin: str = "") -> Iterator[Update]:
-    """Yields ``update(share, text)`` for one piece of work; until then, a terminal shows ``begin``."""
+    """Yields ``update(share, text)`` for one piece of work; until then, a terminal shows ``begin``.
+
+    A share that falls begins another stage, whose time left is reckoned from there on.
+    """
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -40,8 +43,17 @@ def progress_display(begin: str = "") -> Iterator[Update]:
         speed_estimate_period=120,
         transient=True,
     ) as bar:
-        task = bar.add_task(begin, total=1.0)
-        yield lambda share, text: bar.update(task, completed=share, description=text)
+        task, last = bar.add_task(begin, total=1.0), 0.0
+
+        def update(share: float, text: str) -> None:
+            nonlocal last
+            if share < last:
+                # Another stage has begun: its pace is its own, and so is the time it still takes.
+                bar.reset(task)
+            last = share
+            bar.update(task, completed=share, description=text)
+
+        yield update
 
 
 @contextlib.contextmanager
@@ -67,17 +79,21 @@ def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, 
 
 
 def _lines() -> Update:
-    began = printed = time.monotonic()
+    began = stage_began = printed = time.monotonic()
     first: float | None = None
+    last = 0.0
 
     def update(share: float, text: str) -> None:
-        nonlocal printed, first
+        nonlocal printed, first, last, stage_began
         now = time.monotonic()
+        if share < last:
+            first, stage_began = share, now
         first = share if first is None else first
+        last = share
         if now - printed < SECONDS_BETWEEN_LINES:
             return
         printed = now
-        pace = (share - first) / (now - began)
+        pace = (share - first) / max(now - stage_began, 1e-9)
         rest = f", about {clock((1 - share) / pace)} left" if pace > 0 and share < 1 else ""
         print(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})", file=sys.stderr, flush=True)
 

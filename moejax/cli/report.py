@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from moejax import run_table
 from moejax.cli.given_files import check_fit
-from moejax.cli.number import number, whole_number
+from moejax.cli.number import RESAMPLES, number
+from moejax.cli.out_folder import check_outputs, out_folder
+from moejax.json_text import json_text
 
 NAME = "report"
+OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
 HELP = (
     "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
     "which laws are fitted), or from the folder or fit.json of moejax fit."
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--laws", default="", metavar="NAMES", help="to fit, separated by commas (what the columns allow)"
     )
     table.add_argument("--flops", type=number, metavar="NUMBER", help="budget to decide about (ten times the largest)")
-    table.add_argument("--resamples", type=whole_number, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
+    table.add_argument("--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
 
@@ -45,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Conclude, write, and print the answer."""
     source = _fit_in(Path(arguments.source))
     _check_source(source)
+    if not source.is_dir():
+        check_outputs(_out(source, arguments), OUTPUTS)
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
     from moejax.cli.progress import progress_display
@@ -52,12 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude
 
-    with progress_display() as update:
-        concluded = _of_table(source, arguments, update) if source.name.endswith(TABLES) else conclude(source, update)
+    of_table = source.name.endswith(TABLES)
+    # A study's own folder is moejax's; there, its report is renewed.
+    with out_folder(_out(source, arguments)) if of_table else nullcontext(), progress_display() as update:
+        concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)
         update(1.0, "drawing")
         path = write_report(concluded)
     if arguments.json:
-        print(json.dumps(as_data(concluded), indent=2))
+        print(json_text(as_data(concluded)))
     else:
         print(answer(concluded))
         print(f"report: {path.resolve()}")
@@ -103,7 +110,6 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 
 
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
-    from moejax.cli.out_folder import out_folder
     from moejax.cli.progress import progress_display
     from moejax.fit.fit_result import load
     from moejax.report.fit_report import as_data, write_fit_report
@@ -112,9 +118,7 @@ def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
     with out_folder(_out(source, arguments)) as folder, progress_display() as update:
         path = write_fit_report(fit, source, folder, update)
         update(1.0, "drawn")
-    print(
-        json.dumps(as_data(fit, source), indent=2) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}"
-    )
+    print(json_text(as_data(fit, source)) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}")
     return 0
 
 

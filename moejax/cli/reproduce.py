@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from moejax.cli.design_limits import add_active_convention
+from moejax.cli.out_folder import check_outputs, out_file
+from moejax.folder import whole
+from moejax.json_text import json_text
 
 NAME = "reproduce"
 HELP = (
@@ -16,7 +20,7 @@ HELP = (
 EXAMPLE = """\
   moejax reproduce
   moejax reproduce --paper zhao --json zhao.json
-  moejax reproduce --errata docs/errata.md"""
+  moejax reproduce --errata errata.md"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,21 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--errata", metavar="FILE", help="write what does not follow, for the authors (Markdown)")
     parser.add_argument("--verdicts", metavar="FILE", help="hold to the verdicts in this file, not to those on record")
+    add_active_convention(parser)
     parser.add_argument("--record", metavar="FILE", help="write the verdicts found, as --verdicts reads them")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute, show, write; 1 if a verdict has changed."""
     from moejax.cli.progress import progress_display
+    from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
     from moejax.reproduce.errata import errata
     from moejax.reproduce.papers import chosen, reproduce
     from moejax.reproduce.verdicts import as_text, changes, recorded
 
     papers = chosen(arguments.paper)
+    for path in (arguments.json, arguments.errata, arguments.record):
+        if path and path != "-":
+            check_outputs(Path(path).parent, (Path(path).name,))
+    taken = convention(arguments.active_convention)
+    name = next(key for key, one in ACTIVE_PARAMS.items() if one == taken)
     known = _read(Path(arguments.verdicts)) if arguments.verdicts else recorded()
     with progress_display() as update:
-        records = reproduce(papers, update)
-    text = json.dumps([record.as_json() for record in records], indent=2, ensure_ascii=False, allow_nan=False)
+        records = reproduce(papers, update, active_convention=name)
+    text = json_text([record.as_json() for record in records], ensure_ascii=False)
     if arguments.json == "-":
         print(text)
     else:
@@ -56,32 +67,33 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record:
         _write(Path(arguments.record), as_text(records))
         return 0
+    if "abnar" in papers:
+        print(sentence(taken), file=sys.stderr)
+    if name != DEFAULT:
+        print(f"Verdicts on record are by the convention {DEFAULT}: none is held to them.", file=sys.stderr)
+        return 0
     changed = changes(records, known)
-    for sentence in changed:
-        print(sentence, file=sys.stderr)
+    for change in changed:
+        print(change, file=sys.stderr)
     return 1 if changed else 0
 
 
 def _read(path: Path) -> dict[str, str]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as verdicts: {error}. `--record {path}` writes such a file.") from None
+    from moejax.stored import foreign_json, read_bytes
+
+    remedy = f"--record {path} writes a file of verdicts"
+    return foreign_json(read_bytes(path, remedy=remedy), path, shape=dict[str, str], remedy=remedy)
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with out_file(path), whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}. Name a file in a folder that exists.") from None
 
 
 def _show(records: list[Any]) -> None:
     from moejax.cli.table import show
     from moejax.reproduce.papers import PAPERS, tally
-    from moejax.reproduce.record import ERROR, UNDER_READING, VERDICTS
+    from moejax.reproduce.record import ERROR, UNDER_READING, UNEXPLAINED, VERDICTS
 
     counts = tally(records)
     columns = ["where", "quantity", "printed", "computed", "verdict", "reading or remark"]
@@ -89,7 +101,7 @@ def _show(records: list[Any]) -> None:
         rows = [
             [r.where, r.quantity, r.printed, r.shown, r.kind, r.found.name if r.found else r.note]
             for r in records
-            if r.paper == paper and r.kind in (UNDER_READING, ERROR)
+            if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
         ]
         words = ("quantity", "verdict", "reading or remark")
         show(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows, words=words)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
+from moejax.cli.number import count
 from moejax.cli.pairs import pairs
 
 
@@ -16,13 +16,27 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
     )
-    table.add_argument("--where", action="append", default=[], metavar="CONDITION", help="keep the rows that meet it")
+    table.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="keep the rows that meet it, as 'seed == 42 and tokens > 1B' (docs/fitting.md has the language)",
+    )
     table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
     table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
     table.add_argument("--weight", metavar="COLUMN", help="how often each row counts; 0 keeps it out")
     table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
     table.add_argument(
         "--drop-duplicates", action="store_true", help="leave out rows that repeat a run to the digit, and say so"
+    )
+    table.add_argument(
+        "--best-by",
+        metavar="COLUMNS",
+        help="columns that were swept (learning_rate,batch_tokens): keep the best of rows that differ only in them",
+    )
+    table.add_argument(
+        "--trust-units", action="store_true", help="sizes, tokens and FLOPs are right, however unlikely they look"
     )
 
 
@@ -36,16 +50,16 @@ def add_split_arguments(group: Any) -> None:
         help="test on the largest runs in it; COLUMN:LEAST on those from there on, COLUMN=VALUE on those that equal it",
     )
     group.add_argument("--each", metavar="COLUMN", help="hold out each of its values in turn; group: each architecture")
-    group.add_argument("--folds", type=int, default=0, metavar="COUNT", help="cross-validate over groups")
+    group.add_argument("--folds", type=count(0, 10_000), default=0, metavar="COUNT", help="cross-validate over groups")
 
 
-def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
-    """The runs that the arguments describe; what must be known about them goes to stderr."""
+def read_table(arguments: argparse.Namespace, law: Any) -> Any:
+    """The runs that the arguments describe, for a law or of columns; what must be known about them goes to stderr."""
     from moejax.fit.read_runs import read_runs
 
     read = read_runs(
         arguments.runs,
-        inputs,
+        law,
         mapping=dict(pairs(arguments.map, "--map")),
         where=arguments.where,
         loss=arguments.loss,
@@ -53,6 +67,8 @@ def read_table(arguments: argparse.Namespace, inputs: Sequence[str]) -> Any:
         weight=arguments.weight,
         drop_invalid=arguments.drop_invalid,
         drop_duplicates=arguments.drop_duplicates,
+        best_by=[name.strip() for name in (arguments.best_by or "").split(",") if name.strip()],
+        trust_units=arguments.trust_units,
     )
     for note in read.notes:
         print(note, file=sys.stderr)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from moejax.cli.errors import UserError
 from moejax.cli.given_model import open_model
-from moejax.cli.number import whole_number
+from moejax.cli.number import SEEDS, count
+from moejax.json_text import json_text
 
 NAME = "sample"
 HELP = "Continue a prompt with a trained or converted model."
@@ -22,16 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("model", metavar="DIR", help="a training's folder, a checkpoint in it, or a folder of weights")
     parser.add_argument("--prompt", default="", help="text to go on from (default: the start of a document)")
-    parser.add_argument("--tokens", type=whole_number, default=200, metavar="N", help="tokens at most (default: 200)")
-    parser.add_argument("--samples", type=whole_number, default=1, metavar="N", help="continuations (default: 1)")
+    parser.add_argument("--tokens", type=count(0), default=200, metavar="N", help="tokens at most (default: 200)")
+    parser.add_argument("--samples", type=count(0, 10_000), default=1, metavar="N", help="continuations (default: 1)")
     parser.add_argument(
         "--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest (default: 1)"
     )
-    parser.add_argument("--top-k", type=whole_number, default=0, metavar="K", help="draw among so many (default: all)")
+    parser.add_argument(
+        "--top-k", type=count(0, 10_000_000), default=0, metavar="K", help="draw among so many (default: all)"
+    )
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="P", help="draw among this probability (default: 1)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    parser.add_argument("--seed", type=SEEDS, default=0, help="of the draws (default: 0)")
     parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
     parser.add_argument("--json", action="store_true", help="print prompt and continuations on stdout as JSON")
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(found)]
     if arguments.json:
-        print(json.dumps({"prompt": arguments.prompt, "continuations": texts}, indent=2))
+        print(json_text({"prompt": arguments.prompt, "continuations": texts}))
     else:
         print("\n\n".join(arguments.prompt + text for text in texts))
     return 0

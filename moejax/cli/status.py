@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from moejax.cli.table import show
+from moejax.cli.errors import UserError
+from moejax.cli.table import literal, show
 from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
 from moejax.config import dump
-from moejax.quantities import format
+from moejax.json_text import json_text
+from moejax.quantities import format, format_bytes
+from moejax.train.manifest import verify
 from moejax.train.sessions import RUNNING
 from moejax.train.status import Status, is_study_folder, read_statuses
+from moejax.wording import some
 
 NAME = "status"
 HELP = "How a training stands, running or not, or every model of a study: from the files in its folder."
 EXAMPLE = """\
   moejax status runs/tiny
   moejax status runs/tiny --layers              # the routing of every layer
+  moejax status runs/tiny --verify              # every file of every checkpoint against its hash
   moejax status runs/quickstart --json"""
 
 
@@ -26,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("folder", metavar="DIR", help="the folder of a training or of a study")
     parser.add_argument("--layers", action="store_true", help="a table of each mixture layer's routing")
+    parser.add_argument(
+        "--verify", action="store_true", help="also read every checkpoint, and compare it with its hashes"
+    )
     parser.add_argument("--json", action="store_true", help="print all of it on stdout as JSON")
 
 
@@ -35,25 +43,53 @@ def run(arguments: argparse.Namespace) -> int:
     found, is_study = read_statuses(folder), is_study_folder(folder)
     if arguments.json:
         plain = [dump(status) for status in found]
-        print(json.dumps(plain if is_study else plain[0], indent=2))
-        return 0
-    if is_study:
+        print(json_text(plain if is_study else plain[0]))
+    elif is_study:
         _print_study(found)
     else:
         _print(found[0])
-    if arguments.layers:
+    if arguments.layers and not arguments.json:
         for status in found:
             print_routing(status.layers, f"{status.name}: the last logged batch")
+    if arguments.verify:
+        _verify(folder, [Path(status.folder) for status in found])
     return 0
+
+
+def _verify(folder: Path, folders: list[Path]) -> None:
+    every = [verify(one) for one in folders]
+    damaged = [text for one in every for text in one.damaged]
+    if damaged:
+        raise UserError(
+            f"{len(damaged)} checkpoints are not what was written: {some(damaged, most=3, between='; ')}. A training "
+            f"that goes on takes the newest before them; bring back a copy of one that is needed."
+        )
+    unreadable = [text for one in every for text in one.unreadable]
+    if unreadable:
+        raise UserError(
+            f"{len(unreadable)} checkpoints cannot be read now: {some(unreadable, most=3, between='; ')}. Whether they "
+            f"are whole is not known; ask again once the disk or file system answers."
+        )
+    if not any(one.checkpoints for one in every):
+        raise UserError(
+            f"There is nothing to verify: {some([str(one) for one in folders], most=3) or folder} "
+            f"{'hold' if len(folders) > 1 else 'holds'} no checkpoint."
+        )
+    count, without = sum(one.checkpoints for one in every), sum(one.without_hash for one in every)
+    later = sum(one.hashed_later for one in every)
+    size = format_bytes(sum(one.bytes for one in every))
+    missing = f"; {later:,} files are as they were when they were restored, by hashes of then" if later else ""
+    missing += f"; {without:,} files have no hash on record: their content was not compared" if without else ""
+    print(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}", file=sys.stderr)
 
 
 def _print(status: Status) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{status.name} in {status.folder}", title_justify="left", show_header=False)
+    table = Table(title=literal(f"{status.name} in {status.folder}"), title_justify="left", show_header=False)
     for name, text in _lines(status):
-        table.add_row(name, text)
+        table.add_row(name, literal(text))
     Console().print(table)
 
 
@@ -115,4 +151,4 @@ def _print_study(found: list[Status]) -> None:
     show("Trainings", columns, rows, words=["state"])
     for status in found:
         if status.why:
-            Console().print(f"{status.name} {status.state}: {status.why}", highlight=False, soft_wrap=True)
+            Console().print(literal(f"{status.name} {status.state}: {status.why}"), highlight=False, soft_wrap=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import STUDY
-from moejax.cli.number import number
+from moejax.cli.number import WORKERS, count, number
+from moejax.json_text import json_text
 
 NAME = "study"
 ACTIONS = ("status", "gather")
@@ -30,15 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser, STUDY, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
-    parser.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one per core)")
+    parser.add_argument("--workers", type=WORKERS, metavar="N", help="trainings at a time (default: one per core)")
     parser.add_argument(
         "--population",
-        type=int,
+        type=count(1, 4_096),
         default=1,
         metavar="N",
         help="train up to N models at once that differ in seed, learning rate and weight decay alone (default: 1)",
     )
     parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
+    add_exportable_argument(parser)
     before = parser.add_argument_group("before anything is spent")
     before.add_argument(
         "--dry-run", action="store_true", help="print runs, FLOPs, memory, time and cost; train nothing"
@@ -53,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action:
         return _of_a_folder(arguments)
     study, folder = _study(arguments)
+    check_exportable(arguments.exportable, study.models)
     if arguments.dry_run:
         from moejax.cli.study_estimate import print_estimate
 
@@ -84,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     _say("3/3  writing the report")
     report = write_report(concluded)
     if arguments.json:
-        print(json.dumps(as_data(concluded), indent=2))
+        print(json_text(as_data(concluded)))
     else:
         print(answer(concluded))
         print(f"report: {report.resolve()}")
@@ -115,10 +118,6 @@ def _study(arguments: argparse.Namespace):
     from moejax.study.run import read_study
     from moejax.study.study import Study
 
-    if arguments.workers is not None and arguments.workers < 1:
-        raise UserError(f"--workers is {arguments.workers}; give at least 1.")
-    if arguments.population < 1:
-        raise UserError(f"--population is {arguments.population}; give at least 1.")
     if arguments.config:
         study = load(Study, arguments.config, arguments.overrides)
         return study, Path(arguments.out or f"runs/{study.name}")

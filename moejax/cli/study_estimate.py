@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.study.estimate import Estimate, EstimatedTraining
@@ -23,7 +24,7 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
 
     found = estimate(study, find(chip), mfu=mfu, price=price)
     if as_json:
-        print(json.dumps(as_data(study, found), indent=2))
+        print(json_text(as_data(study, found)))
     else:
         _print(study, found)
     for doubt in study.doubts():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.errors import UserError
-from moejax.wording import some
+from moejax.json_text import json_text
+from moejax.wording import command, some
 
 if TYPE_CHECKING:
     from moejax.study.status import Standing
@@ -21,7 +21,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     """Say how far the study in a folder is, here or in an object store.
 
     Raises:
-      ValueError: the folder holds no study.
+      ValueError: the folder holds no study; or files in it are damaged, after all else is printed.
     """
     from moejax.study.place import identity, open_place
 
@@ -33,9 +33,12 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     found = standings(open_place(url), study.trainings())
     if as_json:
         rows = [{**asdict(one), "rows": len(one.rows)} for one in found]
-        print(json.dumps({"study": study.name, **totals(found, price), "models": rows}, indent=2))
+        print(json_text({"study": study.name, **totals(found, price), "models": rows}))
     else:
         _print(study.name, url, found, price)
+    damaged = [problem for one in found for problem in one.damaged]
+    if damaged:
+        raise UserError(f"{len(damaged)} files of {url} are damaged. {some(damaged, most=3, between=' ')}")
 
 
 def gather(url: str, out: str | None) -> None:
@@ -62,7 +65,7 @@ def gather(url: str, out: str | None) -> None:
     rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
     print(f"{rows} of {runs} runs: {path}")
     if missing:
-        print(f"not done: {some(missing)}; see moejax study status {url}", file=sys.stderr)
+        print(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}", file=sys.stderr)
 
 
 def totals(found: list[Standing], price: float | None) -> dict[str, Any]:

@@ -6,13 +6,31 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from moejax.wording import without_empty
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 GAP, NARROW = 3, 2
 """Blanks between columns, and where a line would be too short."""
+NARROWEST = 20
+"""Characters of a line in which a table is printed, whatever the terminal says."""
 WORDS = 16
 """To how many characters a column of words may be wrapped before the table is cut in two."""
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, such as those that move a terminal's cursor, are written as escapes."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def literal(text: str, style: str = "") -> Text:
+    """A text for Rich as it stands: names and reasons may hold what Rich takes for its markup."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> None:
@@ -23,11 +41,12 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, w
     """
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
-    columns, rows = without_empty(columns, rows)
+    columns, rows = without_empty(columns, [[printable(cell) for cell in row] for row in rows])
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
+    # Some terminals and programs say that they have no width; a table is printed all the same.
     console = Console(width=width)
+    console.width = max(console.width, NARROWEST)
     wrapped = [column in words for column in columns]
     cells = [[row[i] for row in rows] for i in range(len(columns))]
     wide = [_width([column, *cells[i]]) for i, column in enumerate(columns)]
@@ -36,7 +55,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, w
         gap, heads = NARROW, [_folded(column, _width(cells[i])) for i, column in enumerate(columns)]
     wide = [_width([head, *cells[i]]) for i, head in enumerate(heads)]
     least = [min(w, max(WORDS, _longest(cells[i]))) if wrapped[i] else w for i, w in enumerate(wide)]
-    console.print(Text(title, style="bold"))
+    console.print(literal(title, style="bold"))
     pieces = _pieces(least, gap, console.width)
     for piece in pieces:
         table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
@@ -51,7 +70,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, w
             )
         for row in rows:
             if piece == pieces[0] or any(row[i] for i in piece[1:]):
-                table.add_row(*(Text(row[i]) for i in piece))
+                table.add_row(*(literal(row[i]) for i in piece))
         console.print(table)
         console.print()
 

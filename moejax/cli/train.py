@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -17,15 +15,18 @@ from typing import TYPE_CHECKING
 
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.errors import UserError
+from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import TRAINING
-from moejax.cli.local_processes import AGAIN, run_here
-from moejax.cli.number import whole_number
+from moejax.cli.local_processes import AGAIN, MOST_HERE, run_here
+from moejax.cli.number import WORKERS, count
+from moejax.json_text import json_text
+from moejax.wording import says, told
 
 if TYPE_CHECKING:
     from moejax.train.processes import Together
 
 NAME = "train"
-STOPPED = 130
+MOST_THREADS = 1024
 HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
@@ -33,6 +34,7 @@ EXAMPLE = """\
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds
   moejax train --config=configs/tiny.py --config.population.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
+  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # hold it to what convert --to hf writes
   srun moejax train --config=FILE.py --distributed --out runs/large"""
 
 
@@ -51,11 +53,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A:B",
         help="record the steps A to B, of all, with JAX's profiler in OUT/profile",
     )
-    parser.add_argument("--cpu-devices", type=whole_number, metavar="N", help="split a CPU into N devices, for a mesh")
+    add_exportable_argument(parser)
+    parser.add_argument("--cpu-devices", type=WORKERS, metavar="N", help="split a CPU into N devices, for a mesh")
+    parser.add_argument(
+        "--cpu-threads",
+        type=WORKERS,
+        metavar="N",
+        help="of XLA on a CPU (default: 4); another number rounds otherwise",
+    )
     many = parser.add_argument_group("many processes", "every one of them runs the same command, with one DIR for all")
-    many.add_argument("--processes", type=whole_number, metavar="N", help="so many; by itself, starts them all here")
+    many.add_argument(
+        "--processes", type=count(1, 100_000), metavar="N", help="so many; by itself, starts them all here"
+    )
     many.add_argument("--coordinator", metavar="HOST:PORT", help="where they meet: an address of process 0's machine")
-    many.add_argument("--process", type=whole_number, metavar="I", help="which this is, from 0")
+    many.add_argument("--process", type=count(0, 99_999), metavar="I", help="which this is, from 0")
     many.add_argument(
         "--distributed", action="store_true", help="Slurm, Open MPI, Kubernetes or Cloud TPU tells all of this"
     )
@@ -73,13 +84,21 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.time()
     several = _check_processes(arguments)
     if several and not arguments.coordinator and not arguments.distributed:
+        if arguments.processes > MOST_HERE:
+            raise UserError(
+                f"--processes is {arguments.processes:,}, and this machine would start them all; give {MOST_HERE} at "
+                f"most, or --coordinator and --process to each of them on machines of their own."
+            )
         return run_here(arguments.command_line, arguments.processes)
     _stay_on(arguments.core)
     _die_with(arguments.parent)
     _silence_writers()
-    from moejax.train.allocator import keep_memory
+    from moejax.train.allocator import computes_on_cpu, keep_memory
+    from moejax.train.rounding import THREADS, fix_threads
 
-    keep_memory(arguments.cpu_devices or 1)
+    if computes_on_cpu():
+        keep_memory(arguments.cpu_devices or 1)
+    fix_threads(arguments.cpu_threads or THREADS)
     import jax
 
     if arguments.cpu_devices:
@@ -98,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, together: Together, began: float) -> int:
     from moejax.cli.progress import training_progress
     from moejax.train.loop import train, train_beside
-    from moejax.train.stopping import Stopped, stop_on_signals
+    from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 
     speaks = together.first and (arguments.parent is None or together.count > 1)
     training, folder, derivation = together.do(lambda: _training(arguments))
@@ -126,9 +145,9 @@ def _train(arguments: argparse.Namespace, together: Together, began: float) -> i
     except Stopped as stopped:
         if together.first:
             _say("Stopped and saved; the same command goes on from there.")
-        return STOPPED if stopped.number == signal.SIGINT else AGAIN
+        return exit_status(stopped.number)
     if together.first and arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(json_text(rows))
     elif speaks:
         _print(rows, folder)
         print(f"rows, metrics and checkpoints: {folder}")
@@ -166,10 +185,10 @@ def _ending_alone(together: Together) -> Iterator[None]:
             raise
         who = f"process {together.index} of {together.count}"
         if isinstance(error, JaxRuntimeError):
-            why = " ".join(str(error).split())[:200]
-            _say(f"{who} has lost the others ({why}). The same command goes on from the newest checkpoint.")
+            lost = f"{who} has lost the others ({says('JAX', error)})"
+            _say(f"{lost}. The same command goes on from the newest checkpoint.")
         elif isinstance(error, ValueError):
-            _say(f"{who}: {error}")
+            _say(f"{who}: {told(error)}")
         else:
             traceback.print_exception(error)
         sys.stderr.flush()
@@ -178,10 +197,8 @@ def _ending_alone(together: Together) -> Iterator[None]:
 
 def _check_processes(arguments: argparse.Namespace) -> bool:
     """Whether this is one of several processes, or starts them."""
-    if arguments.processes is not None and arguments.processes < 1:
-        raise UserError(f"--processes is {arguments.processes}; give at least 1.")
-    if arguments.cpu_devices is not None and arguments.cpu_devices < 1:
-        raise UserError(f"--cpu-devices is {arguments.cpu_devices}; give at least 1.")
+    if arguments.cpu_threads is not None and not 1 <= arguments.cpu_threads <= MOST_THREADS:
+        raise UserError(f"--cpu-threads is {arguments.cpu_threads}; give 1 to {MOST_THREADS}, such as its cores.")
     if arguments.wait < 1:
         raise UserError(f"--wait is {arguments.wait:g}; give at least one second.")
     one = (arguments.coordinator, arguments.process)
@@ -219,31 +236,36 @@ def _training(arguments: argparse.Namespace):
     if arguments.config:
         chosen = choose_hyperparameters(load(Training, arguments.config, arguments.overrides))
         training = chosen.training
+        check_exportable(arguments.exportable, {training.name: training.architecture})
         return training, Path(arguments.out or f"runs/{training.name}"), chosen.derivation
     if not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
-    return _saved(Path(arguments.out)), Path(arguments.out), ""
+    training = _saved(Path(arguments.out))
+    check_exportable(arguments.exportable, {training.name: training.architecture})
+    return training, Path(arguments.out), ""
 
 
 def _saved(folder: Path):
-    from moejax.config import build
+    from moejax.stored import read_json
+    from moejax.train.identity import REMEDY, TRAINING
     from moejax.train.training import Training
 
-    path = folder / "training.json"
+    path = folder / TRAINING
     if not path.is_file():
         raise UserError(f"{folder} holds no training to go on with; start one with --config=FILE.py.")
-    return build(Training, json.loads(path.read_text()), str(path))
+    return read_json(path, Training, remedy=REMEDY)
 
 
 def _print(rows, folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from moejax.cli.table import literal
     from moejax.cli.training_text import goodput_text, memory_text, print_routing, speed_text
     from moejax.train.status import read_status
 
     several = len({row["model"] for row in rows}) > 1
-    table = Table(title=None if several else rows[0]["model"], title_justify="left")
+    table = Table(title=None if several else literal(rows[0]["model"]), title_justify="left")
     if several:
         table.add_column("model")
     for heading in ("tokens", "loss, nats/token", "bits/byte", "load CV", "tokens/s"):
@@ -252,7 +274,7 @@ def _print(rows, folder: Path) -> None:
         bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
         load_cv = "–" if row["load_cv"] is None else f"{row['load_cv']:.3f}"
         table.add_row(
-            *([row["model"]] if several else []),
+            *([literal(row["model"])] if several else []),
             f"{row['tokens']:,}",
             f"{row['loss']:.4f}",
             bits,

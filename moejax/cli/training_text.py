@@ -62,9 +62,11 @@ def print_routing(layers: Mapping[str, Sequence[Any]] | None, title: str) -> Non
     from rich.console import Console
     from rich.table import Table
 
+    from moejax.cli.table import literal
+
     if not layers:
         return
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(title=literal(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
     named = [name for name in ROUTING if name in layers]
     for heading in ("layer", *(ROUTING[name] for name in named)):
         table.add_column(heading, justify="right")

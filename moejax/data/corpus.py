@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from moejax.config import build, dump, unknown
+from moejax.config import dump, unknown
 from moejax.data.batches import batches
 from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
@@ -21,7 +20,7 @@ from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, Rows, counted
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
-from moejax.folder import write_json
+from moejax.stored import Damaged, read_json, write_json
 
 SUMMARY = "corpus.json"
 
@@ -158,14 +157,19 @@ def open_corpus(
         _check_tokenizer(config, part, prepared, first.sha256, parts[0].source)
     corpus = Corpus(config, parts, sets)
     summary = dump(corpus.summary())
-    if not (folder / SUMMARY).exists() or dump(read_summary(folder)) != summary:
+    try:
+        known = dump(read_summary(folder))
+    # Beside the sets, it is computed from them.
+    except Damaged:
+        known = None
+    if known != summary:
         write_json(folder / SUMMARY, summary)
     return corpus
 
 
 def read_summary(folder: Path) -> Summary:
     """The summary that ``open_corpus`` left in a folder."""
-    return build(Summary, json.loads((folder / SUMMARY).read_text()), str(folder / SUMMARY))
+    return read_json(folder / SUMMARY, Summary, remedy="bring back a copy, or go on with the study, which writes it")
 
 
 def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Callable[[float, str], None]) -> PreparedSet:

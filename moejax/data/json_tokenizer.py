@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from moejax.folder import whole
+from moejax.stored import foreign_json, read_bytes
+from moejax.wording import says
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
 """Tokens that end documents in well-known tokenizers, tried in this order."""
@@ -21,13 +22,19 @@ class JsonTokenizer:
     """Text that looks like a special token is read as text, and nothing is added, cut off or filled up."""
 
     def __init__(self, path: Path, end: str = ""):
-        self._text = path.read_text(encoding="utf-8")
+        content = read_bytes(path, remedy="name a tokenizer.json that is there")
+        try:
+            self._text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
         self.name = f"{path}#{end}" if end else str(path)
         try:
             self._tokenizer = Tokenizer.from_str(self._text)
         # The Rust library raises a bare Exception.
         except Exception as error:
-            raise ValueError(f"{path} is no tokenizer.json that tokenizers can read: {error}.") from error
+            raise ValueError(
+                f"{path} is no tokenizer.json that can be read ({says('tokenizers', error)}); copy it again."
+            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -54,7 +61,9 @@ class JsonTokenizer:
 
     def bytes_per_token(self) -> np.ndarray:
         """Of byte-level and byte-fallback tokenizers exact; of others as each token decodes by itself."""
-        described = json.loads(self._text)
+        token = {"id": int, "special": bool}
+        shape = {"added_tokens": list[token]}  # type: ignore[valid-type]
+        described = foreign_json(self._text, self.name, shape=shape, remedy="copy it again")
         special = {token["id"] for token in described["added_tokens"] if token["special"]}
         added = {token["id"] for token in described["added_tokens"]}
         kinds = _kinds(described.get("decoder"))

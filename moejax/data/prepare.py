@@ -13,15 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from moejax.config import build, dump
-from moejax.data.prepared import MANIFEST, SHARDS, CorruptRecords, Manifest, PreparedSet, Split, TokenizerName
+from moejax.config import dump
+from moejax.data.prepared import (
+    MANIFEST,
+    SHARDS,
+    CorruptRecords,
+    Manifest,
+    PreparedSet,
+    Split,
+    TokenizerName,
+    read_counts,
+    remember_checked,
+    shard_hashes,
+)
 from moejax.data.shard import NAMED_CORRUPT, Shard, token_type, write_shard
 from moejax.data.source import Part, Reading
 from moejax.data.sources import CHOICES, parts_of
 from moejax.data.split import SIDES
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.data.workers import Tick, in_processes
-from moejax.folder import differences, only_writer, whole, write_json
+from moejax.folder import differences, only_writer, whole
+from moejax.stored import Damaged, read_json, write_json
+from moejax.wording import says
 
 FORMAT = 1
 """Changes when the same source would give other files."""
@@ -98,9 +111,12 @@ def _tokenise(
     common = (folder, tokenizer.name, choices["validation_share"])
     sizes = {stem: part.size_bytes for part, stem in missing}
     workers = max(1, min(workers, len(missing)))
+    written: dict[Path, str] = {}
     for shard in in_processes(_shard, missing, workers, common=common, look=show):
         done[shard.stem] = shard
+        written |= shard_hashes(folder, shard)
         share += sizes[shard.stem] / max(total, 1)
+    remember_checked(folder, written)
     return [done[stem] for stem in stems]
 
 
@@ -119,7 +135,11 @@ def _finished(folder: Path, stem: str, vocab_size: int) -> Shard | None:
     path = folder / f"{stem}.json"
     if not path.exists():
         return None
-    shard = build(Shard, json.loads(path.read_text()), str(path))
+    try:
+        shard = read_json(path, Shard, remedy="")
+    # It is made again, from its part.
+    except Damaged:
+        return None
     sizes = {f"{stem}.counts.npy": None}
     for side in SIDES:
         counts = getattr(shard, side)
@@ -150,13 +170,16 @@ def _manifest(
     _check_corrupt(source, corrupt, sides, size_bytes, corrupt_share)
     for side, split in sides.items():
         if not split.documents:
+            number = sum(split.documents for split in sides.values())
             raise ValueError(
-                f"The {side} side of {source} has no document, of {sum(s.documents for s in sides.values()):,} in all "
-                f"at a validation share of {validation_share}; change the share, or give more documents."
+                f"The {side} side of {source} has no document, of {number:,} in all at a validation share of "
+                f"{validation_share}. Equal documents lie on the same side, so give "
+                f"{'more documents' if number < 100 else 'documents that differ'}, or change the share."
             )
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     for shard in shards:
-        counts += np.load(folder / SHARDS / f"{shard.stem}.counts.npy")
+        tokens = shard.train.tokens + shard.validation.tokens
+        counts += read_counts(folder / SHARDS / f"{shard.stem}.counts.npy", tokenizer.vocab_size, tokens)
     with whole(folder / "counts.npy") as partial, partial.open("wb") as file:
         np.save(file, counts)
     frequency = counts[counts > 0] / counts.sum()
@@ -192,13 +215,15 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"The folder {folder} cannot be written ({error.strerror}); choose another.") from error
+        raise ValueError(
+            f"The folder {folder} cannot be written ({says('the system', error)}); choose another."
+        ) from error
 
 
 def _check_choices(folder: Path, choices: Any) -> None:
     path = folder / CHOICES
     if path.exists():
-        different = differences(json.loads(path.read_text()), choices)
+        different = differences(read_json(path, dict, remedy="choose another folder"), choices)
         if different:
             raise ValueError(
                 f"{folder} holds a set made with other choices: {'; '.join(different)}. Give the same ones, or "

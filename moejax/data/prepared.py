@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import json
+import io
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int32
 
-from moejax.config import build
 from moejax.data.shard import Shard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
+from moejax.wording import some
 
 MANIFEST = "manifest.json"
+CHECKED = ".checked.json"
 SHARDS = "shards"
+
+_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -65,18 +73,41 @@ class Manifest:
     shards: tuple[Shard, ...]
 
 
+REMEDY = "remove it, and make the set whole again with moejax data prepare, with the same settings and --out"
+"""What can be done about a file of a set that cannot be read."""
+
+
+def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " vocab_size"]:
+    """How often each token occurs, as ``counts.npy`` holds it.
+
+    Raises:
+      Damaged: it holds something else.
+    """
+    try:
+        found = np.load(io.BytesIO(read_bytes(path, remedy=REMEDY)), allow_pickle=False)
+        wrong = "" if found.shape == (vocab_size,) and found.dtype == np.int64 else "it counts no tokens of this set's"
+        wrong = wrong or ("" if found.min() >= 0 and found.sum() == tokens else f"its sum is not {tokens:,}")
+    # NumPy raises many things over a file that is none of its own.
+    except Exception as error:
+        if isinstance(error, Damaged):
+            raise
+        found, wrong = np.zeros(0, np.int64), "it is no array of NumPy's, or only a part of one"
+    if wrong:
+        raise Damaged(f"{path} cannot be read: {wrong}; {REMEDY}.")
+    return found
+
+
 class PreparedSet:
     """A prepared set, opened for reading. Nothing is read until it is asked for."""
 
     def __init__(self, folder: Path):
         try:
-            saved = json.loads((folder / MANIFEST).read_text())
-        except OSError:
+            self.manifest: Manifest = read_json(folder / MANIFEST, Manifest, remedy=REMEDY)
+        except Missing:
             raise ValueError(
                 f"{folder} holds no prepared set; make one with moejax data prepare SOURCE --out {folder}."
             ) from None
         self.folder = folder
-        self.manifest = build(Manifest, saved, str(folder / MANIFEST))
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -86,8 +117,10 @@ class PreparedSet:
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
         """Float64 (vocab_size): share of each token over both sides."""
-        counts = np.load(self.folder / "counts.npy")
-        return counts / counts.sum()
+        split = self.manifest.train, self.manifest.validation
+        tokens = sum(side.tokens for side in split)
+        counts = read_counts(self.folder / "counts.npy", self.manifest.tokenizer.vocab_size, tokens)
+        return counts / tokens
 
     def side(self, name: str) -> TokenStream:
         """``train`` or ``validation``.
@@ -106,15 +139,87 @@ class PreparedSet:
         return float(table[tokens].sum()) * split.bytes / split.token_bytes
 
     def verify(self) -> list[str]:
-        """Files of tokens that are not what they were, by their hashes."""
-        wrong = []
-        for shard in self.manifest.shards:
-            for side in ("train", "validation"):
-                path = self.folder / SHARDS / f"{shard.stem}.{side}.tokens"
-                with path.open("rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != getattr(shard, side).sha256:
-                        wrong.append(path.name)
-        return wrong
+        """Files of shards that are not what they were, by their hashes."""
+        return _wrong(self._hashes())
+
+    def check_content(self, place: Path) -> None:
+        """The same for a training: files that were compared since they were last changed are not read again.
+
+        What was compared is remembered in ``.checked.json``, in the set's folder, or in ``place`` where nothing can be
+        written there: size and time of change of each file.
+
+        Raises:
+          ValueError: there are such files.
+        """
+        known = {**_read_checked(place), **_read_checked(self.folder)}
+        files = self._hashes()
+        changed = {path: sha256 for path, sha256 in files.items() if known.get(path.name) != _identity(path, sha256)}
+        wrong = _wrong(changed)
+        if wrong:
+            raise ValueError(
+                f"{len(wrong)} files of {self.folder} are not what was written: {some(wrong, most=3)}; remove them and "
+                f"run moejax data prepare with the same settings, which makes them again."
+            )
+        if changed:
+            remember_checked(self.folder, files, place)
+
+    def _hashes(self) -> dict[Path, str]:
+        return {
+            path: sha256 for shard in self.manifest.shards for path, sha256 in shard_hashes(self.folder, shard).items()
+        }
+
+
+def shard_hashes(folder: Path, shard: Shard) -> dict[Path, str]:
+    """The files of a shard of a set in ``folder``, with the hashes that they had when they were written."""
+    found = {}
+    for name in ("train", "validation"):
+        side = getattr(shard, name)
+        found[folder / SHARDS / f"{shard.stem}.{name}.tokens"] = side.sha256
+        # Sets of older versions have no hash of where documents end.
+        if side.ends_sha256:
+            found[folder / SHARDS / f"{shard.stem}.{name}.ends"] = side.ends_sha256
+    return found
+
+
+def remember_checked(folder: Path, files: Mapping[Path, str], place: Path | None = None) -> None:
+    """Remember that files of the set in ``folder`` have these hashes."""
+    found = {path.name: _identity(path, sha256) for path, sha256 in files.items()}
+    for where in (folder, place):
+        if where is not None:
+            with contextlib.suppress(OSError):
+                return write_json(where / CHECKED, {**_read_checked(where), **found})
+    return None
+
+
+def _read_checked(folder: Path) -> dict[str, list[Any]]:
+    try:
+        return read_json(folder / CHECKED, dict[str, list], remedy="")
+    # Then files are compared again.
+    except Damaged:
+        return {}
+
+
+def _identity(path: Path, sha256: str) -> list[Any]:
+    """What tells that a file was not changed since it had a hash."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return []
+    return [stat.st_size, stat.st_mtime_ns, sha256]
+
+
+def _wrong(files: Mapping[Path, str]) -> list[str]:
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(_sha256, files))
+    return [path.name for (path, known), now in zip(files.items(), found, strict=True) if now != known]
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 class TokenStream:

@@ -17,7 +17,8 @@ from moejax.data.document import Corrupt, Document
 from moejax.data.source import Part
 from moejax.data.split import SIDES, side
 from moejax.data.tokenizer import Tokenizer
-from moejax.folder import whole, write_json
+from moejax.folder import whole
+from moejax.stored import write_json
 
 NAMED_CORRUPT = 20
 """Corrupt records that a shard remembers by name; it counts them all."""
@@ -42,6 +43,8 @@ class Side:
     """Bytes that the tokens stand for by the tokenizer's table; differs from ``bytes`` if it changes the text."""
     sha256: str
     """Of the file of tokens."""
+    ends_sha256: str = ""
+    """Of the file of documents' ends."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class _Writer:
         self._type = token_type(tokenizer.vocab_size)
         self._bytes_per_token = tokenizer.bytes_per_token()
         self._counts, self._own = counts, np.zeros(tokenizer.vocab_size, np.int64)
-        self._hash = hashlib.sha256()
+        self._hash, self._ends_hash = hashlib.sha256(), hashlib.sha256()
         self._waiting: list[np.ndarray] = []
         self._ends = array("q")
         self._documents = self._tokens = self._bytes = self._written = 0
@@ -162,6 +165,7 @@ class _Writer:
             tokens=self._tokens,
             token_bytes=0 if table is None else int(self._own @ table),
             sha256=self._hash.hexdigest(),
+            ends_sha256=self._ends_hash.hexdigest(),
         )
 
     def _write(self) -> None:
@@ -174,7 +178,9 @@ class _Writer:
         self._own += np.bincount(joined, minlength=len(self._own))
         self._hash.update(joined.data)
         self._files[0].write(joined.data)
-        self._files[1].write(np.array(self._ends, "<i8").data)
+        ends = np.array(self._ends, "<i8")
+        self._ends_hash.update(ends.data)
+        self._files[1].write(ends.data)
         self._ends = array("q")
 
 

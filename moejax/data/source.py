@@ -47,6 +47,8 @@ class Reading:
     """Token after which a document ends, in files of tokens. None: the tokenizer reads text."""
     token_bytes: int = 2
     """Bytes per token in ``.bin`` files that do not say it."""
+    single_file: bool = False
+    """The source is one file: a text is cut into several documents, as a single one has no second side to hold out."""
 
 
 @dataclass(frozen=True)

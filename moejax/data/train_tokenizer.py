@@ -30,11 +30,13 @@ def train_tokenizer(
     text_field: str = "text",
     max_bytes: int = 10**9,
     update: Callable[[float, str], None] = lambda share, text: None,
+    unread: Callable[[str], None] = lambda name: None,
 ) -> JsonTokenizer:
     """Learn ``vocab_size`` tokens from at most ``max_bytes`` of a source's text, and write ``tokenizer.json``.
 
     Parts are read from all over the source, so that less than all of it still is a sample of it. The tokenizer
-    changes no text: what it decodes is what it was given, byte for byte.
+    changes no text: what it decodes is what it was given, byte for byte. ``unread`` is
+    called with the name of every document that is none to learn from, and why.
 
     Raises:
       ValueError: the vocabulary is smaller than the bytes and the end of a document, or there is no text.
@@ -56,18 +58,19 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = _texts(parts, max_bytes, update)
+    texts = _texts(parts, max_bytes, update, unread)
     first = next(texts, None)
     if first is None:
         raise ValueError(f"{source} holds no text to learn from; name one that does.")
     tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as partial:
-        tokenizer.save(str(partial))
+        partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     return JsonTokenizer(path)
 
 
-def _texts(parts: list[Part], max_bytes: int, update: Callable[[float, str], None]) -> Iterator[str]:
+def _texts(
+    parts: list[Part], max_bytes: int, update: Callable[[float, str], None], unread: Callable[[str], None]
+) -> Iterator[str]:
     """Text of parts from all over the source, the same share of each."""
     total = sum(part.size_bytes for part in parts)
     share = min(1.0, max_bytes / max(total, 1))
@@ -75,7 +78,11 @@ def _texts(parts: list[Part], max_bytes: int, update: Callable[[float, str], Non
     for part in parts:
         size = 0
         for found in part.documents():
-            if not isinstance(found, Document) or not isinstance(found.content, bytes):
+            if not isinstance(found, Document):
+                unread(f"{found.name}: {found.why}")
+                continue
+            if not isinstance(found.content, bytes):
+                unread(f"{found.name}: tokens, and no text")
                 continue
             # A document that ends a part's share is the last that is taken of it.
             yield found.content.decode(errors="ignore")

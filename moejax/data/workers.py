@@ -12,6 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from moejax.wording import told
+
 SECONDS_BETWEEN_LOOKS = 0.5
 
 Tick = Callable[[int], None]
@@ -22,6 +24,10 @@ _worker: dict[str, Any] = {}
 
 class Stopped(Exception):
     """The parent wants no more of this work."""
+
+
+class Refused(Exception):
+    """What a task raised in a worker, in words: a traceback, by which our own are known, stays there."""
 
 
 def in_processes(
@@ -62,9 +68,8 @@ def in_processes(
                 "A worker process died, for want of memory perhaps; give fewer --workers. What was finished is kept: "
                 "the same command goes on from there."
             ) from None
-        except ValueError as error:
-            # Raised again here, where it is one of ours and not one of the pool's.
-            raise ValueError(str(error)) from error
+        except Refused as refused:
+            raise ValueError(str(refused)) from refused
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -85,7 +90,10 @@ def _begin(work: Any, common: tuple, ticks: Any, stop: Any, parent: int) -> None
 
 
 def _run(task: tuple) -> Any:
-    return _worker["work"](*task, *_worker["common"], _tick)
+    try:
+        return _worker["work"](*task, *_worker["common"], _tick)
+    except ValueError as error:
+        raise Refused(told(error)) from error
 
 
 def _tick(amount: int) -> None:

@@ -27,6 +27,8 @@ MULTIPLES = {
     "dense_hidden": 128,
 }
 """What every number of a shape is a multiple of, where it is large enough: tiles of matrix units, experts of a mesh."""
+HEADS_MULTIPLE = 8
+"""Of heads, where there are enough: they are split among the devices of a tensor-parallel group."""
 HELD = 0.05
 """Share by which whole numbers may miss what is held equal, or a lower limit."""
 
@@ -88,15 +90,18 @@ def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Can
     return trained_on(design, None if limit is None else limit.high, architecture)
 
 
-def build(optimum: Optimum, published: Any = None) -> Built | None:
-    """The best of the whole-numbered shapes around an optimum of shapes, each trained as long as the limits let it."""
+def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Built | None:
+    """The best of the whole-numbered shapes around an optimum of shapes, each trained as long as the limits let it.
+
+    Shapes are of what hardware likes, see ``whole``; ``exact`` ones are of the whole numbers nearest to the optimum.
+    """
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
     like = problem.space.like
     for steps in ((0, 1), (-1, 0), (-2, -1)):
         found = []
-        for shape in _rounded(optimum.values, [c.name for c in problem.space.coordinates], steps):
-            architecture = whole(like, shape)
+        for shape in _rounded(optimum.values, [c.name for c in problem.space.coordinates], steps, exact=exact):
+            architecture = whole(like, shape, exact=exact)
             if architecture.top_k > architecture.num_experts:
                 continue
             built = spend(problem, architecture, published)
@@ -107,27 +112,48 @@ def build(optimum: Optimum, published: Any = None) -> Built | None:
     return None
 
 
-def whole(like: Architecture, shape: Mapping[str, int]) -> Architecture:
-    """An architecture like another, of a whole-numbered shape, with whole numbers of heads."""
+def whole(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:
+    """An architecture like another, of a whole-numbered shape, as hardware likes it.
+
+    Widths are multiples of ``MULTIPLES`` where they are large enough, key-value heads a power of two and heads a
+    multiple of them and, where there are enough, of ``HEADS_MULTIPLE``; a head is as wide as the other's. If
+    ``exact``, widths and heads are the whole numbers nearest to the other's ratio to the width.
+    """
     wider = shape["model_dim"] / like.model_dim
-    key_heads = max(1, round(like.num_kv_heads * wider))
-    scaled = {name: _near(getattr(like, name) * wider, name) for name in SCALED if getattr(like, name)}
-    heads = {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}
-    changed = like.replace(**{**scaled, **heads, **shape})
+    scaled = {name: _near(getattr(like, name) * wider, name, exact) for name in SCALED if getattr(like, name)}
+    changed = like.replace(**{**scaled, **_heads(like, wider, exact), **shape})
     return changed.replace(shared_expert_gate=like.shared_expert_gate and changed.num_shared_experts > 0)
 
 
-def _near(value: float, name: str) -> int:
-    multiple = _multiple(value, MULTIPLES.get(name, 1))
+def _heads(like: Architecture, wider: float, exact: bool) -> dict[str, int]:
+    """Heads of a model so many times as wide."""
+    key_heads = max(1, round(like.num_kv_heads * wider))
+    if exact:
+        return {"num_kv_heads": key_heads, "num_heads": key_heads * (like.num_heads // like.num_kv_heads)}
+    heads = like.num_heads * wider
+    if like.num_kv_heads == like.num_heads:
+        even = _near(heads, "num_heads", exact)
+        return {"num_kv_heads": even, "num_heads": even}
+    key_heads = 2 ** max(0, round(math.log2(like.num_kv_heads * wider)))
+    step = math.lcm(key_heads, _multiple(heads, HEADS_MULTIPLE))
+    return {"num_kv_heads": key_heads, "num_heads": max(1, round(heads / step)) * step}
+
+
+def _near(value: float, name: str, exact: bool) -> int:
+    largest = HEADS_MULTIPLE if name == "num_heads" else MULTIPLES.get(name, 1)
+    multiple = 1 if exact else _multiple(value, largest)
     return max(1, round(value / multiple)) * multiple
 
 
-def _rounded(values: Mapping[str, float], names: Sequence[str], steps: Sequence[int]) -> Iterator[dict[str, int]]:
+def _rounded(
+    values: Mapping[str, float], names: Sequence[str], steps: Sequence[int], *, exact: bool
+) -> Iterator[dict[str, int]]:
     """Shapes of whole multiples near the values."""
     choices = {}
     for name in names:
         if name in MULTIPLES:
-            multiple, least = _multiple(values[name], MULTIPLES[name]), 0 if name == "num_shared_experts" else 1
+            multiple = 1 if exact else _multiple(values[name], MULTIPLES[name])
+            least = 0 if name == "num_shared_experts" else 1
             below = math.floor(values[name] / multiple + 1e-9)
             choices[name] = sorted({max(least, below + step) * multiple for step in steps})
     for numbers in itertools.product(*choices.values()):

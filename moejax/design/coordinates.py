@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 
 from moejax.architecture import Architecture
+from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 
@@ -67,6 +68,11 @@ class Space(Protocol):
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
         """What is chosen."""
+        ...
+
+    @property
+    def assumes(self) -> str:
+        """What is assumed of a model beyond what is chosen, as a sentence; empty if nothing is."""
         ...
 
     @property
@@ -142,12 +148,20 @@ FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, s
 class Sizes:
     """Sizes alone, as far as a law reads them: what is chosen follows from the law's ``inputs``.
 
-    Training takes 6 FLOPs per active parameter and token. Where a law reads the number of experts, all parameters are
-    taken to be experts (``active_params.Proportional``): total over active parameters is routed experts over those
-    that serve a token. Embeddings are not told apart.
+    Training takes 6 FLOPs per active parameter and token. Where a law reads the number of experts, total over active
+    parameters follows from routed experts over those that serve a token, by ``active_params``. Embeddings are not told
+    apart.
     """
 
     inputs: tuple[str, ...]
+    active_params: Any = ACTIVE_PARAMS[DEFAULT]
+    """The active-parameter convention of ``laws/active_params.py``."""
+
+    @property
+    def assumes(self) -> str:
+        """The sentence on the convention, where the law reads what makes it matter."""
+        matters = "num_experts" in self.inputs and bool({"params_total", "params_active"} & set(self.inputs))
+        return sentence(self.active_params) if matters else ""
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
@@ -175,7 +189,9 @@ class Sizes:
     def candidate(self, values: Mapping[str, Any]) -> Candidate:
         """A design of the sizes; what no coordinate decides stays None, or 1 expert of 1."""
         active, tokens = values.get("params_active"), values.get("tokens")
-        expansion = values.get("expansion", values.get("expert_expansion", 1.0))
+        routed = values.get("expert_expansion", 1.0)
+        # Every convention is a share of N that S decides.
+        expansion = values["expansion"] if "expansion" in values else 1 / self.active_params(1.0, 1 - 1 / routed)
         experts, share = values.get("active_experts", 1.0), values.get("shared_share", 0.0)
         return trained_on(
             Design(
@@ -185,7 +201,7 @@ class Sizes:
                 flops=values.get("flops") if active is None else FLOPS_PER_PARAM_AND_TOKEN * active * values["tokens"],
                 top_k=experts * (1 - share),
                 num_shared_experts=experts * share,
-                num_experts=experts * (1 - share) * values.get("expert_expansion", 1.0),
+                num_experts=experts * (1 - share) * routed,
                 model_dim=values.get("granularity", 1.0),
                 expert_hidden=2.0,
             ),

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, spend
 from moejax.design.measures import Setting
 from moejax.design.problem import Limit, Optimum, Problem, optimise
 from moejax.design.repeats import Repeats, repeats
-from moejax.design.sensitivity import Flat, Price, flat_region, prices
+from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
 from moejax.design.shapes import Shapes
+from moejax.design.variables import restated
+from moejax.interval import Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.door import predict
-from moejax.laws.published import Published
+from moejax.laws.door import Ranged, predict
+from moejax.wording import told
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
 """Published models whose proportions a design takes where a law is silent and nothing else is given."""
+
+
+@runtime_checkable
+class Likely(Protocol):
+    """Laws as likely as a fit's, and what an answer's values under them say."""
+
+    @property
+    def laws(self) -> Any:
+        """One law whose coefficients have an entry for each."""
+        ...
+
+    def interval_of(self, answers: Any, level: float) -> Interval:
+        """Of an answer, from what it is under each; NaN where there is none."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +45,12 @@ class Decision:
     prices: Sequence[Price]
     flat: Sequence[Flat]
     within: float
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    """Of every number of the optimum, over laws as uncertain as a fit's; none for published constants."""
+    level: float = 0.9
+    """Of the intervals."""
+    by: str = ""
+    """Where these laws are from: \"drawn laws\", or \"resamples\"."""
     repeats: Repeats | None = None
     """None where no law prices them, or unique tokens are not limited."""
     shape: Optimum | None = None
@@ -46,34 +68,64 @@ def customary(law: Any) -> Architecture:
     return CATALOGUE[DENSE if dense else MIXTURE].architecture
 
 
-def decide(problem: Problem, *, like: Architecture | None = None, within: float = 0.001, known: Any = None) -> Decision:
+def decide(
+    problem: Problem,
+    *,
+    like: Architecture | None = None,
+    within: float = 0.001,
+    known: Any = None,
+    exact: bool = False,
+    likely: Likely | None = None,
+    by: str = "drawn laws",
+    level: float = 0.9,
+) -> Decision:
     """Everything about a problem's optimum.
 
     Args:
       like: the architecture whose proportions stay where the law is silent.
       within: nats by which the loss may rise in the flat region.
-      known: the law's published set of constants, whose fitted ranges predictions are held against.
+      exact: build the whole numbers nearest to the optimum, whatever hardware likes.
+      known: the law's published set of constants, or its fit, whose fitted ranges predictions are held against.
+      likely: laws as likely as the law: the problem is solved under every one for intervals.
+      by: where these laws are from, in words.
+      level: of these intervals.
 
     Raises:
-      ValueError: as ``optimise``.
+      ValueError: as ``optimise``, or the level is not between 0 and 1.
     """
+    check_level(level)
     optimum = optimise(problem)
     decision = Decision(
         optimum=optimum,
         prices=prices(optimum),
         flat=flat_region(optimum, within),
         within=within,
+        intervals={} if likely is None else _intervals(optimum, likely, level),
+        level=level,
+        by=by,
         repeats=repeats(optimum),
     )
     try:
         shape = optimum if isinstance(problem.space, Shapes) else optimise(of_shapes(problem, like))
-        built = build(shape, known)
+        built = build(shape, known, exact=exact)
     except ValueError as why:
-        return replace(decision, not_built=str(why))
+        return replace(decision, not_built=told(why))
     if built is None:
         said = "No whole-numbered shape near the optimum keeps the limits; give a smaller --like, or looser limits."
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
+
+
+def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
+    """Of every coordinate that is decided, and of the goal; a law without an optimum counts as undefined."""
+    found = under_laws(optimum, likely.laws)
+    names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.undecided]
+    goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
+    nan = float("nan")
+    return {
+        name: likely.interval_of([nan if one is None else one.values[name] for one in found], level)
+        for name in [*names, goal]
+    }
 
 
 def _published(problem: Problem, known: Any) -> dict[str, Built]:
@@ -94,7 +146,8 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     chosen = {c.name for c in problem.space.coordinates}
     inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)
     space = Shapes(like, inputs, problem.setting.sequence_length)
-    return replace(problem, space=space)
+    limits = tuple(restated(limit, problem.law, space) for limit in problem.limits)
+    return replace(problem, space=space, limits=limits)
 
 
 def side_by_side(laws: Mapping[str, Any], limits: Sequence[Limit], make: Any) -> dict[str, Optimum | str]:
@@ -104,12 +157,12 @@ def side_by_side(laws: Mapping[str, Any], limits: Sequence[Limit], make: Any) ->
         try:
             found[name] = optimise(make(law, limits))
         except ValueError as why:
-            found[name] = str(why)
+            found[name] = told(why)
     return found
 
 
-def beyond(optimum: Optimum, known: Published) -> Mapping[str, float]:
-    """How far an optimum lies outside what a published set of constants was fitted to, by variable."""
+def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
+    """How far an optimum lies outside what a published set of constants, or a fit, was fitted to, by variable."""
     values = {coordinate.name: optimum.values[coordinate.name] for coordinate in optimum.problem.program.coordinates}
     return predict(known, optimum.problem.space.candidate(values).design).extrapolated
 

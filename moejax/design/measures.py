@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.conventions import FLOPS
 from moejax.laws.memory import kv_cache_bytes, training_memory
+from moejax.quantities import format, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +94,21 @@ def chip_hours(candidate: Candidate, setting: Setting) -> Any:
     return None if flops is None else flops / (setting.chip_flops * setting.mfu * 3600)
 
 
+def in_units(name: str, value: float) -> str:
+    """A measure's or coordinate's value as people write it: bytes in their own letters, as 35 B would be parameters."""
+    is_bytes = name in MEASURES and MEASURES[name].unit == "bytes" and math.isfinite(value)
+    return (format_bytes if is_bytes else format)(value)
+
+
 def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, Setting], Any]:
     """A property of an architecture's design; where only sizes are chosen it is a coordinate, or nobody knows it."""
     return lambda candidate, _: None if candidate.architecture is None else read(candidate.design)
+
+
+def _routed_share(candidate: Candidate, _: Setting) -> Any:
+    if candidate.architecture is None or not candidate.architecture.is_moe:
+        return None
+    return candidate.design.top_k / candidate.design.active_experts
 
 
 MEASURES: dict[str, Measure] = {
@@ -113,6 +127,12 @@ MEASURES: dict[str, Measure] = {
         "routed experts per one that serves a token", "", _of_shape(lambda d: d.expert_expansion)
     ),
     "active_experts": Measure("experts that serve a token", "", _of_shape(lambda d: d.active_experts)),
+    "routed_share": Measure("routed experts as a share of those that serve a token", "", _routed_share),
+    "activation_ratio": Measure(
+        "experts that serve a token, shared ones included, as a share of all",
+        "",
+        _of_shape(lambda d: d.activation_ratio),
+    ),
     "granularity": Measure("twice the model's width over an expert's", "", _of_shape(lambda d: d.granularity)),
 }
 """Every measure by its name; all of them grow with tokens by a straight line, or not at all."""

@@ -13,10 +13,10 @@ from scipy.stats import qmc
 
 from moejax.config import unknown
 from moejax.design.coordinates import Sizes, Space
-from moejax.design.measures import MEASURES, Setting
+from moejax.design.measures import MEASURES, Setting, in_units
 from moejax.design.program import Lane, Program, jacobian, output_of
 from moejax.design.solve import Solved, solve
-from moejax.quantities import format
+from moejax.design.variables import restated
 
 STARTS = 8
 SAME = 1e-6
@@ -34,12 +34,16 @@ class Limit:
     name: str
     low: float = 0.0
     high: float = math.inf
+    said: str = ""
+    """As it was given, where that was in a paper's letter or as a share of experts."""
 
     def __str__(self) -> str:
+        if self.said:
+            return self.said
+        low, high = (in_units(self.name, end) for end in (self.low, self.high))
         if self.low == self.high:
-            return f"{self.name} = {format(self.low)}"
-        ends = [f"{format(self.low)} <= "] if self.low > 0 else [""]
-        return f"{ends[0]}{self.name}" + (f" <= {format(self.high)}" if math.isfinite(self.high) else "")
+            return f"{self.name} = {low}"
+        return (f"{low} <= " if self.low > 0 else "") + self.name + (f" <= {high}" if math.isfinite(self.high) else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +96,9 @@ class Problem:
             candidate = self.space.candidate(middle)
             for name in program.measured:
                 if MEASURES[name].of(candidate, self.setting) is None:
+                    asked = next((limit.said for limit in self.limits if limit.name == name and limit.said), name)
                     raise ValueError(
-                        f"{name} cannot be limited: {type(self.law).__name__} reads {', '.join(self.law.inputs)}, and "
+                        f"{asked} cannot be limited: {type(self.law).__name__} reads {', '.join(self.law.inputs)}, and "
                         f"from these alone it does not follow. Choose a shape (--shape), or leave the limit out."
                     )
 
@@ -102,7 +107,9 @@ class Problem:
         found = {name: Limit(name=name, low=low) for name, low in self.space.at_least.items()}
         for limit in self.limits:
             known = found.get(limit.name, limit)
-            found[limit.name] = Limit(name=limit.name, low=max(known.low, limit.low), high=min(known.high, limit.high))
+            low, high = max(known.low, limit.low), min(known.high, limit.high)
+            said = limit.said if (low, high) == (limit.low, limit.high) else ""
+            found[limit.name] = Limit(name=limit.name, low=low, high=high, said=said)
         return found
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
@@ -153,8 +160,11 @@ class Unbounded(ValueError):
     """The law has no optimum under these limits."""
 
 
-def of_sizes(law: Any, limits: Sequence[Limit], **options: Any) -> Problem:
+def of_sizes(law: Any, limits: Sequence[Limit], *, active_params: Any = None, **options: Any) -> Problem:
     """The problem in the sizes that a law reads.
+
+    Limits may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
+    (``laws/active_params.py``) where the law reads the number of experts; None for the default one.
 
     A limit of unique tokens is one of tokens under a law that has no price for repeats. Under one that has, no token is
     repeated unless unique tokens are limited.
@@ -163,7 +173,9 @@ def of_sizes(law: Any, limits: Sequence[Limit], **options: Any) -> Problem:
     if limited and "unique_tokens" not in law.inputs:
         limits = [replace(limit, name="tokens") if limit.name == "unique_tokens" else limit for limit in limits]
     inputs = tuple(name for name in law.inputs if name != "unique_tokens" or limited)
-    return Problem(law=law, limits=tuple(limits), space=Sizes(inputs), **options)
+    space = Sizes(inputs) if active_params is None else Sizes(inputs, active_params)
+    limits = tuple(restated(limit, law, space) for limit in limits)
+    return Problem(law=law, limits=limits, space=space, **options)
 
 
 def lanes_of(problems: Sequence[Problem]) -> Lane:

@@ -45,6 +45,11 @@ class Shapes:
     """For the training FLOPs that a law reads."""
 
     @property
+    def assumes(self) -> str:
+        """Nothing: parameters of shapes are counted."""
+        return ""
+
+    @property
     def at_least(self) -> Mapping[str, float]:
         """A token is served by no more experts than there are."""
         return {"expert_expansion": 1.0} if self.like.is_moe else {}

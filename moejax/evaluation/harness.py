@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -29,6 +30,7 @@ from moejax.config import unknown
 from moejax.data.tokenizer import Tokenizer
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
+from moejax.wording import says
 
 # The harness and what it loads draw bars of their own, and it resamples in forks of this process, whose threads JAX
 # needs and a fork does not have.
@@ -208,7 +210,6 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
             loaded = manager.load([name])
     # What is raised where there is no network, no package or no file differs between versions and libraries.
     except Exception as error:
-        said = (str(error).splitlines() or [""])[0]
         data = (manager.task_index[name].cfg or {}).get("dataset_path")
         remedy = (
             "Install what is missing."
@@ -217,7 +218,9 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
             f"Without a network, load the task once on a machine that does and bring its folder HF_HOME here, or write "
             f"a task with local files (--task-path)."
         )
-        raise ValueError(f"Task {name} could not be loaded ({type(error).__name__}: {said}). {remedy}") from error
+        raise ValueError(
+            f"Task {name} could not be loaded ({says('lm-evaluation-harness', error)}). {remedy}"
+        ) from error
     groups = loaded.get("groups", {})
     return {name: groups[name]} if name in groups else dict(loaded["tasks"])
 
@@ -239,7 +242,9 @@ def evaluate(
     for task in tasks:
         for part in task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task]:
             _check(part)
-    with contextlib.redirect_stdout(sys.stderr):
+    # It asks git which repository this folder is, which is not kept here, and git complains where it is none.
+    unasked = mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None, create=True)
+    with contextlib.redirect_stdout(sys.stderr), unasked:
         found = simple_evaluate(
             model=model,
             tasks=list(tasks),

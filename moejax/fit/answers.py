@@ -14,6 +14,7 @@ from moejax.fit.decisions import RULES, Rule
 from moejax.fit.optimum import Decision
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.door import check_design
+from moejax.laws.law import require_inputs
 from moejax.quantities import format
 
 
@@ -32,6 +33,11 @@ class Answer:
         """The name with its letter, and where it is asked: ``optimal_tokens (D*) at flops = 1e24``."""
         at = where_in_words(self.given)
         return f"{self.name} ({self.symbol})" + (f" at {at}" if at else "")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1."""
+        return self.name.startswith("optimal_") and self.name.endswith(("sparsity", "_share"))
 
 
 def where_in_words(given: Mapping[str, float]) -> str:
@@ -71,8 +77,7 @@ def predicted_answer(law: Any, given: Mapping[str, float]) -> Answer:
     """
     if unknown := [name for name in given if name not in FIELDS]:
         raise ValueError(f"A design has no {unknown[0]}; it has {', '.join(FIELDS)}.")
-    if missing := [name for name in law.inputs if name not in given]:
-        raise ValueError(f"{law.__name__} reads {', '.join(law.inputs)}; also give {', '.join(missing)}.")
+    require_inputs(law, given)
     design = Design(**given)
     check_design(design)
     output: str = next(iter(law.outputs))

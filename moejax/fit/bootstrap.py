@@ -3,57 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import hashlib
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from moejax import minimise
 from moejax.fit.fit_law import Progress, form_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.problem import data_of, laws_at
+from moejax.fit.problem import WIDEST, data_of, laws_at
 from moejax.fit.runs import Runs
+from moejax.fit.turned import minimise_turned
+from moejax.folder import whole
+from moejax.interval import Interval, interval
 from moejax.laws.law import coefficients
-
-DECISIVE_FACTOR = 10.0
-"""An interval whose ends differ by more than this factor determines nothing."""
-UNDEFINED_SHARE = 0.05
-"""Nor does one for which more than this share of resamples have no answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A range that holds the stated share of the resampled answers."""
-
-    low: float
-    middle: float
-    """Median."""
-    high: float
-    deviation: float
-    """Standard deviation."""
-    undefined: float
-    """Share of resamples that had no finite answer."""
-
-    @property
-    def factor(self) -> float:
-        """How many times larger one end is than the other; infinite if they differ in sign."""
-        ends = sorted((abs(self.low), abs(self.high)))
-        return ends[1] / ends[0] if self.low * self.high > 0 else float("inf")
-
-    @property
-    def says_nothing(self) -> bool:
-        """Whether the interval is so wide, or so often undefined, that the runs do not determine the answer."""
-        return not (self.factor <= DECISIVE_FACTOR and self.undefined <= UNDEFINED_SHARE)
-
-    def __str__(self) -> str:
-        text = f"{self.middle:.4g} [{self.low:.4g}, {self.high:.4g}]"
-        return f"{text} (not determined by these runs)" if self.says_nothing else text
+from moejax.wording import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +37,10 @@ class Bootstrap:
     unfinished: int
     """Resamples whose search stopped at its limit of iterations."""
     by: str
+    draws: int
+    """Groups, or runs, that each resample is drawn from."""
+    vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
+    """By coefficient, the resamples whose search pushed it to the lower end of what is searched: as good as 0."""
 
     def decide(self, decision: Callable[[Any], Any]) -> Any:
         """What a function of a law gives for every resample: its pytree, with a leading axis of resamples."""
@@ -75,49 +49,18 @@ class Bootstrap:
 
     def interval(self, decision: Callable[[Any], Any], level: float = 0.9) -> Any:
         """Interval of every number that a function of a law gives, in that function's pytree."""
-        return jax.tree.map(lambda answers: interval(answers, level), self.decide(decision))
+        return jax.tree.map(lambda answers: self.interval_of(answers, level), self.decide(decision))
+
+    def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
+        """Interval of an answer, from what it is under every law; NaN where it is not."""
+        return interval(answers, level)
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
-        """Interval of every coefficient."""
-        return {name: interval(np.asarray(v), level) for name, v in coefficients(self.laws).items()}
-
-
-def interval(answers: Any, level: float = 0.9) -> Interval:
-    """The central interval of resampled answers, those that are not finite left out and counted.
-
-    Raises:
-      ValueError: ``level`` is not between 0 and 1.
-    """
-    level = check_level(level)
-    answers = np.asarray(answers, np.float64).ravel()
-    finite = answers[np.isfinite(answers)]
-    if not len(finite):
-        return Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
-    low, middle, high = np.quantile(finite, [(1 - level) / 2, 0.5, (1 + level) / 2])
-    return Interval(
-        low=float(low),
-        middle=float(middle),
-        high=float(high),
-        deviation=_deviation(finite),
-        undefined=float(1 - len(finite) / len(answers)),
-    )
-
-
-def check_level(level: float) -> float:
-    """The share of answers that an interval holds, if it is one.
-
-    Raises:
-      ValueError: it is not between 0 and 1.
-    """
-    if not 0 < level < 1:
-        raise ValueError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
-    return level
-
-
-def _deviation(values: Float[np.ndarray, " values"]) -> float:
-    """Standard deviation; infinite, without a warning, where resamples lie so far out that squares overflow."""
-    with np.errstate(over="ignore"):
-        return float(np.std(values))
+        """Interval of every coefficient; one that vanished in a resample counts as 0 there."""
+        return {
+            name: interval(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
+            for name, v in coefficients(self.laws).items()
+        }
 
 
 def resample(runs: Runs, count: int, *, by: str = "group", seed: int = 0) -> Float[np.ndarray, "count runs"]:
@@ -149,6 +92,19 @@ RESAMPLED: dict[str, Callable[[Runs], np.ndarray]] = {
 """What is drawn, as a label per run."""
 
 
+def draws_of(runs: Runs, by: str) -> int:
+    """How many groups, or runs, take part in a fit."""
+    return len(np.unique(RESAMPLED[by](runs)[runs.weight > 0]))
+
+
+def too_few(result: FitResult, draws: int, by: str) -> str:
+    """That a fit has no more draws than coefficients, as the start of a sentence; empty otherwise."""
+    free = len(result.coefficients) - len(result.fixed)
+    if draws > free:
+        return ""
+    return f"{counted(draws, by)} cannot carry {counted(free, 'coefficient')}"
+
+
 def bootstrap(
     result: FitResult,
     runs: Runs,
@@ -177,14 +133,16 @@ def bootstrap(
     data = data_of(form, runs, result.fixed)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         start = np.asarray(form.point_of(result.law, data))
+    # At the end of what is searched no slope leads back, and the resamples could not tell otherwise.
+    start = np.where(form.at_an_end(start), np.sign(start) * WIDEST / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
-    key = f"{result.data_hash} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
+    drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
+    # The data's hash has no groups: a fit does not depend on them, and what is drawn does.
+    key = f"turned {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
     points, values, iterations = _read(kept, key, len(start))
     while (done := len(points)) < count:
         block = weights[done : done + BLOCK]
-        lanes = minimise.minimise_lanes(
-            form, np.tile(start, (len(block), 1)), data, block, tolerance=1e-6, max_iterations=max_iterations
-        )
+        lanes = minimise_turned(form, start, data, runs.weight, block, tolerance=1e-6, max_iterations=max_iterations)
         points = np.concatenate([points, lanes.points])
         values = np.concatenate([values, lanes.values])
         iterations = np.concatenate([iterations, lanes.iterations])
@@ -199,6 +157,8 @@ def bootstrap(
         values=values * data["scale"],
         unfinished=int(np.sum(iterations >= max_iterations)),
         by=by,
+        draws=draws_of(runs, by),
+        vanished=dict(zip(form.free, (form.at_an_end(points) & (points < 0)).T, strict=True)),
     )
 
 
@@ -209,16 +169,15 @@ def _read(kept: Path | None, key: str, free: int) -> tuple[np.ndarray, np.ndarra
             with np.load(kept) as file:
                 if str(file["key"]) == key:
                     return file["points"], file["values"], file["iterations"]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
             pass  # Not a file that we wrote: it holds no resample of this fit.
     return np.zeros((0, free)), np.zeros(0), np.zeros(0, int)
 
 
 def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, iterations: np.ndarray) -> None:
     if kept is not None:
-        partial = kept.with_name(f".{os.getpid()}.{kept.name}")
-        np.savez(partial, key=key, points=points, values=values, iterations=iterations)
-        os.replace(partial, kept)
+        with whole(kept) as partial:
+            np.savez(partial, key=key, points=points, values=values, iterations=iterations)
 
 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
@@ -232,6 +191,7 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
     return {
         "resamples": len(resampled.values),
         "by": resampled.by,
+        "draws": resampled.draws,
         "level": level,
         "unfinished": resampled.unfinished,
         "coefficients": intervals,
@@ -240,13 +200,17 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
 
 def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
     """Coefficients with their intervals, as text."""
-    lines = [f"{'coefficient':<26}{'fit':>14}{'SD':>12}   {level:.0%} interval, {len(resampled.values)} resamples"]
+    lines = [
+        f"{'coefficient':<26}{'fit':>14}{'SD':>12}   median [{level:.0%} interval], {len(resampled.values)} resamples"
+    ]
     for name, found in resampled.coefficients(level).items():
         if name not in result.fixed:
             lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{found.deviation:>12.4g}   {found}")
+    if few := too_few(result, resampled.draws, resampled.by):
+        lines.append(f"! {few}: these intervals are too small.")
     if resampled.unfinished:
         lines.append(
-            f"! {resampled.unfinished} resamples were stopped before they converged: intervals of what these runs "
-            f"cannot tell apart are too narrow."
+            f"! {resampled.unfinished} resamples were stopped before they converged: their coefficients were still on "
+            f"the way, so intervals of what these runs cannot tell apart may be too narrow."
         )
     return "\n".join(lines)

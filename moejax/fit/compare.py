@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
-from moejax.fit.comparison import Compared, Comparison
+from moejax.fit.choice import Compared, by_error
+from moejax.fit.comparison import Comparison
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.holdout import Split, beyond, hold_out
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
+from moejax.wording import told
 
 
 def compare(
@@ -49,25 +49,19 @@ def compare(
             fit = fit_law(law, runs, penalty=penalty, fixed=given, seed=seed)
             held_out = hold_out(law, runs, splits, penalty=penalty, fixed=given, seed=seed)
         except ValueError as error:
-            left_out[name] = str(error)
+            left_out[name] = told(error)
             continue
         found.append(Compared(name=name, fit=fit, held_out=tuple(held_out)))
     if not found:
         raise ValueError("No law can be fitted: " + " ".join(f"{name}: {why}" for name, why in left_out.items()))
     return Comparison(
-        laws=tuple(sorted(found, key=_held_out_error)),
+        laws=tuple(by_error(found)),
         left_out=left_out,
         splits=tuple(splits),
         beyond=beyond(runs, splits),
         fixed=fixed,
         seed=seed,
     )
-
-
-def _held_out_error(law: Compared) -> float:
-    """RMSE; a law that gives no number for a held-out run comes last."""
-    error = law.errors.rmse
-    return error if np.isfinite(error) else float("inf")
 
 
 def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from moejax.fit.bootstrap import Interval, group_draws, interval
-from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import HeldOut, Split, pooled
-from moejax.fit.metrics import Metrics, plain
-
-AS_GOOD = 1.1
-"""A held-out error within this factor of the lowest is not worse: a few runs cannot tell them apart."""
-RESAMPLES = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    """One law among others."""
-
-    name: str
-    fit: FitResult
-    held_out: tuple[HeldOut, ...]
-
-    @property
-    def errors(self) -> Metrics:
-        """Errors over all held-out runs together."""
-        return pooled(self.held_out)
-
+from moejax.fit.choice import AS_GOOD, Choice, Compared, behind, choose
+from moejax.fit.holdout import Split
+from moejax.fit.metrics import plain
+from moejax.interval import Interval
 
 COLUMNS = (
     "law",
     "coefficients",
-    "RMSE fitted",
+    "RMSE all runs",
     "RMSE held out",
     "behind the best (90 %)",
     "R² held out",
     "largest error held out",
     "AICc",
-    "not determined",
+    "not set by the data",
 )
 
 
@@ -53,63 +35,26 @@ class Comparison:
     left_out: dict[str, str]
     splits: tuple[Split, ...]
     beyond: dict[str, float]
-    """How many times larger the largest held-out run is than the largest fitted one, by size, where it is larger."""
+    """How many times larger the largest held-out run is than the largest fitted one, by size or ratio, where it is."""
     fixed: Mapping[str, float] = field(default_factory=dict)
     """Coefficients that were given, to every law that has them."""
     seed: int = 0
 
     def behind(self, law: Compared, level: float = 0.9) -> Interval:
-        """By how much a law's held-out RMSE exceeds the best law's, in nats per token, with its interval.
+        """By how much a law's held-out RMSE exceeds the best law's, in nats per token, with its interval."""
+        return behind(law, self.laws[0], level)
 
-        The groups of held-out runs are resampled, for both laws alike; laws are not fitted again, so this is what
-        these runs can tell of the two fitted laws.
-        """
-        misses = [np.concatenate([h.predicted - h.runs.loss for h in one.held_out]) for one in (law, self.laws[0])]
-        held_out = law.held_out
-        group = np.concatenate([h.runs.group for h in held_out])
-        weight = np.concatenate([h.runs.weight for h in held_out])
-        draws = group_draws(group, RESAMPLES, self.seed) * weight
-        one, best = (np.sqrt(draws @ miss**2 / draws.sum(axis=1)) for miss in misses)
-        return interval(one - best, level)
-
-    @property
-    def as_good(self) -> tuple[str, ...]:
-        """Laws that these held-out runs cannot tell from the best one."""
-        return tuple(law.name for law in self.laws[1:] if self.behind(law).low <= 0)
-
-    @property
-    def trusted(self) -> Compared:
-        """The simplest of the laws whose held-out error is as good as the lowest."""
-        lowest = self.laws[0].errors.rmse
-        close = [law for law in self.laws if law.errors.rmse <= AS_GOOD * lowest] or [self.laws[0]]
-        return min(close, key=lambda law: len(law.fit.coefficients))
+    @functools.cached_property
+    def choice(self) -> Choice:
+        """The law to extrapolate with, or why these runs name none."""
+        return choose(self.laws, self.beyond)
 
     @property
     def verdict(self) -> str:
         """Which law to trust for extrapolation, and why, in sentences."""
-        return " ".join([*self._choice(), *self._pride(), *self._reach(), *self._doubts()])
-
-    def _choice(self) -> list[str]:
-        best, trusted = self.laws[0], self.trusted
-        text = [f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f} nats)."]
-        if trusted is not best:
-            text.append(
-                f"{trusted.name} does so within {AS_GOOD - 1:.0%} ({trusted.errors.rmse:.4f}) with "
-                f"{len(trusted.fit.coefficients)} coefficients instead of {len(best.fit.coefficients)}."
-            )
-        if self.beyond:
-            why = (
-                "it has the lowest error" if trusted is best else "it is as good and has fewer coefficients to go wrong"
-            )
-            text.append(
-                f"For extrapolation trust {trusted.name}: {why} on held-out runs that reach beyond the fitted ones."
-            )
-        if self.as_good:
-            text.append(
-                f"These held-out runs cannot tell {best.name} from {', '.join(self.as_good)} (the 90 % interval of the "
-                f"difference holds 0)."
-            )
-        return text
+        best = self.laws[0]
+        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f} nats)."
+        return " ".join([lowest, self.choice.sentence, *self._pride(), *self._reach(), *self._doubts()])
 
     def _pride(self) -> list[str]:
         """The law that fits best, if that is not one to trust."""
@@ -132,8 +77,13 @@ class Comparison:
         return [f"The test reached beyond the fitted runs by up to {farthest}; farther out, nothing here was tested."]
 
     def _doubts(self) -> list[str]:
-        warnings = self.trusted.fit.warnings
-        return [f"Of {self.trusted.name}: {' '.join(warnings)}"] if warnings else []
+        (law,) = (law for law in self.laws if law.name == self.choice.simplest)
+        return [f"Of {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
+
+    @property
+    def next_law(self) -> str:
+        """The law to fit next: the trusted one; else the simplest of those that cannot be told apart."""
+        return self.choice.trusted or self.choice.simplest
 
     def table(self) -> str:
         """One line per law, what was held out, and the laws left out, in Markdown."""
@@ -185,7 +135,8 @@ class Comparison:
             "fixed": dict(self.fixed),
             "splits": [split.name for split in self.splits],
             "beyond": self.beyond,
-            "trusted": self.trusted.name if self.beyond else None,
+            "trusted": self.choice.trusted,
+            "tied": list(self.choice.tied),
             "verdict": self.verdict,
         }
 

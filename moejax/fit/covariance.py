@@ -3,72 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from moejax.fit.bootstrap import RESAMPLED
+from moejax.fit.bootstrap import RESAMPLED, draws_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.optimum import Decision, Optimum, optimum
+from moejax.fit.freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
+from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.optimum import FLAT, Decision, Optimum, optimum
 from moejax.fit.runs import Runs
 from moejax.laws.law import coefficients
+from moejax.wording import some
 
 Matrix = Float[np.ndarray, "free free"]
 
 
-def sandwich(at: Optimum, labels: Any) -> Matrix:
-    """H⁻¹ · (sum over groups of g·gᵀ) · H⁻¹, with g the slope that a group's runs add: right whatever the noise is.
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What every draw (a group of runs, or a run) adds to a fit, along axes that are orthonormal over the runs."""
 
-    Widened for few groups and few runs as is usual for clustered errors: G / (G - 1) · (n - 1) / (n - k).
+    axes: Float[np.ndarray, "axes free"]
+    """What a unit along each axis adds to the coordinates; turned so that the fit's covariance has no others' share."""
+    deviations: Float[np.ndarray, " axes"]
+    """Standard deviation of the fit along each axis."""
+    leverages: Leverages
+
+    @property
+    def seen(self) -> float:
+        """Directions in which some draw has a residual; where it has in none, nothing is known of how draws differ."""
+        return len(self.axes) - float(np.trace(alone(self.leverages, len(self.axes))))
+
+    @property
+    def covariance(self) -> Matrix:
+        """Of the coordinates."""
+        steps = self.deviations[:, None] * self.axes
+        return steps.T @ steps
+
+
+def draws_at(at: Optimum, labels: Any) -> Draws:
+    """The cluster-robust covariance of Bell and McCaffrey (2002), CR2, of the fit's linear form at its optimum.
+
+    B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹, with B the expected Hessian and g the slope that a group's runs add, their
+    psi multiplied by (I - H_gg)^(-1/2). H_gg is the group's block of the hat matrix: a group that pulls the fit
+    towards itself has residuals that are too small, and by how much is known. Psi is linear in what is fitted to
+    first order, so what holds for least squares holds for it.
+
+    Where a group sets a direction alone it has no residual, and its luck there is taken for that of the others.
     """
-    slopes = np.zeros((labels.max() + 1, len(at.point)))
-    np.add.at(slopes, labels, at.weight[:, None] * at.scores)
-    groups, runs = len(np.unique(labels[at.weight > 0])), int((at.weight > 0).sum())
-    few = groups / max(groups - 1, 1) * (runs - 1) / max(runs - len(at.point), 1)
-    half = at.solve(slopes.T)
-    return half @ half.T * few
+    root = np.sqrt(at.weight)
+    rows, psi = root[:, None] * at.jacobian, root * at.psi
+    # Columns that are orthonormal over the runs: H = Q·Qᵀ.
+    size, turned = np.linalg.svd(rows, full_matrices=False)[1:]
+    kept = size > np.sqrt(FLAT) * size.max(initial=0.0)
+    basis = rows @ turned[kept].T / size[kept]
+    slopes, leverages = [], []
+    for label in np.unique(labels[at.weight > 0]):
+        own = labels == label
+        left, leverage, right = np.linalg.svd(basis[own], full_matrices=False)
+        # Qᵀ·(I - H_gg)^(-1/2)·psi, without the matrix of runs by runs.
+        slopes.append(right.T @ (leverage * stretch(leverage) * (left.T @ psi[own])))
+        leverages.append(leverage[:, None] * right)
+    seen, lost = np.stack(slopes).T @ np.stack(slopes), alone(leverages, int(kept.sum()))
+    like_others = np.trace(seen) / max(int(kept.sum()) - np.trace(lost), WHOLE)
+    variances, ways = np.linalg.eigh(seen + like_others * lost)
+    there = np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True)
+    return Draws(
+        axes=(ways.T * size[kept]) @ turned[kept] @ there,
+        deviations=np.sqrt(np.maximum(variances, 0.0)),
+        leverages=tuple(rows @ ways for rows in leverages),
+    )
 
 
-def gauss_newton(at: Optimum, labels: Any) -> Matrix:
-    """H⁻¹ · dispersion: right if residuals are independent and alike."""
-    return at.solve(np.eye(len(at.point))) * at.dispersion
+def gauss_newton(at: Optimum) -> Matrix:
+    """B⁻¹ · dispersion, with B the expected Hessian: right if residuals are independent and alike."""
+    return np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True) * at.dispersion
 
 
-WORDS = {
-    "sandwich": "sandwich, right whatever the noise is",
-    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
-}
 CLUSTERED = ("sandwich",)
 """Those that take the runs of a group for one draw."""
 
-COVARIANCES: dict[str, Callable[[Optimum, Any], Matrix]] = {"sandwich": sandwich, "gauss_newton": gauss_newton}
+COVARIANCES = (*CLUSTERED, "gauss_newton")
 
 
-def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
-    """Standard errors of the coefficients that the runs set; the others are not there.
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty:
+    """The covariance of a fit's coordinates, and how heavy the tails of what is estimated by it are."""
 
-    Raises:
-      ValueError: as ``standard_errors``.
-    """
-    errors = coefficients(standard_errors(result, runs, lambda law: law, kind=kind, by=by))
-    return {name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.stuck}
+    at: Optimum
+    covariance: Matrix
+    """NaN where there is one draw, or no residual to see the luck of draws by."""
+    draws: Draws | None
+    """None where the covariance does not take a draw's runs together, or is not known."""
+    freedom: int
+    """Degrees of freedom without draws: runs less coefficients, at least 1."""
+
+    def spread(self, decision: Decision) -> tuple[Spread, Callable[[Any], Any]]:
+        """How far a decision's numbers, flat, may be off, by the delta method; and how to put them into its pytree."""
+        slopes = self.at.slopes(decision)
+        variance = np.einsum("af,fg,ag->a", slopes, self.covariance, slopes)
+        freedom = (
+            np.full(len(slopes), float(self.freedom))
+            if self.draws is None
+            else satterthwaite(self.draws.leverages, slopes @ self.draws.axes.T)
+        )
+        middle, unravel = self.at.decide(decision)
+        return Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), freedom=freedom), unravel
 
 
-def in_words(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> str:
-    """How standard errors came about, and what is wrong with them if something is."""
-    kept = runs.weight > 0
-    count, free = len(np.unique(RESAMPLED[by](runs)[kept])), len(result.coefficients) - len(result.fixed)
-    if kind not in CLUSTERED:
-        return f"standard errors: {WORDS[kind]}"
-    few = f"; {count} cannot carry {free} coefficients, so they are too small" if count <= free else ""
-    return f"standard errors: {WORDS[kind]}, {count} {by}s{few}"
-
-
-def standard_errors(
-    result: FitResult, runs: Runs, decision: Decision, *, kind: str = "sandwich", by: str = "group"
-) -> Any:
-    """Standard error of every number of a decision, in its pytree, by the delta method.
+def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
+    """What standard errors and their intervals are made of.
 
     Raises:
       ValueError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
@@ -77,8 +123,134 @@ def standard_errors(
         raise ValueError(
             f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
         )
-    at = optimum(result, runs)
-    slopes = at.slopes(decision)
-    variance = np.einsum("af,fg,ag->a", slopes, COVARIANCES[kind](at, RESAMPLED[by](runs)), slopes)
-    _, unravel = at.decide(decision)
-    return unravel(np.sqrt(np.maximum(variance, 0.0)))
+    at, labels = optimum(result, runs), RESAMPLED[by](runs)
+    count = draws_of(runs, "run")
+    draws = draws_at(at, labels) if kind in CLUSTERED else None
+    if draws is not None and draws_of(runs, by) > 1 and draws.seen > WHOLE:
+        covariance = draws.covariance
+    elif draws is None and count > len(at.point):
+        covariance = gauss_newton(at)
+    else:
+        draws, covariance = None, np.full((len(at.point),) * 2, np.nan)
+    return Uncertainty(at=at, covariance=covariance, draws=draws, freedom=left_by(count, len(at.point)))
+
+
+def _itself(law: Any) -> Any:
+    """Every coefficient; one function, so that what is compiled for it serves every fit of a form."""
+    return law
+
+
+def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
+    """Standard errors of the coefficients that the runs set; the others are not there.
+
+    Raises:
+      ValueError: as ``standard_errors``.
+    """
+    errors = coefficients(standard_errors(result, runs, _itself, kind=kind, by=by))
+    return {name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.stuck}
+
+
+def coefficient_intervals(
+    result: FitResult, runs: Runs, level: float = 0.9, *, kind: str = "sandwich", by: str = "group"
+) -> dict[str, tuple[float, float]]:
+    """Intervals of the coefficients that the runs set, as ``confidence_interval`` makes them.
+
+    Raises:
+      ValueError: as ``standard_errors``.
+    """
+    signs = np.asarray([*keeps_sign(result.law).values()])
+    low, high = confidence_interval(result, runs, _itself, level, one_sign=signs, kind=kind, by=by)
+    pairs = zip(coefficients(low).items(), coefficients(high).values(), strict=True)
+    return {
+        name: (float(one), float(other))
+        for (name, one), other in pairs
+        if name not in result.fixed and name not in result.stuck
+    }
+
+
+def confidence_interval(
+    result: FitResult,
+    runs: Runs,
+    decision: Decision,
+    level: float = 0.9,
+    *,
+    one_sign: bool | Bool[np.ndarray, " answers"] = False,
+    kind: str = "sandwich",
+    by: str = "group",
+) -> tuple[Any, Any]:
+    """Both ends of every number of a decision, each in its pytree: Student's t with that number's degrees of freedom.
+
+    Args:
+      one_sign: whether the numbers keep their sign, as sizes, tokens and losses do (see ``intervals.ends``); one for
+        all, or one for each in the order of the pytree's leaves.
+
+    Raises:
+      ValueError: as ``standard_errors``, or the level is not between 0 and 1.
+    """
+    found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
+    low, high = found.ends(level, one_sign)
+    return unravel(low), unravel(high)
+
+
+FEW = 2.0
+"""Degrees of freedom below which a coefficient's error rests on hardly more than one draw."""
+UNSEEN = 0.01
+"""Share of a coefficient that one draw sets alone, from which that is said."""
+
+
+def in_doubt(result: FitResult, runs: Runs, found: Uncertainty, by: str) -> tuple[str, ...]:
+    """Sentences about the coefficients whose standard errors rest on one draw, by the draw that they rest on."""
+    if np.isnan(found.covariance).any() and draws_of(runs, by) > 1:
+        return (
+            f"Standard errors are not known: the coefficients pass through the runs as they are, and no residual says "
+            f"how {by}s differ. Train more {by}s, or hold coefficients fixed.",
+        )
+    if found.draws is None:
+        return ()
+    spread, _ = found.spread(_itself)
+    contrasts = found.at.slopes(_itself) @ found.draws.axes.T
+    size = np.maximum(np.sum(contrasts**2, axis=1, keepdims=True), 1e-300)
+    lost = parts(set_alone(found.draws.leverages), contrasts) / size
+    own = lost.sum(axis=1)
+    most = np.where(own > UNSEEN, lost.argmax(axis=1), parts(found.draws.leverages, contrasts).argmax(axis=1))
+    labels = RESAMPLED[by](runs)
+    present = np.unique(labels[runs.weight > 0])
+    told: dict[tuple[int, bool], list[int]] = {}
+    for number, name in enumerate(result.coefficients):
+        known = own[number] <= UNSEEN and spread.freedom[number] >= FEW
+        if not (known or name in result.fixed or name in result.stuck):
+            told.setdefault((int(most[number]), bool(own[number] > UNSEEN)), []).append(number)
+    sentences = []
+    for (draw, unseen), numbers in told.items():
+        rows = (labels == present[draw]) & (runs.weight > 0)
+        which = f"one {by} ({runs.called(rows)})"
+        names = some([[*result.coefficients][number] for number in numbers], most=len(numbers))
+        if unseen:
+            sizes = sorted({f"{100 * lost[number, draw]:.2g} %" for number in numbers}, key=lambda one: float(one[:-2]))
+            much = " to ".join([*sizes[:1], *sizes[1:][-1:]])
+            sentences.append(
+                f"Only {which} tells {names} apart from the rest in a direction with {much} of the variance: what luck "
+                f"it had cannot be seen, and the standard error takes it for that of the others. Train another {by} "
+                f"that differs as it does."
+            )
+        else:
+            fewest = f"{min(spread.freedom[number] for number in numbers):.2g}"
+            degrees = f"{fewest} degree{'s' * (fewest != '1')} of freedom"
+            wide = f"interval{' is' if len(numbers) == 1 else 's are'} wide"
+            sentences.append(
+                f"What is known of {names} rests mostly on {which}: {degrees}, so the {wide}. Train more {by}s that "
+                f"differ as it does."
+            )
+    return tuple(sentences)
+
+
+def standard_errors(
+    result: FitResult, runs: Runs, decision: Decision, *, kind: str = "sandwich", by: str = "group"
+) -> Any:
+    """Standard error of every number of a decision, in its pytree, by the delta method; NaN with a single draw.
+
+    Raises:
+      ValueError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
+    """
+    found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
+    return unravel(found.errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from moejax.fit.answers import Answer, where_in_words
-from moejax.fit.bootstrap import Bootstrap, Interval
-from moejax.fit.covariance import standard_errors
+from moejax.fit.bootstrap import Bootstrap, too_few
+from moejax.fit.covariance import uncertainty
+from moejax.fit.extrapolation import RATIOS, outside, sentences, where_decided
 from moejax.fit.fit_result import FitResult
-from moejax.fit.holdout import SIZES
 from moejax.fit.metrics import plain
-from moejax.fit.optimum import optimum
 from moejax.fit.runs import Runs
-from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.interval import Interval
+from moejax.laws.design import FIELDS
 from moejax.quantities import format
 
 
@@ -28,9 +29,15 @@ class Decided:
     value: float
     """NaN if the law has no answer there."""
     error: float
-    """Standard error; NaN where no coefficient moves the answer, as at a bound of what is searched."""
+    """Standard error; 0 where no coefficient moves the answer, as at a bound; NaN where the runs give none."""
     interval: Interval | None
-    """Over resampled fits, if there are any."""
+    """Over resampled fits if there are any, else by the standard error; None where there is neither."""
+    by: str
+    """Where the interval is from."""
+    freedom: float = math.nan
+    """Degrees of freedom of the interval's Student's t; NaN where it is of resamples."""
+    few: str = ""
+    """Why the interval is not of the resamples that there are."""
 
 
 def decide(
@@ -43,19 +50,35 @@ def decide(
     resampled: Bootstrap | None = None,
     level: float = 0.9,
 ) -> list[Decided]:
-    """Every answer under the fitted law, with its standard error and, given resamples, its interval.
+    """Every answer under the fitted law, with its standard error and its interval.
+
+    Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
+    stand in their place, whose Student's t knows how few draws there are.
 
     Raises:
       ValueError: the runs are not those of the fit, or an option makes no sense.
     """
-    at = optimum(result, runs)
-    found = []
+    known, found = uncertainty(result, runs, kind=covariance, by=by), []
+    few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
     for answer in answers:
-        value = float(at.decide(answer.of)[0][0])
-        error = float(standard_errors(result, runs, answer.of, kind=covariance, by=by)) if np.isfinite(value) else 0.0
-        interval = None if resampled is None else resampled.interval(answer.of, level)
-        found.append(Decided(answer=answer, value=value, error=error if error > 0 else float("nan"), interval=interval))
+        value, error, interval = float(known.at.decide(answer.of)[0][0]), math.nan, None
+        where, freedom = STANDARD, math.nan
+        if np.isfinite(value):
+            spread, _ = known.spread(answer.of)
+            error = float(spread.errors[0])
+            # What a law decides is above 0: a size, a cost, a loss, or a share.
+            (low,), (high,) = spread.share_ends(level) if answer.is_share else spread.ends(level, True)
+            if error > 0:
+                freedom = float(spread.freedom[0])
+                interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
+        if resampled is not None and not few:
+            where, freedom, interval = RESAMPLES, math.nan, resampled.interval(answer.of, level)
+        one = Decided(answer=answer, value=value, error=error, interval=interval, by=where, freedom=freedom, few=few)
+        found.append(one)
     return found
+
+
+STANDARD, RESAMPLES = "standard errors", "resamples"
 
 
 def table(decided: Sequence[Decided], runs: Runs, level: float = 0.9) -> str:
@@ -64,14 +87,17 @@ def table(decided: Sequence[Decided], runs: Runs, level: float = 0.9) -> str:
     for given in {tuple(one.answer.given.items()): one.answer.given for one in decided}.values():
         block = [one for one in decided if one.answer.given == given]
         at = where_in_words(given)
-        resamples = f"{level:.0%} interval of resamples" if block[0].interval else "(--bootstrap adds intervals)"
+        by_errors = block[0].by == STANDARD
+        freedom = (f"{'df':>7}", ", Student's t with df degrees of freedom") if by_errors else ("", "")
         lines += [
             "",
-            f"{'decided at ' + at if at else 'decided by the coefficients alone':<44}{'value':>12}{'std err':>12}   "
-            f"{resamples}",
+            f"{'decided at ' + at if at else 'decided by the coefficients alone':<44}{'value':>12}{'std err':>12}"
+            f"{freedom[0]}   {level:.0%} interval by {block[0].by}{freedom[1]}",
         ]
         lines += [_line(one) for one in block]
-        lines += [f"! {sentence}" for sentence in beyond_in_words(reach(given, block), runs)]
+        if block[0].few:
+            lines.append(f"! {block[0].few}: intervals by resamples would be too small, and are not shown.")
+        lines += [f"! {sentence}" for sentence in sentences(beyond(reach(given, block), runs))]
     return "\n".join(lines[1:])
 
 
@@ -79,57 +105,37 @@ def _line(one: Decided) -> str:
     name = f"{one.answer.name} ({one.answer.symbol})"
     if not np.isfinite(one.value):
         return f"{name:<44}{'no answer':>12}"
-    error = format(one.error, 3) if np.isfinite(one.error) else "at a bound"
-    return f"{name:<44}{format(one.value):>12}{error:>12}   {in_words(one.interval) if one.interval else ''}".rstrip()
-
-
-def in_words(found: Interval) -> str:
-    """An interval in numbers as people write them; an open end, and one that says nothing, in words."""
-    low = format(found.low) if np.isfinite(found.low) else "open below"
-    high = format(found.high) if np.isfinite(found.high) else "open above"
-    text = f"[{low}, {high}]"
-    if found.undefined:
-        text += f", no answer in {found.undefined:.0%} of resamples"
-    return f"{text} (not determined by these runs)" if found.says_nothing else text
+    unknown = "not known" if np.isnan(one.error) else "at a bound"
+    error = format(one.error, 3) if one.error > 0 else unknown
+    freedom = (f"{one.freedom:.2g}" if np.isfinite(one.freedom) else "").rjust(7) if one.by == STANDARD else ""
+    ends = one.interval.ends() if one.interval else ""
+    return f"{name:<44}{format(one.value):>12}{error:>12}{freedom}   {ends}".rstrip()
 
 
 def reach(given: Mapping[str, float], decided: Iterable[Decided] = ()) -> dict[str, float]:
-    """The sizes that are given or decided."""
-    found = {one.answer.name.removeprefix("optimal_"): one.value for one in decided}
-    return {name: value for name, value in {**found, **given}.items() if name in SIZES}
+    """What is given or decided, in the words of a Design."""
+    found = {one.answer.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
+    both = {**found, **given}
+    if "sparsity" in both:
+        both["expert_expansion"] = 1 / (1 - both["sparsity"])
+    if "active_share" in both:
+        both["expansion"] = 1 / both["active_share"]
+    return {name: value for name, value in both.items() if name in FIELDS or name in RATIOS}
 
 
-def beyond_in_words(sizes: Mapping[str, float], runs: Runs) -> list[str]:
-    """The same as a sentence, if there is one to say."""
-    larger = times_in_words(beyond(sizes, runs))
-    return [f"Beyond the largest fitted run: {larger}."] if larger else []
-
-
-def times_in_words(times: Mapping[str, float]) -> str:
-    """``5.19 times in params_active, 95.4 times in tokens``."""
-    return ", ".join(f"{factor:.3g} times in {name}" for name, factor in times.items())
-
-
-def beyond(sizes: Mapping[str, float], runs: Runs) -> dict[str, float]:
-    """How many times larger some sizes are than the largest that were fitted, where they are larger."""
-    kept = runs.weight > 0
-    design = runs.design
-    spent = design.flops
-    if design.params_active is not None and design.tokens is not None:
-        spent = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
-    values = {name: getattr(design, name) for name in SIZES} | {"flops": spent}
-    far = {name: size / float(values[name][kept].max()) for name, size in sizes.items() if values[name] is not None}
-    return {name: factor for name, factor in far.items() if factor > 1}
+def beyond(values: Mapping[str, float], runs: Runs) -> dict[str, float]:
+    """How far some numbers of a design lie outside those of the fitted runs, as ``extrapolation.outside`` says."""
+    return outside(values, where_decided(runs))
 
 
 def beyond_each(decided: Sequence[Decided], runs: Runs) -> list[dict[str, Any]]:
-    """For every place where something is decided beyond the runs, as plain data: ``given``, ``times``."""
+    """For every place where something is decided outside the runs, as plain data: ``given``, ``times``."""
     blocks = {tuple(one.answer.given.items()): one.answer.given for one in decided}.values()
     far = [(given, beyond(reach(given, [d for d in decided if d.answer.given == given]), runs)) for given in blocks]
     return [{"given": dict(given), "times": times} for given, times in far if times]
 
 
-def to_json(decided: Iterable[Decided]) -> list[dict[str, Any]]:
+def to_json(decided: Iterable[Decided], level: float = 0.9) -> list[dict[str, Any]]:
     """As plain data; what is not finite is null."""
     return [
         {
@@ -137,8 +143,11 @@ def to_json(decided: Iterable[Decided]) -> list[dict[str, Any]]:
             "symbol": one.answer.symbol,
             "given": dict(one.answer.given),
             "value": one.value if np.isfinite(one.value) else None,
-            "standard_error": one.error if np.isfinite(one.error) else None,
-            "interval": one.interval and plain(one.interval) | {"says_nothing": one.interval.says_nothing},
+            "standard_error": one.error if one.error > 0 else None,
+            "interval": one.interval
+            and plain(one.interval)
+            | {"says_nothing": one.interval.says_nothing, "by": one.by, "level": level}
+            | ({"degrees_of_freedom": one.freedom} if np.isfinite(one.freedom) else {}),
         }
         for one in decided
     ]

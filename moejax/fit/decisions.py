@@ -20,7 +20,7 @@ from moejax.laws import (
     marginal,
     sparsity_optima,
 )
-from moejax.laws.active_params import Proportional
+from moejax.laws.active_params import convention
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN, Chinchilla, frontier
 from moejax.laws.claim import Claim
 from moejax.laws.dense_to_moe import DenseToMoe
@@ -89,8 +89,8 @@ def _dense_at_one(experts: str, claim_of: Callable[..., Claim], form: Callable[.
 
 
 def _abnars_sizes(law: Sparsity, flops: float, sparsity: float) -> dict[str, Any]:
-    """Sizes at one sparsity, everything being an expert: N_a = (1 - S)·N."""
-    reading = Proportional()
+    """Sizes at one sparsity, by the default active-parameter convention."""
+    reading = convention()
     total = sparsity_optima.best_params_total(law, flops, sparsity, reading)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * reading(total, sparsity))
     design = Design(params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0)
@@ -155,7 +155,7 @@ RULES: dict[type, tuple[Rule, ...]] = {
             ("flops", "params_total"),
             {"optimal_sparsity": "S*"},
             lambda law, flops, params_total: {
-                "optimal_sparsity": sparsity_optima.best_sparsity(law, flops, params_total, Proportional())
+                "optimal_sparsity": sparsity_optima.best_sparsity(law, flops, params_total, convention())
             },
         ),
     ),

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
+from moejax.fit.column_names import as_factor, map_option, our_name, quoted
+from moejax.fit.sweeps import sentence, swept
+from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.run_table import COLUMNS
+from moejax.wording import command, listed, some
 
 SHOWN = 5
 """Rows that a sentence names one by one."""
 COUNTED_ALIKE = 1.05
 """FLOPs this near to 6 N D are the same count."""
+MEASURED = tuple(COLUMNS)[list(COLUMNS).index("loss") :]
+"""Columns of a run table that are found by training, and so differ between any two runs."""
+EXPERTS = ("num_experts", "top_k", "params_total")
+"""What tells mixtures from dense models and from each other."""
 ALIKE = 0.85
 """How much (as difflib counts) a column's name resembles ours when it is taken for a slip."""
 
@@ -26,15 +35,18 @@ def rows_in_words(rows: Any) -> str:
     return f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:SHOWN])}" + (", …" if len(numbers) > SHOWN else "")
 
 
-def doubts(frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = ()) -> tuple[str, ...]:
+def doubts(
+    frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (), law: type | None = None
+) -> tuple[str, ...]:
     """Sentences about a table, its rows by their index.
 
     Args:
       inputs: the columns that set a run's prediction.
       used: columns that are read besides ``inputs`` and ``loss``.
+      law: what is to be fitted, if that is known.
     """
     return (
-        *_repeats(frame, inputs, loss),
+        *_repeats(frame, inputs, loss, law),
         *_never_vary(frame, inputs),
         *_counted_otherwise(frame),
         *_slips(frame, {*inputs, loss, *used}),
@@ -51,7 +63,7 @@ def duplicates(frame: Any, inputs: Sequence[str], loss: str) -> Any:
     return frame.duplicated([*inputs, loss])
 
 
-def _repeats(frame: Any, inputs: Sequence[str], loss: str) -> tuple[str, ...]:
+def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None) -> tuple[str, ...]:
     if not inputs:
         return ()
     same = duplicates(frame, inputs, loss)
@@ -62,12 +74,82 @@ def _repeats(frame: Any, inputs: Sequence[str], loss: str) -> tuple[str, ...]:
             f"{rows_in_words(frame.index[same])} ({same.sum()} in all) repeat an earlier row's sizes and loss "
             f"exactly; each is kept and counts as a run. If they are one run listed twice, pass --drop-duplicates."
         )
-    if replicates.any():
+    if replicates.any() and law is not None and (unread := _unread_experts(frame, inputs, law)):
         notes.append(
             f"{rows_in_words(frame.index[replicates])} ({replicates.sum()} in all) repeat an earlier row's sizes with "
-            f"another loss; they are kept as replicates."
+            f"another loss, and are no replicates: {unread}."
+        )
+    elif replicates.any() and (settings := swept(frame, inputs)):
+        notes.append(sentence(frame, inputs, settings))
+    elif replicates.any():
+        notes.append(
+            f"{rows_in_words(frame.index[replicates])} ({replicates.sum()} in all) repeat an earlier row's sizes with "
+            f"another loss; they are kept as replicates{_differing(frame, inputs, loss)}."
         )
     return tuple(note[0].upper() + note[1:] for note in notes)
+
+
+def _differing(frame: Any, inputs: Sequence[str], loss: str) -> str:
+    """What else differs among rows of equal sizes: none of it is read, and some of it may matter."""
+    others = [
+        name
+        for name in frame.columns
+        if name not in (*inputs, loss) and name not in MEASURED and not frame[name].map(_is_nested).any()
+    ]
+    alike = frame[frame.duplicated(list(inputs), keep=False)].groupby(list(inputs), sort=False)[others]
+    share = (alike.nunique(dropna=False) > 1).mean()
+    found = [str(name) for name in others if share[name] >= 0.5]
+    return f", though they differ in {some(found, most=4)}" if found else ""
+
+
+def _unread_experts(frame: Any, inputs: Sequence[str], law: type) -> str:
+    """In which experts and totals runs differ that are alike to a law, and what to do; empty if in none.
+
+    Each remedy is named only where the table has what it takes.
+    """
+    experts = frame[[name for name in EXPERTS if name in frame.columns]].copy()
+    if "num_experts" in experts:
+        dense = experts["num_experts"] <= 1
+        only_dense = "num_experts == 0" if (experts["num_experts"][dense] == 0).all() else "num_experts <= 1"
+        # A dense model has no experts, whatever these columns say of it.
+        experts.loc[dense, [name for name in experts if name != "params_total"]] = 0
+    elif {"params_active", "params_total"} <= set(frame.columns):
+        dense = frame["params_total"] <= frame["params_active"]
+        only_dense = "params_total <= params_active"
+    else:
+        return ""
+    levels = experts.assign(**{name: frame[name] for name in inputs}).groupby(list(inputs), sort=False)
+    unread = [name for name in experts if name not in inputs]
+    differ = [name for name in unread if (levels[name].nunique(dropna=False) > 1).any()]
+    if not differ:
+        return ""
+    said = f"they differ in {listed(differ)}, and {_name(law)} does not read {'them' if len(differ) > 1 else 'it'}"
+    remedies = []
+    mixtures = int((~dense).sum())
+    if mixtures and len(unread) == len(experts.columns) and dense.sum() >= len(fields(law)):
+        remedies.append(f"keep the dense ones with {command('--where', only_dense)}")
+    readers = [name for name, other in LAWS.items() if _reads(other, frame, {*inputs}, {*differ})]
+    if readers:
+        # The law of dense models and mixtures alike, where there is a choice.
+        remedies.append(f"fit {'effective_params' if 'effective_params' in readers else readers[0]}")
+    count = [f"{mixtures} of {len(frame)} rows are mixtures"] if mixtures else []
+    return ": ".join([said, "; ".join([*count, *([", or ".join(remedies)] if remedies else [])])]).removesuffix(": ")
+
+
+def _reads(law: Any, frame: Any, inputs: set[str], differ: set[str]) -> bool:
+    """Whether a law of the loss reads all that another does, and some of what runs differ in, all of it known."""
+    needed = set(law.inputs)
+    if "loss" not in law.outputs or not inputs <= needed or not needed & differ or not needed <= set(frame.columns):
+        return False
+    return bool(np.isfinite(frame[list(needed)].to_numpy(np.float64)).all())
+
+
+def _name(law: type) -> str:
+    return next((name for name, other in LAWS.items() if other is law), law.__name__)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, dict, set, np.ndarray))
 
 
 def _never_vary(frame: Any, inputs: Sequence[str]) -> tuple[str, ...]:
@@ -98,7 +180,45 @@ def _slips(frame: Any, used: set[str]) -> tuple[str, ...]:
     missing = [name for name in FIELDS if name not in frame.columns]
     notes = []
     for column in map(str, frame.columns):
-        if column not in used and column not in COLUMNS and column not in FIELDS:
+        if column not in used and column not in COLUMNS and column not in FIELDS and our_name(column) == column:
             near = difflib.get_close_matches(column, missing, n=1, cutoff=ALIKE)
-            notes += [f"Column {column} is not read. If it is {name}, say --map {name}={column}." for name in near]
+            notes += [
+                f"Column {column} is not read. If it is {name}, say {map_option(name, quoted(column))}."
+                for name in near
+            ]
     return tuple(notes)
+
+
+LARGEST_VOCABULARY = 262_144
+"""Of public language models (Gemma): a model that knows nothing of it has a loss of ln 262,144 = 12.5 nats."""
+UNTRAINED = 7.0
+"""Nats per token that hardly any trained language model's loss exceeds; perplexities mostly do."""
+
+
+def doubtful_losses(frame: Any, loss: str, read_from: str) -> tuple[str, ...]:
+    """Sentences about losses that no trained model has: of runs that diverged, or in another unit.
+
+    Args:
+      read_from: the column, or the expression, that the file has it in.
+    """
+    losses = frame[loss].to_numpy(np.float64)
+    if np.median(losses) > UNTRAINED:
+        remedy = map_option(loss, f"log({as_factor(read_from, map(str, frame.columns))[0]})")
+        return (
+            f"Half of the column {loss} is above {UNTRAINED:g} nats per token (median {np.median(losses):.4g}), where "
+            f"hardly any trained model is. Is it a perplexity? Then say {remedy}. If it is in bits, multiply "
+            f"by 0.6931.",
+        )
+    known = "vocab_size" in frame.columns
+    chance = np.log(frame["vocab_size"].to_numpy(np.float64) if known else float(LARGEST_VOCABULARY))
+    worse = losses > chance
+    if not worse.any():
+        return ()
+    what = "ln(vocab_size)" if known else f"ln({LARGEST_VOCABULARY:,})"
+    highest = float(np.max(np.broadcast_to(chance, losses.shape)[worse]))
+    words = rows_in_words(frame.index[worse])
+    return (
+        f"{words[0].upper()}{words[1:]} ({worse.sum()} in all): {loss} is above {what} = {highest:.4g} nats, that of a "
+        f"model that knows nothing. Did the training diverge? Leave it out: "
+        f"{command('--where', f'{quoted(loss)} < {highest:.4g}')}.",
+    )

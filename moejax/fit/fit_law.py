@@ -13,11 +13,13 @@ import numpy as np
 from moejax import __version__, minimise
 from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify
-from moejax.fit.metrics import metrics
+from moejax.fit.metrics import metrics, predict
+from moejax.fit.noise import noise, outliers
 from moejax.fit.objective import Huber, Penalty
 from moejax.fit.problem import Form, data_of, law_at
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Given, Sobol, Starts
+from moejax.fit.turned import minimise_turned
 from moejax.laws.isoflop_surface import IsoflopSurface
 
 AGREES = 1e-4
@@ -66,17 +68,17 @@ def fit_law(
       penalty: Huber with delta 1e-3 on log loss, if not given.
       starts: 2,048 points scaled by the data, if not given.
       fixed: coefficients that are given, in the law's own parameterisation.
-      output: which of the law's outputs ``runs.loss`` holds; its first, if not given.
+      output: which of the law's outputs ``runs.loss`` holds; what ``runs`` says, if not given.
 
     Raises:
-      ValueError: the runs lack a field that the law reads, a fixed coefficient is unknown, or no start has a finite
-        objective.
+      ValueError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
+        no start has a finite objective.
     """
     fixed = dict(fixed or {})
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
         raise ValueError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
-    form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or next(iter(cls.outputs)))
+    form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
     _check(form, runs, fixed)
     data = data_of(form, runs, fixed)
     points = (starts or Sobol(seed=seed))(form, data)
@@ -84,7 +86,12 @@ def fit_law(
         points = np.concatenate([Given((law,))(form, data), points])
     lanes, began = _search(form, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
     best = int(np.argmin(lanes.values))
-    point, value, norm, _ = minimise.newton(form, lanes.points[best], data, runs.weight)
+    # Along a long valley a search in the coordinates crawls: it goes on where all directions weigh alike.
+    turned = minimise_turned(
+        form, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
+    )
+    near = turned.points[0] if turned.values[0] <= lanes.values[best] else lanes.points[best]
+    point, value, norm, _ = minimise.newton(form, near, data, runs.weight)
     return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
 
 
@@ -169,6 +176,7 @@ def _result(
         law = jax.tree.map(float, law_at(form, point, data))
     known = identify(form, data, runs.weight, point, start)
     errors = metrics(law, runs, form.output)
+    predicted = predict(law, runs, form.output)
     n, k = errors.runs, len(form.free) + 1
     deviance = n * np.log(max(errors.rmse_log**2, 1e-300))
     return FitResult(
@@ -191,16 +199,24 @@ def _result(
         data_hash=runs.data_hash,
         seed=seed,
         versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
+        noise=noise(np.log(runs.loss / predicted), runs.weight, len(form.free)),
+        outliers=outliers(predicted, runs.loss, runs.weight, len(form.free), runs.names),
     )
 
 
 def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
+    if form.output not in form.law.outputs:
+        raise ValueError(
+            f"{form.law.__name__} predicts {' and '.join(form.law.outputs)}, and what would be fitted is the "
+            f"{form.output}; choose another law, or name the column that holds one of its outputs by that output's "
+            f"name (--map {next(iter(form.law.outputs))}=COLUMN)."
+        )
     names = list(form.signs)
     if unknown := [name for name in fixed if name not in names]:
         raise ValueError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
     rules = {
-        "+": ("not below 0", lambda v: v >= 0),
-        "-": ("not above 0", lambda v: v <= 0),
+        "+": ("finite and not below 0", lambda v: v >= 0),
+        "-": ("finite and not above 0", lambda v: v <= 0),
         "any": ("finite", np.isfinite),
     }
     for name, value in fixed.items():

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import importlib
-import json
 import math
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from moejax.config import build, convert, unknown
+from moejax.fit import evidence as evidence_file
+from moejax.fit.evidence import Drawn, Evidence
+from moejax.fit.freedom import left_by
 from moejax.fit.metrics import Metrics
+from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty
+from moejax.laws import LAWS
 from moejax.laws.law import coefficients
+from moejax.stored import read_json, write_json
+from moejax.wording import counted, told
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from moejax.laws.design import Design
 
 SCHEMA = 1
+
+WORDS = {
+    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
+    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+}
+"""What a covariance is, by its name."""
+
+
+def _how(evidence: Evidence) -> str:
+    """How standard errors came about."""
+    if not evidence.axes:
+        return "standard errors: none, as these runs give no covariance"
+    counts = f", {counted(evidence.draw_count, evidence.by)}" if evidence.draw_count else ""
+    return f"standard errors: {WORDS[evidence.covariance]}{counts}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +80,25 @@ class FitResult:
     data_hash: str
     seed: int
     versions: dict[str, str]
+    evidence: Evidence | None = None
+    """Ranges, covariance and omissions, so that the fit is asked without its runs; None in files of old."""
+    noise: float = math.nan
+    """Robust standard deviation of log loss around the fit, by its degrees of freedom."""
+    outliers: tuple[Outlier, ...] = ()
+    """The runs whose residual is out of the others' family, the farthest first."""
+
+    @property
+    def fitted(self) -> Mapping[str, tuple[float, float]]:
+        """Smallest and largest value of each variable in the fitted runs, by its name in ``Design``, where known."""
+        return {} if self.evidence is None else self.evidence.ranges
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of log loss around the fit; for a file without the robust one, by all residuals alike."""
+        if math.isfinite(self.noise):
+            return self.noise
+        freedom = left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
+        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / freedom)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -68,7 +114,8 @@ class FitResult:
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
             found.append("Only one start reached this optimum; add starts before believing it.")
         found += [f"{name} was not set by the data: {why}." for name, why in self.stuck.items()]
-        return (*found, *self.cannot_tell)
+        far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
+        return (*found, *far, *self.cannot_tell, *(() if self.evidence is None else self.evidence.doubts))
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; infinities and NaN are written as null."""
@@ -76,25 +123,25 @@ class FitResult:
         cls = type(self.law)
         return {
             "schema": SCHEMA,
-            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty")},
+            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "evidence")},
             "law": {"module": cls.__module__, "class": cls.__qualname__, "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
+            "evidence": None if self.evidence is None else self.evidence.to_json(),
         }
 
     def save(self, path: str | Path) -> Path:
         """Write the JSON file that ``load`` reads."""
         path = Path(path)
-        path.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        write_json(path, self.to_json())
         return path
 
-    def summary(self, errors: Mapping[str, float] | None = None, how: str = "") -> str:
-        """A page of text: coefficients, errors, and what not to believe.
-
-        Args:
-          errors: standard errors of the coefficients, to be shown beside them; ``how`` says in words whose they are.
-        """
-        errors = errors or {}
+    def summary(self, level: float = 0.9) -> str:
+        """A page of text: coefficients with standard errors and intervals at ``level``, and what not to believe."""
+        rows: list[tuple[float, float, float]] = []
+        if self.evidence is not None and self.evidence.axes:
+            rows = self.conf_int(level)[["std_err", "low", "high"]].to_numpy().tolist()
+        known = dict(zip(self.coefficients, rows, strict=False))
         name = type(self.law).__name__
         rule = "=" * 78
         lines = [
@@ -108,23 +155,68 @@ class FitResult:
             f"{'R²':<20}{self.metrics.r_squared:>17.5f} {'Huber, mean':>20} {self.metrics.huber:>18.4g}",
             f"{'AICc':<20}{self.aicc:>17.1f} {'BIC':>20} {self.bic:>18.1f}",
             "-" * 78,
-            f"{'coefficient':<26}{'symbol':>8} {'value':>18}" + (f"{'std err':>13}" if errors else ""),
+            f"{'coefficient':<26}{'symbol':>8} {'value':>18}"
+            + (f"{'std err':>13}   {level:.0%} interval" if known else ""),
         ]
         for f in dataclasses.fields(self.law):
             if f.name not in self.coefficients:
                 continue
             note = "given" if f.name in self.fixed else ""
             note = "not set by the data" if f.name in self.stuck else note
-            error = errors.get(f.name, math.nan)
-            shown = (f"{error:>13.3g}" if math.isfinite(error) else f"{'':>13}") if errors else ""
+            error, *ends = known.get(f.name, ()) or (math.nan,)
+            shown = (f"{error:>13.3g}" if math.isfinite(error) else f"{'':>13}") if known else ""
+            if ends and all(map(math.isfinite, ends)):
+                shown += "   [{:.4g}, {:.4g}]".format(*ends)
             value = f"{f.name:<26}{f.metadata['symbol']:>8} {self.coefficients[f.name]:>18.8g}"
             lines.append(f"{value}{shown}   {note}".rstrip())
         lines.append(rule)
         lines += [f"! {sentence}" for sentence in self.warnings]
-        if how:
-            lines.append(how)
+        if self.evidence is not None:
+            lines.append(_how(self.evidence))
         lines.append(f"data {self.data_hash}; {', '.join(f'{k} {v}' for k, v in self.versions.items())}")
         return "\n".join(lines)
+
+    def drawn(self, count: int = 200) -> Drawn | None:
+        """Laws as uncertain as the fit is; None if it holds no covariance."""
+        return None if self.evidence is None or not self.evidence.axes else self.evidence.draws(self.law, count)
+
+    @classmethod
+    def load(cls, path: str | Path) -> FitResult:
+        """The FitResult that ``save`` or ``moejax fit --out`` wrote.
+
+        Raises:
+          ValueError: there is no such file, it holds something else, or its law is not one of moejax's.
+        """
+        return load(path)
+
+    def conf_int(self, level: float = 0.9) -> DataFrame:
+        """Coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
+
+        Raises:
+          ValueError: ``level`` is not between 0 and 1, or the fit holds no covariance.
+        """
+        from moejax.fit.tables import conf_int
+
+        return conf_int(self, level)
+
+    def predict(self, design: Design, level: float = 0.9) -> DataFrame:
+        """What new runs should reach, a row each.
+
+        Columns: the design's; the loss; ``low`` and ``high``, between which that share of such runs fall; ``beyond``,
+        the fields that lie outside the fitted runs and by what factor.
+
+        Raises:
+          ValueError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
+        """
+        from moejax.fit.tables import predict
+
+        return predict(self, design, level)
+
+    def to_latex(self, level: float = 0.9) -> str:
+        """Coefficients with intervals as a tabular of LaTeX, for booktabs."""
+        from moejax.fit.tables import to_latex
+
+        return to_latex(self, level)
 
     def _agreement(self) -> str:
         return f"{round(self.agreeing * self.polished)} of {self.polished} ({self.starts} screened)"
@@ -137,33 +229,77 @@ def load(path: str | Path) -> FitResult:
       ValueError: there is no such file, it holds something else, or its law is not one of moejax's.
     """
     path = Path(path)
+    plain = read_plain(path)
+    with read_by_this_version(path):
+        return from_json(plain)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """The plain data of a file that ``save`` or ``moejax fit --out`` wrote, with what stands beside the fit.
+
+    Raises:
+      ValueError: there is no such file, or it holds something else.
+    """
+    found = read_json(path, {"schema": int}, remedy=_REMEDY)
+    if found["schema"] != SCHEMA:
+        raise ValueError(f"{path} holds a fit of schema {found['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
+    return found
+
+
+@contextlib.contextmanager
+def read_by_this_version(path: Path) -> Iterator[None]:
+    """What a file of a fit holds and this version cannot read, as a sentence: another may have written other entries.
+
+    Raises:
+      ValueError: an entry is missing, or of another kind.
+    """
     try:
-        plain = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} holds no fit: {error}") from error
-    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA or "law" not in plain:
-        raise ValueError(f"{path} holds no fit of schema {SCHEMA}; write one with FitResult.save or moejax fit --out.")
-    return from_json(plain)
+        yield
+    except (LookupError, TypeError, AttributeError, ImportError, ValueError, ArithmeticError) as error:
+        raise ValueError(
+            f"{path} holds no fit that this version reads ({told(error).rstrip('.')}); {_REMEDY}."
+        ) from error
+
+
+def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Types of what a file of a fit must hold: what is not finite is null there, and old files lack a few entries."""
+    old = {f.name for f in dataclasses.fields(FitResult) if f.default is not dataclasses.MISSING}
+    hints = {k: hint for k, hint in typing.get_type_hints(FitResult).items() if k in plain or k not in old}
+    hints |= {"evidence": Any} if "evidence" in hints else {}
+    named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
+    metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
+    law = {"module": str, "class": str, "coefficients": dict[str, float]}
+    return {**named, "law": law, "penalty": {"name": str}, "metrics": metrics}
+
+
+_REMEDY = "fit anew with moejax fit --out or FitResult.save, and change no coefficient by hand"
 
 
 def from_json(plain: Mapping[str, Any]) -> FitResult:
-    """The inverse of ``FitResult.to_json``."""
-    module, name = plain["law"]["module"], plain["law"]["class"]
-    if not module.startswith("moejax.laws."):
+    """The inverse of ``FitResult.to_json``.
+
+    Raises:
+      ValueError: an entry is missing or of another type, or the law is not one of moejax's.
+    """
+    found = convert(_shape(plain), plain, "content")
+    module, name = found["law"]["module"], found["law"]["class"]
+    law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
+    if law is None:
         raise ValueError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
-    law = getattr(importlib.import_module(module), name)(**plain["law"]["coefficients"])
-    penalty = dict(plain["penalty"])
-    fields = {f.name: plain[f.name] for f in dataclasses.fields(FitResult) if f.name not in ("law", "penalty")}
-    for key in ("condition_number", "aicc", "bic"):
-        fields[key] = math.inf if fields[key] is None else fields[key]
-    fields["cannot_tell"] = tuple(fields["cannot_tell"])
-    fields["metrics"] = _metrics(fields["metrics"])
-    return FitResult(law=law, penalty=PENALTIES[penalty.pop("name")](**penalty), **fields)
-
-
-def _metrics(plain: Mapping[str, Any]) -> Metrics:
-    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in plain.items()}
-    return Metrics(**values)
+    penalty = dict(found["penalty"])
+    kind = penalty.pop("name")
+    if kind not in PENALTIES:
+        raise ValueError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
+    fields = {f.name: found[f.name] for f in dataclasses.fields(FitResult) if f.name in found}
+    fields |= {"law": law(**found["law"]["coefficients"]), "penalty": build(PENALTIES[kind], penalty, "penalty")}
+    metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in found["metrics"].items()}
+    fields["metrics"] = Metrics(**metrics)
+    if fields.get("evidence") is not None:
+        fields["evidence"] = evidence_file.from_json(fields["evidence"])
+    hints = typing.get_type_hints(FitResult)
+    for key in (key for key, value in fields.items() if value is None and hints[key] is float):
+        fields[key] = math.inf if key in ("condition_number", "aicc", "bic") else math.nan
+    return FitResult(**fields)
 
 
 def _penalty_name(penalty: Penalty) -> str:
@@ -176,5 +312,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, tuple):
-        return list(value)
+        return [_plain(one) for one in value]
     return value

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, errors, plain, predict
 from moejax.fit.runs import Runs
+from moejax.wording import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +79,13 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
 
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
-    """How many times larger the largest held-out run is than the largest fitted one, by size, where it is larger."""
+    """How far the largest held-out run lies beyond the fitted ones in each size and ratio, where it does."""
     found: dict[str, float] = {}
     for split in splits:
-        fitted, held_out = (runs.only(kept).weight > 0 for kept in (~split.held_out, split.held_out))
-        for name in SIZES:
-            values = getattr(runs.design, name)
-            if values is not None and (factor := float(values[held_out].max() / values[fitted].max())) > 1:
-                found[name] = max(factor, found.get(name, 1.0))
+        fitted, held_out = (ranges(runs.only(kept)) for kept in (~split.held_out, split.held_out))
+        far = outside({name: high for name, (_, high) in held_out.items() if name in (*SIZES, *RATIOS)}, fitted)
+        found |= {name: max(times, found.get(name, 1.0)) for name, times in far.items() if times > 1}
     return found
-
-
-SIZES = ("params_active", "params_total", "tokens", "flops")
-"""What an extrapolation is one in."""
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
@@ -119,7 +115,7 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
         try:
             fit = fit_law(law, runs.only(~split.held_out), **options)
         except ValueError as error:
-            raise ValueError(f"With {split.name} held out: {error}") from error
+            raise ValueError(f"With {split.name} held out: {told(error)}") from error
         tested = runs.where(split.held_out & (runs.weight > 0))
         predicted = predict(fit.law, tested, fit.output)
         missed = errors(predicted, tested.loss, tested.weight)

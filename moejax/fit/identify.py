@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.fit.noise import noise
 from moejax.fit.problem import Form
 
 NO_EFFECT = 1e-7
@@ -34,10 +36,9 @@ class Identified:
 def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
     """Which coefficients the runs determine at a point that was searched from ``start``."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        predicted, slopes = (np.asarray(part) for part in _slopes(form, point, data))
+        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(form, point, data))
     kept = np.asarray(weights) > 0
     jacobian = np.sqrt(np.asarray(weights)[kept])[:, None] * slopes[kept]
-    residual = np.sqrt(np.asarray(weights)[kept]) * (predicted - np.log(data["loss"]))[kept]
     stuck = {}
     for i, name in enumerate(form.free):
         if np.abs(slopes[kept, i]).max() < NO_EFFECT:
@@ -45,14 +46,13 @@ def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None)
         elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
             stuck[name] = "it is where the search started"
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
-    freedom = max(len(jacobian) - len(form.free), 1)
-    noise = float(np.sqrt(residual @ residual / freedom))
+    scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(form.free))
     # One e-fold along such a direction changes the predictions by less than the scatter that is left. Of several that
     # the same coefficients make up, the last is the widest.
     open_ones = {
-        _parts(form, direction): noise / max(size, 1e-300)
+        _parts(form, direction): scatter / max(size, 1e-300)
         for size, direction in zip(sizes, directions, strict=True)
-        if size < noise
+        if size < scatter
     }
     sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
     if sentences or stuck:
@@ -79,11 +79,11 @@ def _in_words(parts: Sequence[str], spread: float) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
 
 
-def _slopes_of(form: Form, point: Any, data: Any) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnums=0)
+def slopes_of_log_loss(form: Form, point: Any, data: Any) -> tuple[Any, Any]:
+    """Log of what a form predicts of every run, and its slopes in the coordinates."""
+
     def log_loss(p: Any) -> Any:
         return jax.numpy.log(form.predicted(p, data))
 
     return log_loss(point), jax.jacfwd(log_loss)(point)
-
-
-_slopes = jax.jit(_slopes_of, static_argnums=0)

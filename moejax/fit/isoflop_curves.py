@@ -10,9 +10,9 @@ import scipy.stats
 from jaxtyping import Float
 from numpy.polynomial import polynomial
 
-from moejax.fit.bootstrap import DECISIVE_FACTOR
 from moejax.fit.isoflop_optimum import Optimum, end
 from moejax.fit.isoflop_runs import Budget
+from moejax.interval import DECISIVE_FACTOR
 
 LEAST_SIZES = 4
 """A parabola has three coefficients; the fourth size tests it."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from moejax.fit.bootstrap import interval
+from moejax.interval import interval
 
 AT_AN_END = 1e-6
 """Share of the width, in logarithms, within which a lowest point is the end."""

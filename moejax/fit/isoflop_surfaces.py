@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from moejax.fit.bootstrap import Interval, interval, resample
+from moejax.fit.bootstrap import resample
 from moejax.fit.isoflop_degrees import Degrees, chosen, columns_of, least_squares
 from moejax.fit.isoflop_runs import Budget
+from moejax.interval import Interval, interval
 from moejax.laws.isoflop_surface import IsoflopSurface
 
 

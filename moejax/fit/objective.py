@@ -26,7 +26,11 @@ class Huber:
     residual: str = "log"
 
     def __call__(self, predicted: Any, observed: Any) -> Any:
-        size = jnp.abs(RESIDUALS[self.residual](predicted, observed))
+        return self.of_residual(RESIDUALS[self.residual](predicted, observed))
+
+    def of_residual(self, residual: Any) -> Any:
+        """The penalty of a residual in its unit."""
+        size = jnp.abs(residual)
         return jnp.where(size < self.delta, 0.5 * size**2, self.delta * (size - 0.5 * self.delta))
 
 
@@ -37,7 +41,11 @@ class Squared:
     residual: str = "log"
 
     def __call__(self, predicted: Any, observed: Any) -> Any:
-        return RESIDUALS[self.residual](predicted, observed) ** 2
+        return self.of_residual(RESIDUALS[self.residual](predicted, observed))
+
+    def of_residual(self, residual: Any) -> Any:
+        """The penalty of a residual in its unit."""
+        return residual**2
 
 
 Penalty = Huber | Squared

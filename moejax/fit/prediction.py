@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,16 @@ import scipy.stats
 from jaxtyping import Float
 
 from moejax.fit.answers import Answer
-from moejax.fit.bootstrap import Bootstrap, check_level
-from moejax.fit.covariance import standard_errors
-from moejax.fit.decide import beyond_in_words, reach
+from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.covariance import uncertainty
+from moejax.fit.decide import beyond, reach
+from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
+from moejax.fit.freedom import left_by
 from moejax.fit.metrics import predict
 from moejax.fit.problem import outputs
 from moejax.fit.runs import Runs, runs_from
+from moejax.interval import check_level
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 
@@ -35,7 +39,7 @@ class Predicted:
 
 def predict_runs(
     result: FitResult,
-    runs: Runs,
+    runs: Runs | None,
     resampled: Bootstrap | None,
     design: Design,
     level: float = 0.9,
@@ -50,28 +54,39 @@ def predict_runs(
     noise between seeds, which no number of resamples makes smaller). With few runs the range is a Student-t's.
 
     Args:
+      runs: those of the fit; None for a fit that was read from a file, whose own covariance then serves.
       design: fields with one entry per new run.
 
     Raises:
-      ValueError: ``level`` is not between 0 and 1.
+      ValueError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the file.
     """
     level = check_level(level)
     count = max(np.size(getattr(design, name)) for name in type(result.law).inputs)
     new = runs_from(design, np.ones(count))
     middle = np.log(predict(result.law, new, result.output))
+    free = len(result.coefficients) - len(result.fixed)
     if resampled is None:
 
         def log_loss(law: Any) -> Any:
             return jnp.log(outputs(law, new.design, result.output))
 
-        spread = np.asarray(standard_errors(result, runs, log_loss, kind=covariance, by=by), np.float64) ** 2
+        if runs is not None:
+            found, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
+        elif result.evidence is not None and result.evidence.axes:
+            found = result.evidence.spread(result.law, log_loss)
+        else:
+            raise ValueError("The fit holds no covariance; fit again with moejax fit --out for a range.")
+        spread, known = found.errors**2, found.freedom
     else:
         moved = np.stack([np.log(predict(law, new, result.output)) for law in _each(resampled)])
         # Laws that give no number there are left out; the interval of a decision counts them.
         spread = np.nanvar(np.where(np.isfinite(moved), moved, np.nan), axis=0)
-    freedom = max(result.metrics.runs - (len(result.coefficients) - len(result.fixed)), 1)
-    left = result.metrics.rmse_log**2 * result.metrics.runs / freedom
-    reach = float(scipy.stats.t.ppf((1 + level) / 2, freedom)) * np.sqrt(spread + left)
+        known = left_by(resampled.draws, free)
+    left = np.square(result.scatter)
+    # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
+    total = np.maximum(spread + left, 1e-300)
+    freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
+    reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(freedom, 1.0)) * np.sqrt(spread + left)
     return Predicted(
         low=np.exp(middle - reach),
         loss=np.exp(middle),
@@ -92,13 +107,15 @@ class Foretold:
 
     def text(self, runs: Runs, level: float) -> str:
         """The prediction, its range and what the range is made of, in words."""
-        p = self.predicted
+        p, outside = self.predicted, sentences(beyond(reach(self.answer.given), runs))
+        held = f", {IF_THE_FORM_HOLDS}" if outside else ""
         source = "resamples" if self.by_resamples else "standard errors"
         lines = [
-            f"{self.answer.title}: {p.loss[0]:.5g}, {level:.0%} of such runs in [{p.low[0]:.5g}, {p.high[0]:.5g}] "
+            f"{self.answer.title}: {p.loss[0]:.5g}, {level:.0%} of such runs in "
+            f"[{p.low[0]:.5g}, {p.high[0]:.5g}]{held} "
             f"({p.from_coefficients:.0%} of the variance from coefficients, by {source}; the rest lack of fit)"
         ]
-        return "\n".join([*lines, *(f"! {sentence}" for sentence in beyond_in_words(reach(self.answer.given), runs))])
+        return "\n".join([*lines, *(f"! {sentence}" for sentence in outside)])
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
@@ -131,6 +148,34 @@ def foretell(
     design = Design(**answer.given)
     predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)
     return Foretold(answer=answer, predicted=predicted, level=level, by_resamples=resampled is not None)
+
+
+def range_of(fit: FitResult, design: Design, level: float = 0.9) -> dict[str, float] | None:
+    """The range of one new run by a fit from a file: ``low``, ``high`` and ``level``; None if the file gives none."""
+    if fit.evidence is None or not fit.evidence.axes:
+        return None
+    found = predict_runs(fit, None, None, design, level)
+    low, high = float(found.low[0]), float(found.high[0])
+    return {"low": low, "high": high, "level": level} if np.isfinite([low, high]).all() else None
+
+
+IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: the range knows their scatter alone"
+"""What a range outside the fitted runs rests on, and nothing in these runs can test."""
+
+
+def range_in_words(fit: FitResult, found: Mapping[str, float] | None, *, beyond: bool) -> str:
+    """The same as a sentence, or why there is none.
+
+    Args:
+      beyond: whether the run lies outside the fitted ones.
+    """
+    if found is not None:
+        ends = f"[{found['low']:.5g}, {found['high']:.5g}]"
+        said = f"{found['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
+        return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
+    if fit.evidence is None:
+        return "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
+    return "These runs give no covariance, and so no range."
 
 
 def _each(resampled: Bootstrap) -> list[Any]:

@@ -26,6 +26,8 @@ WIDEST = 12.0
 """E-folds beyond which no coefficient goes, in centred units: a line search that leaps stays among finite numbers."""
 
 
+AT_AN_END = 2 * WIDEST
+"""A coordinate beyond this is at an end of what is searched: the coefficient is within 4 % of ``WIDEST`` e-folds."""
 EDGE = 1 - 1e-12
 """Share of ``WIDEST`` up to which a coefficient keeps its digits."""
 
@@ -74,6 +76,11 @@ class Form:
     def signs(self) -> dict[str, str]:
         """The sign of every coefficient, by name."""
         return {f.name: f.metadata["sign"] for f in dataclasses.fields(self.law) if not f.metadata.get("static")}
+
+    def at_an_end(self, points: Any) -> Any:
+        """Which coordinates (the last axis) lie at an end of what is searched, where nothing depends on them."""
+        bounded = np.array([self.signs[name] != "any" for name in self.free])
+        return bounded & (np.abs(points) > AT_AN_END)
 
     @functools.cached_property
     def _scales(self) -> frozenset[str]:

@@ -15,11 +15,11 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
-from moejax.fit.bootstrap import Interval
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, Optimum, optimum
 from moejax.fit.problem import Form
 from moejax.fit.runs import Runs
+from moejax.interval import Interval
 from moejax.quantities import format
 
 FARTHEST = 200.0
@@ -29,6 +29,8 @@ SHORTEST = 1e-3
 STILL = 1e-9
 """A number whose standard error is less than this share of it is at an end of what is searched."""
 NEWTON_STEPS = 30
+CLOSE = 1e-6
+"""Standard errors by which a number that is held may miss its value."""
 
 
 def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9) -> Interval:
@@ -192,9 +194,45 @@ def _reached(
 
 
 def _constrained(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
-    """The point of least objective at which the decision is ``target``, with its multiplier: Newton on Lagrange."""
+    """The point of least objective at which the decision is ``target``, with its multiplier; None if none is near.
+
+    Newton's steps go to and fro where the residual of a run passes Huber's threshold, and there the way of least
+    objectives may end and go on elsewhere; a descent finds where.
+    """
+    found = _newton(at, decision, state, target, unit)
+    return _descent(at, decision, state, target, unit) if found is None else found
+
+
+def _descent(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
+    """The same by sequential quadratic programming, which needs slopes alone."""
+
+    def parts(point: np.ndarray) -> tuple[float, np.ndarray, float, np.ndarray]:
+        # Lagrange's function with the multipliers 0 and 1: the objective, and what the decision adds to it.
+        (value, free, _), (_, bound, _) = (_at(at, decision, np.append(point, m), target, unit) for m in (0.0, 1.0))
+        return float(value) / float(at.data["scale"]), free[:-1], float(free[-1]), (bound - free)[:-1]
+
+    held = {"type": "eq", "fun": lambda point: parts(point)[2], "jac": lambda point: parts(point)[3]}
+    with np.errstate(all="ignore"):
+        found = scipy.optimize.minimize(
+            lambda point: parts(point)[:2], state[:-1], jac=True, constraints=held, method="SLSQP", tol=1e-12
+        )
+    if not (found.success and np.isfinite(found.x).all()):
+        return None
+    _, slope, missed, pull = parts(found.x)
+    if not abs(missed) < CLOSE:
+        return None
+    there = np.append(found.x, -(slope @ pull) / (pull @ pull))
+    polished = _newton(at, decision, there, target, unit)
+    return there if polished is None else polished
+
+
+def _newton(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
+    """Newton on Lagrange's equations, from a state near their solution."""
     for _ in range(NEWTON_STEPS):
-        _, residual, jacobian = (np.asarray(part) for part in _at(at, decision, state, target, unit))
+        _, residual, jacobian = _at(at, decision, state, target, unit)
+        if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
+            # The step led to a law under which the decision is no number, as an optimum that does not exist there.
+            return None
         step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
         state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
         if not np.isfinite(state).all():
@@ -206,7 +244,8 @@ def _constrained(at: Optimum, decision: Decision, state: np.ndarray, target: flo
 
 def _at(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> tuple[Any, Any, Any]:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return _lagrange(at.form, decision, state, at.data, at.weight, (target, unit))
+        parts = _lagrange(at.form, decision, state, at.data, at.weight, (target, unit))
+    return tuple(map(np.asarray, parts))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,16 @@ import numpy as np
 import pandas as pd
 
 from moejax import run_table
-from moejax.fit.doubts import doubts, duplicates, rows_in_words
+from moejax.expression import condition, evaluate
+from moejax.fit import sweeps
+from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
+from moejax.fit.doubts import doubtful_losses, doubts, duplicates, rows_in_words
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.units import gaps, wrong_units
+from moejax.laws import LAWS
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.door import POSITIVE
+from moejax.laws.door import POSITIVE, law_class
+from moejax.wording import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +34,8 @@ class ReadRuns:
     frame: Any
     """The rows themselves, a pandas DataFrame, for splits by any column."""
     notes: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+    """Of the notes, those that say which rows were left out, and why."""
 
 
 def read_runs(
@@ -41,21 +49,29 @@ def read_runs(
     weight: str | None = None,
     drop_invalid: bool = False,
     drop_duplicates: bool = False,
+    best_by: Sequence[str] = (),
+    trust_units: bool = False,
 ) -> ReadRuns:
     """Runs of a law from a file.
 
+    Columns under other names that are in use (``val_loss``, ``active_params``, ``lr``) are read, and said.
+
     Args:
       path: a CSV, Parquet or JSON-lines file, or a pandas DataFrame.
-      law: a law, or the names of the Design fields that must be there.
+      law: a law, its name, or the names of the Design fields that must be there.
       mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
-      where: conditions on the columns that a row must meet, as pandas' ``query`` reads them.
-      loss: the column that is fitted.
+      where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
+      loss: the column that is fitted; for a law of something else than a loss, its output's column, if not given.
       group: a column whose equal values belong together; ``group`` if the table has it, else what differs only in
         tokens and FLOPs.
       weight: a column that says how often each row counts; 0 keeps a row out. Every row counts once if not given.
       drop_invalid: leave out, with a note, rows whose loss, sizes or weight cannot be; else they are an error.
       drop_duplicates: leave out, with a note, rows that repeat an earlier row's sizes and loss; else they are kept,
         with a note: a rounded table has them by chance.
+      best_by: columns that were swept, such as a learning rate: of rows that differ only in them, the one of the
+        lowest loss is kept.
+      trust_units: take sizes, tokens and FLOPs that nobody trains, or that contradict each other, as they stand, with
+        a note; else they are an error, as numbers in billions are.
 
     Raises:
       ValueError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
@@ -63,35 +79,115 @@ def read_runs(
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
     frame = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
-    frame, notes = select(mapped(frame, mapping or {}, named), where, named)
+    mapping = dict(mapping or {})
+    ours = with_our_names(frame, (*mapping, *(() if loss == "loss" or loss in OUTPUTS else ("loss",))))
+    frame, selected = select(mapped(ours.frame, mapping, named), where, named)
+    notes = (*ours.notes, *selected)
+    law = law_class(law) if isinstance(law, str) else law
     inputs = law if isinstance(law, tuple) else law.inputs
+    loss = loss if isinstance(law, tuple) else fitted_column(law, loss)
     needed = (*inputs, loss, *([] if weight is None else [weight]))
-    _require(frame, needed, named)
+    _require(frame, needed, named, ours)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
     frame, dropped = _sound(frame, needed, loss, weight, texts, named, drop_invalid)
+    wrong = {} if trust_units else wrong_units(frame, {**ours.read_from, **mapping}, rows_in_words)
+    texts |= _units(wrong, inputs, named)
     notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
-    known = [name for name in FIELDS if name in frame.columns and np.isfinite(frame[name]).all()]
+    read = [name for name in FIELDS if name in frame.columns and name not in wrong]
+    known = [name for name in read if np.isfinite(frame[name]).all()]
     told_apart_by = list(inputs) or known
+    if best_by:
+        best_by = [_theirs_or_ours(name, frame) for name in best_by]
+        judge = "loss" if loss in OUTPUTS else loss
+        _require(frame, (judge,), named, ours)
+        frame, beaten = sweeps.best_by(frame, told_apart_by, judge, best_by, named)
+        dropped += beaten
     if drop_duplicates:
         frame, repeated = _once(frame, told_apart_by, loss)
         dropped += repeated
     design = Design(**{name: frame[name].to_numpy(np.float64) for name in known})
     label = group or ("group" if "group" in frame.columns else None)
+    if group is None and label and len(frame) > 1 and frame[label].nunique(dropna=False) == 1:
+        notes += ("Column group is the same in all rows: runs that share their sizes are a group instead.",)
+        label = None
     if group:
-        _require(frame, (group,), named)
+        _require(frame, (group,), named, ours)
     runs = runs_from(
         design,
         frame[loss].to_numpy(np.float64),
         weight=None if weight is None else frame[weight].to_numpy(np.float64),
         group=None if label is None else list(frame[label]),
+        output=loss if loss in OUTPUTS else "loss",
     )
+    called, models = {row: f"row {row + 1}" for row in frame.index}, ()
+    if name := next((column for column in ("model", "name", "run") if column in frame.columns), None):
+        models = tuple(map(str, frame[name]))
+        called = {row: f"{said} ({model})" for (row, said), model in zip(called.items(), models, strict=True)}
+    runs = replace(runs, labels=tuple(called.values()), models=models)
     used = [name for name in (label, weight) if name is not None]
+    believed = frame.drop(columns=list(wrong))
+    unsure = () if trust_units else gaps(believed, told_apart_by)
+    if loss not in OUTPUTS:
+        unsure = (*unsure, *doubtful_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
     return ReadRuns(
         runs=runs,
         rows=frame.index.to_numpy() + 1,
         frame=frame.reset_index(drop=True),
-        notes=(*notes, *dropped, *_weighed(runs, weight), *doubts(frame, told_apart_by, loss, used)),
+        notes=(
+            *notes,
+            *dropped,
+            *_weighed(runs, weight),
+            *unsure,
+            *doubts(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law),
+        ),
+        dropped=dropped,
     )
+
+
+OUTPUTS = frozenset(output for law in LAWS.values() for output in law.outputs) - {"loss"}
+"""What laws predict besides a loss. A column of one of these names holds it, and is no loss."""
+
+
+def fitted_column(law: Any, loss: str = "loss") -> str:
+    """The column that a law is fitted to: the one that is named, or the law's only output.
+
+    Raises:
+      ValueError: none is named, and the law predicts several things, or the one that is named is none of them.
+    """
+    if "loss" in law.outputs or loss in law.outputs:
+        return loss
+    name = law.__name__ if isinstance(law, type) else type(law).__name__
+    if loss != "loss":
+        raise ValueError(
+            f"{name} predicts {' and '.join(law.outputs)}, and --loss names the column {loss}; if that holds one of "
+            f"these, say which: {map_option(next(iter(law.outputs)), quoted(loss))}, and leave --loss out or name the "
+            f"output."
+        )
+    if len(law.outputs) > 1:
+        raise ValueError(
+            f"{name} predicts {' and '.join(law.outputs)} and no loss, and a fit is to one of them: name its column, "
+            f"as --loss {next(iter(law.outputs))}. Coefficients that only another output reads are then not set."
+        )
+    return next(iter(law.outputs))
+
+
+def _units(wrong: Mapping[str, str], inputs: Sequence[str], named: str) -> dict[str, str]:
+    """The columns that are not read for their units, or an error about those that the law reads.
+
+    FLOPs that contradict sizes and tokens are an error whichever of the three the law reads: any may be the wrong one.
+    """
+    wanted = inputs or tuple(wrong)
+    asked = [why for name, why in wrong.items() if name in wanted or (name == "flops" and "6 ·" in why)]
+    if asked:
+        raise ValueError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
+    return dict(wrong)
+
+
+def _theirs_or_ours(name: str, frame: Any) -> str:
+    """A column by its own name, or by ours where the table has it under another."""
+    if name in frame.columns:
+        return name
+    return next((str(c) for c in frame.columns if our_name(str(c)) == name), name)
 
 
 def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
@@ -100,21 +196,18 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
     Raises:
       ValueError: one cannot be computed.
     """
-    computed, numeric = {}, None
+    computed = {}
     for name, expression in mapping.items():
         if expression in frame.columns:
             computed[name] = frame[expression]
             continue
         try:
-            numeric = numeric if numeric is not None else _as_numbers(frame)
-            computed[name] = numeric.eval(expression, engine="python", local_dict={}, global_dict={})
-        except Exception as error:
+            computed[name] = evaluate(expression, frame)
+        except ValueError as error:
             near = difflib.get_close_matches(expression, map(str, frame.columns), n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
+            hint = f" Did you mean {near[0]}?" if near else ""
             raise ValueError(
-                f"{named}: {name}={expression} cannot be computed ({error}). {hint}Write a column, or arithmetic on "
-                f"columns (a name with spaces between `backticks`); the columns are "
-                f"{', '.join(map(str, frame.columns))}."
+                f"{named}: {name}={expression} cannot be computed: {told(error).rstrip('.')}.{hint}"
             ) from error
     return frame.assign(**computed)
 
@@ -126,52 +219,36 @@ def select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str
       ValueError: a condition cannot be applied, or no row meets it.
     """
     notes = []
-    for condition in where:
+    for text in where:
         before = len(frame)
         try:
-            frame = _query(frame, condition)
-        except Exception as error:
+            frame = frame[condition(text, frame)]
+        except ValueError as error:
             raise ValueError(
-                f"{named}: the condition {condition!r} cannot be applied ({error}); "
-                f"the columns are {', '.join(map(str, frame.columns))}."
+                f"{named}: the condition {text!r} cannot be applied: {told(error).rstrip('.')}."
             ) from error
-        notes.append(f"{len(frame)} of {before} rows meet {condition!r}.")
+        notes.append(f"{len(frame)} of {before} rows meet {text!r}.")
         if not len(frame):
-            raise ValueError(f"{named}: no row meets {condition!r}.")
+            raise ValueError(f"{named}: no row meets {text!r}.")
     return frame.copy(), tuple(notes)
 
 
-def _query(frame: Any, condition: str) -> Any:
-    """The rows that meet a condition, which may compare text as it is or numbers as people write them."""
-    try:
-        return frame.query(condition, engine="python", local_dict={}, global_dict={})
-    except TypeError:
-        kept = _as_numbers(frame).query(condition, engine="python", local_dict={}, global_dict={}).index
-        return frame.loc[kept]
-
-
-def _as_numbers(frame: Any) -> Any:
-    """The same table, with every column of text that holds only numbers (48M, 1e20) as numbers."""
-    found = {}
-    for name in frame.columns:
-        try:
-            found[name] = run_table.numbers(frame[name])
-        except ValueError:
-            continue
-    return frame.assign(**{str(name): values for name, values in found.items()})
-
-
-def _require(frame: Any, names: Sequence[str], named: str) -> None:
-    columns = [str(column) for column in frame.columns]
-    missing = [name for name in dict.fromkeys(names) if name not in columns]
+def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
+    columns = [str(column) for column in frame.columns if column not in ours.read_from]
+    missing = [name for name in dict.fromkeys(names) if name not in frame.columns]
     if not missing:
         return
     meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
     near = dict.fromkeys(c for name in missing for c in difflib.get_close_matches(name, columns, n=3, cutoff=0.5))
-    hint = f"nearest are {', '.join(near)}" if near and len(missing) == 1 else f"the columns are {', '.join(columns)}"
+    # A column's name may hold what moves a terminal's cursor.
+    shown = ", ".join(repr(c) if not c.isprintable() else c for c in (near if len(missing) == 1 and near else columns))
+    hint = f"nearest are {shown}" if near and len(missing) == 1 else f"the columns are {shown}"
+    said = " ".join(ours.undecided).replace("'", " ").split()
+    unsaid = [name for name in missing if not any(word.startswith(f"{name}=") for word in said)]
+    asked = f" Say which is which: {' '.join(f'--map {name}=COLUMN' for name in unsaid)}." if unsaid else ""
     raise ValueError(
-        f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}. "
-        f"Say which is which: {' '.join(f'--map {name}=COLUMN' for name in missing)}."
+        f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}."
+        + "".join([asked, *(f" {note}" for note in ours.undecided)])
     )
 
 
@@ -224,7 +301,10 @@ def _sound(
             notes.append(f"{named}: {what} in {len(found)} of {len(frame)} rows ({rows_in_words(found)})")
             bad |= np.asarray(rows)
     if notes and not drop:
-        raise ValueError("; ".join(notes) + ". Correct the rows, select others with --where, or pass --drop-invalid.")
+        diverged = " A run that diverged has no loss to fit." if not np.isfinite(frame[loss]).all() else ""
+        raise ValueError(
+            "; ".join(notes) + f".{diverged} Correct the rows, select others with --where, or pass --drop-invalid."
+        )
     if bad.all():
         raise ValueError("; ".join(notes) + ". No row is left.")
     return frame[~bad], tuple(f"Dropped: {note}." for note in notes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from moejax.fit import isoflop_text
-from moejax.fit.bootstrap import Bootstrap, bootstrap, check_level, table
+from moejax.fit.bootstrap import Bootstrap, bootstrap, table
 from moejax.fit.bootstrap import to_json as intervals_to_json
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
@@ -20,6 +20,7 @@ from moejax.fit.isoflop_runs import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
+from moejax.interval import check_level
 from moejax.laws.sparsity import Sparsity
 
 HELD_OUT_FROM = 0.98

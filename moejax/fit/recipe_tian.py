@@ -157,7 +157,9 @@ def tian(
     rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
         raise ValueError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
-    points = dataclasses.replace(runs.where(rows), loss=leverage, weight=np.ones(len(rows)))
+    points = dataclasses.replace(
+        runs.where(rows), loss=leverage, weight=np.ones(len(rows)), output="efficiency_leverage"
+    )
     # The curves were read at the budgets, not at what each run happened to spend.
     points = dataclasses.replace(points, design=dataclasses.replace(points.design, flops=flops[budget[rows]]))
     joint, held_out, residuals = joint_law(points, starts)

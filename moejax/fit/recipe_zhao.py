@@ -31,6 +31,7 @@ from moejax.laws.marginal import (
     optimal_shared,
 )
 from moejax.laws.sparsity import Sparsity
+from moejax.wording import told
 
 INPUTS = FiveFactor.inputs
 NESTED = {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}
@@ -179,7 +180,7 @@ def zhao(
         try:
             rivals.append(_fitted(name, law, runs, kept, held_out, starts))
         except ValueError as error:
-            left_out[name] = str(error)
+            left_out[name] = told(error)
     fit = nested[-1].fit
     resampled = bootstrap(fit, kept, resamples, seed=seed, progress=progress) if resamples else None
     return ZhaoRecipe(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.laws.design import FIELDS, Design
+from moejax.wording import counted, some
 
 VARY_WITHIN_A_GROUP = ("tokens", "flops")
 """Runs that differ only in these are one architecture, and are resampled together."""
@@ -28,9 +29,27 @@ class Runs:
     """How often a run counts; 0 keeps it out of the fit."""
     group: Int[np.ndarray, " runs"]
     """Number of the group that a run belongs to."""
+    output: str = "loss"
+    """Which output of a law ``loss`` holds: a loss, if not another one that a law predicts."""
+    labels: tuple[str, ...] = ()
+    """What the runs are called, where a table says; see ``names``."""
+    models: tuple[str, ...] = ()
+    """What every run's model is called, where a table says; several runs may be of one."""
 
     def __len__(self) -> int:
         return len(self.loss)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What every run is called: its label, or its number counted from 1."""
+        return self.labels or tuple(f"run {i + 1}" for i in range(len(self)))
+
+    def called(self, kept: Bool[np.ndarray, " runs"]) -> str:
+        """Some runs together: ``dense-50M, 4 rows`` if they share their model's name, else the first of their names."""
+        models = {self.models[i] for i in np.flatnonzero(kept)} if self.models else set()
+        if len(models) == 1:
+            return f"{models.pop()}, {counted(int(kept.sum()), 'row')}"
+        return some(np.asarray(self.names)[kept].tolist(), most=3)
 
     @property
     def data_hash(self) -> str:
@@ -46,14 +65,29 @@ class Runs:
         """Only the runs that are marked, or those with these numbers."""
         known = {f: getattr(self.design, f) for f in FIELDS if getattr(self.design, f) is not None}
         design = replace(self.design, **{name: values[kept] for name, values in known.items()})
-        return Runs(design=design, loss=self.loss[kept], weight=self.weight[kept], group=self.group[kept])
+        return replace(
+            self,
+            design=design,
+            loss=self.loss[kept],
+            weight=self.weight[kept],
+            group=self.group[kept],
+            labels=tuple(np.asarray(self.names)[kept].tolist()),
+            models=tuple(np.asarray(self.models)[kept].tolist()) if self.models else (),
+        )
 
     def only(self, kept: Bool[np.ndarray, " runs"]) -> Runs:
         """All runs, the others with weight 0: what is compiled for these runs serves every part of them."""
         return replace(self, weight=np.where(kept, self.weight, 0.0))
 
 
-def runs_from(design: Design, loss: Any, *, weight: Any = None, group: Iterable[Any] | None = None) -> Runs:
+def runs_from(
+    design: Design,
+    loss: Any,
+    *,
+    weight: Any = None,
+    group: Iterable[Any] | None = None,
+    output: str = "loss",
+) -> Runs:
     """Runs from arrays (or numbers, which all runs then share).
 
     Args:
@@ -61,6 +95,7 @@ def runs_from(design: Design, loss: Any, *, weight: Any = None, group: Iterable[
       loss: nats per token.
       weight: 1 for every run if not given.
       group: labels; if not given, runs that differ only in tokens and FLOPs are one group.
+      output: which output of a law ``loss`` holds.
 
     Raises:
       ValueError: there is no run, or a field has another length than ``loss``.
@@ -86,4 +121,5 @@ def runs_from(design: Design, loss: Any, *, weight: Any = None, group: Iterable[
         loss=loss,
         weight=np.ones_like(loss) if weight is None else np.asarray(weight, np.float64),
         group=np.asarray([numbers[label] for label in labels], np.int64),
+        output=output,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from moejax.folder import check_as_written
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.family import Family
 from moejax.huggingface.tie import Pair
+from moejax.stored import foreign_json, read_bytes
 from moejax.weights.folder import FLOATS
 from moejax.weights.safetensors import Kind, TensorFile
 from moejax.wording import some
@@ -27,7 +28,10 @@ class Checkpoint:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._files = [TensorFile(path) for path in _files(folder)]
+        paths = _files(folder)
+        for path in paths:
+            check_as_written(path)
+        self._files = [TensorFile(path) for path in paths]
         self._of = {name: file for file in self._files for name in file.kinds}
         self.kinds: dict[str, Kind] = {name: kind for file in self._files for name, kind in file.kinds.items()}
 
@@ -85,11 +89,9 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(f"{folder} is no folder of a Hugging Face checkpoint: it has no {CONFIG}.")
-    try:
-        config = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}); fetch it again.") from error
-    name = config.get("model_type") if isinstance(config, dict) else None
+    remedy = "fetch it again"
+    config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
+    name = config.get("model_type")
     family = FAMILIES.get(str(name))
     if family is None:
         raise ValueError(
@@ -108,10 +110,11 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 def _files(folder: Path) -> list[Path]:
     index, single = folder / INDEX, folder / SINGLE
     if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f"{index} cannot be read ({error}); fetch it again.") from error
+        remedy = "fetch it again"
+        found = foreign_json(
+            read_bytes(index, remedy=remedy), index, shape={"weight_map": dict[str, str]}, remedy=remedy
+        )
+        names = sorted(set(found["weight_map"].values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ValueError(

@@ -15,6 +15,7 @@ from moejax.huggingface.canonical import canonical
 from moejax.huggingface.options import INERT, Options
 from moejax.huggingface.tie import Tie
 from moejax.model import transformer
+from moejax.wording import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Family:
         try:
             transformer.check(architecture)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            raise ValueError(f"{where}: {told(error)}") from error
         return architecture
 
     def config(self, architecture: Architecture) -> dict[str, Any]:
@@ -71,23 +72,30 @@ class Family:
         Raises:
           ValueError: a model of this family cannot compute it; names the fields.
         """
-        written = self._options(architecture)
         try:
-            back = self.architecture(written, "the options it would have")
+            different = self.differences(architecture)
         except ValueError as error:
-            raise ValueError(f"{self.name} cannot express this architecture: {error}") from error
+            raise ValueError(f"{self.name} cannot express this architecture: {told(error)}") from error
+        if different:
+            raise ValueError(f"{self.name} cannot express {', '.join(different)}.")
+        return {"model_type": self.name, "architectures": [self.model_class], **self._options(architecture)}
+
+    def differences(self, architecture: Architecture) -> list[str]:
+        """What an architecture has otherwise than the model of this family that comes nearest; empty if nothing.
+
+        Raises:
+          ValueError: no model of this family comes near.
+        """
+        back = self.architecture(self._options(architecture), "the options it would have")
         ours, theirs = canonical(architecture), canonical(back)
         if theirs.balance_bias and not ours.balance_bias:
             # A bias of zeros says the same.
             theirs = theirs.replace(balance_bias=False)
-        different = [
+        return [
             f"{f.name} = {getattr(ours, f.name)!r} (there {getattr(theirs, f.name)!r})"
             for f in dataclasses.fields(Architecture)
             if getattr(ours, f.name) != getattr(theirs, f.name)
         ]
-        if different:
-            raise ValueError(f"{self.name} cannot express {', '.join(different)}.")
-        return {"model_type": self.name, "architectures": [self.model_class], **written}
 
     def _options(self, architecture: Architecture) -> dict[str, Any]:
         options = {option: getattr(architecture, name) for option, name in self.fields.items()}

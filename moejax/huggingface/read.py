@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moejax.folder import whole_folder, write_json
+from moejax.folder import whole_folder
 from moejax.huggingface.checkpoint import CONFIG, Checkpoint, read_config
 from moejax.huggingface.conversion import ORIGIN, Converted, Progress, cast, check_room, types
 from moejax.huggingface.family import Family
 from moejax.huggingface.options import INERT, OWN
 from moejax.huggingface.tie import pairs
+from moejax.stored import write_json
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import parameters
 from moejax.weights.safetensors import Kind

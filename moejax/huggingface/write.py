@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.folder import whole_folder, write_json
+from moejax.folder import note, whole_folder, write_json
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE
 from moejax.huggingface.conversion import ORIGIN, Converted, Progress, cast, check_room, types
 from moejax.huggingface.family import Family
 from moejax.huggingface.tie import Pair, pairs
+from moejax.stored import read_json
 from moejax.weights.folder import FLOATS, open_weights, read_architecture
 from moejax.weights.parameters import BALANCE_BIAS
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 from moejax.weights.tokenizer_files import carry_tokenizer
+from moejax.wording import told
 
 
 def to_huggingface(
@@ -43,7 +45,7 @@ def to_huggingface(
     """
     architecture = read_architecture(source)
     origin = _origin(source)
-    chosen, config = _choose(architecture, family or origin.get("model_type"))
+    chosen, config = choose_family(architecture, family or origin.get("model_type"))
     # Every family that has the bias has room for one of zeros.
     there = architecture.replace(balance_bias=architecture.balance_bias or chosen.always.get("balance_bias", False))
     found = pairs(there, chosen.ties(there))
@@ -88,6 +90,7 @@ def _write_shards(
                 array = cast(pair.to_theirs(ours), kinds[pair.theirs].dtype, pair.theirs)
                 writer.write(pair.theirs, pair.index, array)
                 done += array.nbytes
+        note(folder, shard, folder / shard)
 
 
 def _read(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np.ndarray:
@@ -96,7 +99,12 @@ def _read(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np
     return file.read(name, index)
 
 
-def _choose(architecture: Architecture, name: str | None) -> tuple[Family, dict[str, Any]]:
+def choose_family(architecture: Architecture, name: str | None = None) -> tuple[Family, dict[str, Any]]:
+    """The family of this name, or the first that computes an architecture, and the config.json it has there.
+
+    Raises:
+      ValueError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
+    """
     if name is not None:
         if name not in FAMILIES:
             raise ValueError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
@@ -104,10 +112,18 @@ def _choose(architecture: Architecture, name: str | None) -> tuple[Family, dict[
     reasons = []
     for family in FAMILIES.values():
         try:
-            return family, family.config(architecture)
+            different = family.differences(architecture)
         except ValueError as error:
-            reasons.append(str(error))
-    raise ValueError("No family of transformers computes this architecture:\n  " + "\n  ".join(reasons))
+            reasons.append((math.inf, f"{family.name} cannot express this architecture: {told(error)}"))
+            continue
+        if not different:
+            return family, family.config(architecture)
+        reasons.append((len(different), f"{family.name} cannot express {', '.join(different)}."))
+    listed = "\n  ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
+    raise ValueError(
+        f"No family of transformers computes this architecture. One that one of them computes has the fields in "
+        f"brackets; the nearest comes first:\n  {listed}"
+    )
 
 
 def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]:
@@ -127,12 +143,7 @@ def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]
 
 def _origin(folder: Path) -> dict[str, Any]:
     path = folder / ORIGIN
-    if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); remove it, or convert again.") from error
+    return read_json(path, dict, remedy="remove it, or convert again") if path.is_file() else {}
 
 
 def _longest(architecture: Architecture, sequence_length: int) -> int:

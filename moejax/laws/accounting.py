@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from moejax.architecture import Architecture, Number, if_set
 from moejax.laws.design import Design
 from moejax.laws.matrices import matrices
+from moejax.pytree import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Params:
     """Parameters by part; every field is a summand of ``total``."""
@@ -61,7 +61,7 @@ class Params:
         return self.routed_experts_active + self.routed_experts_idle
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Flops:
     """Forward FLOPs of one token by part, two for a multiplication with its addition.
@@ -141,7 +141,9 @@ def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flop
 def design_of(architecture: Architecture, tokens: Number, sequence_length: Number | None = None) -> Design:
     """What a law may know of a training run: an architecture and its ``tokens``.
 
-    ``flops`` depend on the length of the sequences and stay unknown (None) without ``sequence_length``.
+    The only way from an architecture to what laws read: run tables, fits, designs and predictions all come by here.
+    Shared experts of another width than the routed ones count by their width. ``flops`` depend on the length of the
+    sequences and stay unknown (None) without ``sequence_length``.
     """
     a = architecture
     counts = params(a)
@@ -153,7 +155,7 @@ def design_of(architecture: Architecture, tokens: Number, sequence_length: Numbe
         flops=None if sequence_length is None else flops_per_token(a, sequence_length).training * tokens,
         num_experts=a.num_experts,
         top_k=a.top_k,
-        num_shared_experts=a.num_shared_experts,
+        num_shared_experts=a.shared_experts_by_width,
         model_dim=a.model_dim,
         num_layers=a.num_layers,
         expert_hidden=if_set(a.num_experts, a.expert_hidden, a.dense_hidden),

@@ -1,7 +1,8 @@
 """How many parameters serve a token in a model of N parameters at sparsity S.
 
-Abnar et al. (2025) need N_a(N, S) for every compute-optimal statement and do not give it. Three readings, each a
-frozen pytree ``reading(params_total, sparsity) -> params_active``; at S = 0 all give N.
+Abnar et al. (2025) need N_a(N, S) for every compute-optimal statement and do not give it. Three conventions, each a
+frozen pytree ``convention(params_total, sparsity) -> params_active``; at S = 0 all give N. ``DEFAULT`` is the one that
+every command takes; ``--active-convention`` chooses another, and every output names the one it took.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
+from moejax.config import unknown
+from moejax.pytree import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Proportional:
     """N_a = (1-S)·N: everything is an expert."""
+
+    @property
+    def meaning(self) -> str:
+        """The convention in words."""
+        return "N_a = (1-S)·N"
 
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
         return (1 - sparsity) * params_total
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class BackboneByActive:
     """Parameters outside the experts are ``ratio`` times those of the experts that serve a token.
@@ -31,12 +38,18 @@ class BackboneByActive:
 
     ratio: Any
 
+    @property
+    def meaning(self) -> str:
+        """The convention in words."""
+        how_many = "half" if self.ratio == 0.5 else f"{self.ratio:g} times"
+        return f"parameters outside the experts being {how_many} of the active experts'"
+
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
         active = 1 - sparsity
         return params_total * (1 + self.ratio) * active / (1 + self.ratio * active)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class BackboneByTotal:
     """Parameters outside the experts are a fixed ``share`` of all: N_a = (share + (1-share)·(1-S))·N.
@@ -47,6 +60,11 @@ class BackboneByTotal:
 
     share: Any
 
+    @property
+    def meaning(self) -> str:
+        """The convention in words."""
+        return f"parameters outside the experts being {100 * self.share:g} % of all"
+
     def __call__(self, params_total: Any, sparsity: Any) -> Any:
         return params_total * (self.share + (1 - self.share) * (1 - sparsity))
 
@@ -56,4 +74,27 @@ ACTIVE_PARAMS = {
     "backbone_by_active": BackboneByActive(ratio=0.5),
     "backbone_by_total": BackboneByTotal(share=0.05),
 }
-"""The readings by name, with example values of what the document leaves open."""
+"""The conventions by name, with example values of what the document leaves open."""
+DEFAULT = "proportional"
+"""The convention that is taken unless another is named."""
+
+
+def convention(name: str | None = None) -> Any:
+    """A convention by its name; ``DEFAULT`` for None.
+
+    Raises:
+      ValueError: there is no such convention.
+    """
+    name = DEFAULT if name is None else name.replace("-", "_")
+    if name not in ACTIVE_PARAMS:
+        raise ValueError(unknown(f"active-parameter convention {name!r}", name, list(ACTIVE_PARAMS)))
+    return ACTIVE_PARAMS[name]
+
+
+def sentence(taken: Any) -> str:
+    """What an output says of the convention it took."""
+    name = next((name for name, one in ACTIVE_PARAMS.items() if one == taken), type(taken).__name__)
+    return (
+        f"Active parameters at a total N and a sparsity S are by the convention {name}: {taken.meaning}, which "
+        f"Abnar et al. do not give (--active-convention)."
+    )

@@ -10,6 +10,9 @@ G      ``active_experts``       ``granularity`` (not in  ``granularity``·2     
 S      ``shared_share``         ``sparsity``             –                      ``shared_share``         –
 N      non-embedding total      total                    see each law           non-embedding total      –
 ====== ======================== ======================== ====================== ======================== ==============
+
+``LETTERS`` is the same by law, for limits of ``moejax design``. The inputs of a law are the fields of ``Design`` that
+its ``inputs`` name; ratios such as ``sparsity`` are properties of it.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+
+from moejax.pytree import pytree
 
 Quantity = Any
 """A number, or an array of numbers with one leading axis shared by every field that is given."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Design:
     """What a law may know of a run before it is trained. Fields that are not known stay None.
@@ -50,7 +54,7 @@ class Design:
     top_k: Quantity = None
     """Routed experts that serve one token."""
     num_shared_experts: Quantity = None
-    """Experts that serve every token."""
+    """Experts that serve every token, counted by the width of a routed one: of half the width, it is half an expert."""
     model_dim: Quantity = None
     """Width of the residual stream."""
     num_layers: Quantity = None
@@ -105,8 +109,12 @@ class Design:
 
     @property
     def expert_expansion(self) -> Quantity:
-        """Routed experts per routed expert that serves a token (Ludziejewski's E, Clark's E at k = 1); 1 if dense."""
-        return jnp.where(self.top_k > 0, self.num_experts / jnp.where(self.top_k > 0, self.top_k, 1), 1)
+        """Routed experts per routed expert that serves a token (Ludziejewski's E, Clark's E at k = 1).
+
+        1 for a dense model, whether its table says 0 experts, none that serves a token, or 1 and 1.
+        """
+        mixture = (self.num_experts > 0) & (self.top_k > 0)
+        return jnp.where(mixture, self.num_experts / jnp.where(mixture, self.top_k, 1), 1)
 
     @property
     def granularity(self) -> Quantity:
@@ -117,6 +125,28 @@ class Design:
 def _without(params: Quantity, embedding: Quantity) -> Quantity:
     return params if embedding is None else params - embedding
 
+
+COMMON_LETTERS = {"C": "flops", "D": "tokens", "N_a": "params_active", "N_act": "params_active"}
+"""What a letter stands for in every paper."""
+_ZHAO = {"N": "params_total", "G": "active_experts", "S": "shared_share"}
+_ABNAR = {"N": "params_total", "S": "sparsity"}
+_DENSE = {"N": "params_active"}
+_EXPERTS = {"N": "params_active", "E": "expert_expansion"}
+LETTERS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("kaplan", "chinchilla", "data_constrained"), _DENSE),
+    **dict.fromkeys(("five_factor", "four_factor", "three_factor", "two_factor"), _ZHAO),
+    **dict.fromkeys(("marginal_active", "marginal_experts", "marginal_shared"), _ZHAO),
+    **dict.fromkeys(("sparsity", "isoflop_surface"), _ABNAR),
+    **dict.fromkeys(("expert_count", "routed"), _EXPERTS),
+    "granularity": {"N": "params_total", "G": "granularity"},
+    "dense_to_moe": {"N": "params_active", "E": "num_experts"},
+    "effective_params": {"G": "expansion"},
+    "leverage": {"A": "activation_ratio", "G": "granularity", "S": "shared_share"},
+    "resources": {"N": "params_total"},
+}
+"""What the letters of a law's paper stand for, by the law's name."""
+SCALED_LETTERS = {("granularity", "G"): 0.5}
+"""By law and letter, our number per one of the paper's: Krajewski's G is 4·d_model over d_expert."""
 
 FIELDS = tuple(f.name for f in fields(Design))
 

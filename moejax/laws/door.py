@@ -5,18 +5,20 @@ Laws themselves stay pure and check nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 
 from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.law import Law
+from moejax.laws.law import Law, require_inputs
 from moejax.laws.published import Published
 from moejax.wording import listed
 
@@ -64,6 +66,15 @@ def law_name(name: str) -> str:
     return known
 
 
+def law_class(name: str) -> type:
+    """A law's class from its name or a paper's.
+
+    Raises:
+      ValueError: for an unknown name, with the nearest ones.
+    """
+    return LAWS[law_name(name)]
+
+
 def published(name: str, constants: str | None = None) -> Published:
     """A published set of constants of a law; its first, if none is named.
 
@@ -81,26 +92,48 @@ def published(name: str, constants: str | None = None) -> Published:
     return sets[constants]
 
 
-def predict(law: str | Published | Law, design: Design) -> Prediction:
+@runtime_checkable
+class Ranged(Protocol):
+    """A law with the ranges that it was fitted in: a published set, or a fit of one's own."""
+
+    @property
+    def law(self) -> Any:
+        """The law."""
+        ...
+
+    @property
+    def fitted(self) -> Mapping[str, tuple[Any, Any]]:
+        """Smallest and largest value of each variable in the fitted data, by its name in ``Design``."""
+        ...
+
+
+def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     """What a law says of one design, in float64, with the variables in which it extrapolates.
 
-    ``law`` is a name (its default constants), a published set, or a law with coefficients of your own, whose fitted
-    range nobody knows.
+    ``law`` is a name (its default constants), a published set, a fit of your own, or a law with coefficients of your
+    own, whose fitted range nobody knows.
 
     Raises:
-      ValueError: for a design that cannot be, or lacks what the law reads.
+      ValueError: for a design that cannot be, or lacks what the law reads, or of which the law says no number.
     """
     if isinstance(law, str):
         law = published(law)
-    fitted = law.fitted if isinstance(law, Published) else {}
-    bare: Any = law.law if isinstance(law, Published) else law
+    fitted = law.fitted if isinstance(law, Ranged) else {}
+    bare: Any = law.law if isinstance(law, Ranged) else law
     check_inputs(bare, design)
     with jax.enable_x64(True):
         exact, point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (bare, design))
         found: Any = exact(point)
         values = {name: float(found[name] if isinstance(found, Mapping) else found) for name in bare.outputs}
+        if design.flops is None and design.params_active is not None and design.tokens is not None:
+            # As decisions count them; a law that reads FLOPs has asked for them above.
+            spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
+            design = point = dataclasses.replace(point, flops=spent)
         known = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
-        outside = {name: _factor(float(getattr(point, name)), *bounds) for name, bounds in known.items()}
+        endless = {name: value for name, value in values.items() if not math.isfinite(value)}
+        if endless:
+            raise ValueError(_without_number(bare, design, endless))
+        outside = {name: factor(float(getattr(point, name)), *bounds) for name, bounds in known.items()}
     return Prediction(
         values=values,
         units=bare.outputs,
@@ -112,10 +145,7 @@ def predict(law: str | Published | Law, design: Design) -> Prediction:
 def check_inputs(law: Law, design: Design) -> None:
     """Raise ``ValueError`` if the law cannot be asked about the design."""
     check_design(design)
-    missing = [name for name in law.inputs if not _given(design, name)]
-    if missing:
-        name = next((name for name, cls in LAWS.items() if cls is type(law)), type(law).__name__)
-        raise ValueError(f"The law '{name}' reads {listed(law.inputs)}; also give {listed(missing)}.")
+    require_inputs(law, [name for name in FIELDS if _given(design, name)])
     needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
     if needs_experts and not design.active_experts > 0:
         raise ValueError(
@@ -133,7 +163,12 @@ def check_design(design: Design) -> None:
             rule = "positive" if name in POSITIVE else "0 or more"
             raise ValueError(f"{name} is {value:g}; it must be a finite number, {rule}.")
     _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
-    _require_order(given, "params_embedding", "params_active", "both counts include the embeddings")
+    _require_order(
+        given, "params_embedding", "params_active", "both counts include the embeddings and more", equal=False
+    )
+    _require_order(
+        given, "params_embedding", "params_total", "both counts include the embeddings and more", equal=False
+    )
     _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, lies in [0, 1)")
     if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
         raise ValueError(
@@ -146,17 +181,34 @@ def _given(design: Design, name: str) -> bool:
     return getattr(design, name) is not None
 
 
-def _require_order(given: Mapping[str, float], small: str, large: str, why: str) -> None:
-    if small in given and large in given and given[small] > given[large]:
+def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> str:
+    read = ", ".join(f"{name} {float(getattr(design, name)):g}" for name in law.inputs)
+    said = ", ".join(f"{name} = {value}" for name, value in endless.items())
+    return (
+        f"{type(law).__name__} says no finite number of {read}: {said}. Give sizes and counts that a model could have."
+    )
+
+
+def _require_order(given: Mapping[str, float], small: str, large: str, why: str, *, equal: bool = True) -> None:
+    if small not in given or large not in given:
+        return
+    if given[small] > given[large] or (given[small] == given[large] and not equal):
         raise ValueError(
             f"{small} is {given[small]:g} and {large} is {given[large]:g}; {why}: lower {small} or raise {large}."
         )
 
 
-def _factor(value: float, smallest: Any, largest: Any) -> float:
-    if value > largest:
+def factor(value: float, smallest: Any, largest: Any) -> float:
+    """How many times larger than the largest a value is, or than the smallest if it is smaller; 1 between them.
+
+    Ratios that are worked out may fall a rounding beside the end of a range.
+    """
+    if value > largest * (1 + ROUNDING):
         return value / largest
-    return value / smallest if value < smallest else 1.0
+    return value / smallest if value < smallest * (1 - ROUNDING) else 1.0
+
+
+ROUNDING = 1e-9
 
 
 def _nearest(asked: str, names: Iterable[str]) -> str:

@@ -2,21 +2,24 @@
 
 The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design),
 bootstrapped (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic; it never
-branches on values and never checks them: checks live at the door (``moejax.laws.door``).
+branches on values and never checks them: checks live at the door (``moejax.laws.door``). That it is given what it
+reads is all that is checked when it is called.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 
 from moejax.laws.design import Design
+from moejax.pytree import pytree
+from moejax.wording import listed
 
 Sign = str
 """``"+"`` for a coefficient that is positive, ``"-"`` for one that is negative, ``"any"`` for either."""
@@ -89,8 +92,30 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(coefficient, constant))
 def law(cls: _Class) -> _Class:
-    """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True)(cls))
+    """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree.
+
+    Called on a Design that lacks a field of ``inputs``, it raises ``ValueError`` with law, inputs and what is missing.
+    """
+    if "__call__" in vars(cls) and hasattr(cls, "inputs"):
+        cls.__call__ = _asking_for_inputs(cls.__call__)
+    return pytree(dataclass(frozen=True, kw_only=True)(cls))
+
+
+def _asking_for_inputs(call: Callable[[Any, Design], Any]) -> Callable[[Any, Design], Any]:
+    @functools.wraps(call)
+    def checked(self: Any, design: Design) -> Any:
+        require_inputs(self, [name for name in self.inputs if getattr(design, name) is not None])
+        return call(self, design)
+
+    return checked
+
+
+def require_inputs(law: Any, given: Container[str]) -> None:
+    """Raise ``ValueError``, with the law, what it reads and what is missing, if a field that it reads is not given."""
+    missing = [name for name in law.inputs if name not in given]
+    if missing:
+        cls = law if isinstance(law, type) else type(law)
+        raise ValueError(f"The law {cls.__name__} reads {listed(law.inputs)}; also give {listed(missing)}.")
 
 
 def coefficients(law: Any) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
-
 from moejax.architecture import Architecture, Number, if_set
+from moejax.pytree import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Matrices:
     """Entries of the weight matrices that a token can meet, summed over layers.

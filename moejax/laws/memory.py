@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import jax
 import jax.numpy as jnp
 
 from moejax.architecture import Architecture, Number, if_set
 from moejax.laws.accounting import params
+from moejax.pytree import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """Bytes of a training step; every field is a summand of ``total``."""

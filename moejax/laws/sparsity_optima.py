@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
-from moejax.laws.interval import argmin_between
+from moejax.laws.interval import BISECTIONS, argmin_between
 from moejax.laws.sparsity import Sparsity
 
 Partial = jax.tree_util.Partial
@@ -42,6 +42,23 @@ def best_sparsity(law: Sparsity, flops: Any, params_total: Any, reading: Any, *,
         return _loss(law, flops, reading, {"params_total": params_total, "active_experts_share": jnp.exp(log_active)})
 
     return 1 - jnp.exp(argmin_between(loss, jnp.log1p(-cap), 0.0))
+
+
+@jax.jit
+def dense_threshold(law: Sparsity, flops: Any, reading: Any) -> Any:
+    """Total parameters below which S*(C, N) is 0: where the slope of the loss in S at S = 0 changes its sign."""
+
+    def loss(log_total: Any, active: Any) -> Any:
+        return _loss(law, flops, reading, {"params_total": jnp.exp(log_total), "active_experts_share": active})
+
+    def halve(_: Any, bracket: Any) -> Any:
+        left, right = bracket
+        middle = (left + right) / 2
+        dense_is_best = jax.grad(loss, argnums=1)(middle, 1.0) < 0
+        return jnp.where(dense_is_best, middle, left), jnp.where(dense_is_best, right, middle)
+
+    ends = jnp.log(jnp.asarray(SMALLEST, float)), jnp.log(jnp.asarray(LARGEST, float))
+    return jnp.exp(jax.lax.fori_loop(0, BISECTIONS, halve, ends)[0])
 
 
 @in_float64

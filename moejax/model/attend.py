@@ -68,7 +68,13 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
     beyond = {
         "native": {f"compute_dtype = {compute_dtype!r}": compute_dtype != "float32"},
         "splash": alibi,
-        "cudnn": {"attention_sinks": a.attention_sinks, **alibi, "latent attention": bool(a.kv_latent_dim)},
+        "cudnn": {
+            # The kernel exists in 16 bits alone.
+            f"compute_dtype = {compute_dtype!r} (it computes in 'bfloat16')": compute_dtype != "bfloat16",
+            "attention_sinks": a.attention_sinks,
+            **alibi,
+            "latent attention": bool(a.kv_latent_dim),
+        },
     }.get(backend, {})
     if any(beyond.values()):
         names = ", ".join(name for name, has in beyond.items() if has)

@@ -18,7 +18,7 @@ from moejax.model.attend import ATTENTION
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.positions import POSITIONS
-from moejax.model.project import project
+from moejax.model.project import add_bias, project
 from moejax.model.runtime import Runtime
 from moejax.model.sight import Sight
 
@@ -54,13 +54,13 @@ class Attention(nnx.Module):
             self.query_norm = make.ones(stack | (heads | head if a.qk_norm_all_heads else head))
             self.key_norm = make.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
 
-    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture) -> KeysValues:
+    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeysValues:
         """Keys, turned by their positions from ``start`` on, and values."""
         a = architecture
-        key = project("btd,dgk->btgk", x, self.key[...].astype(x.dtype))
-        value = project("btd,dgv->btgv", x, self.value[...].astype(x.dtype))
+        key = project("btd,dgk->btgk", x, self.key[...], sums=runtime.reduce_dtype)
+        value = project("btd,dgv->btgv", x, self.value[...], sums=runtime.reduce_dtype)
         if a.attention_bias:
-            key, value = key + self.key_bias[...].astype(x.dtype), value + self.value_bias[...].astype(x.dtype)
+            key, value = add_bias(key, self.key_bias[...]), add_bias(value, self.value_bias[...])
         if a.qk_norm:
             key = _norm(key, self.key_norm[...], a)
         return KeysValues(POSITIONS[a.positions].turn(key, start + jnp.arange(x.shape[1]), a), value)
@@ -70,9 +70,9 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
         a = architecture
-        query = project("btd,dhk->bthk", x, self.query[...].astype(x.dtype))
+        query = project("btd,dhk->bthk", x, self.query[...], sums=runtime.reduce_dtype)
         if a.attention_bias:
-            query = query + self.query_bias[...].astype(x.dtype)
+            query = add_bias(query, self.query_bias[...])
         if a.qk_norm:
             query = _norm(query, self.query_norm[...], a)
         query = POSITIONS[a.positions].turn(query, sight.start + jnp.arange(x.shape[1]), a)
@@ -85,8 +85,8 @@ class Attention(nnx.Module):
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
-        return y + self.output_bias[...].astype(x.dtype) if a.attention_output_bias else y
+        y = project("bthv,hvd->btd", mixed, self.output[...], sums=runtime.reduce_dtype)
+        return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
 
 def _norm(x: Float[Array, "B T heads K"], weight: Float[Array, "*heads K"], a: Architecture) -> jax.Array:

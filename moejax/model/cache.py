@@ -14,9 +14,10 @@ from moejax.model.attention import KeysValues
 from moejax.model.latent_attention import Latents
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
 from moejax.model.sight import Sight
+from moejax.pytree import pytree
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Cache:
     """Room for a number of tokens per row, filled from the left."""

@@ -18,7 +18,7 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Bool, Float, Int
 
-from moejax.model.sharding import TOKEN_AXES, on_many_devices
+from moejax.model.sharding import TOKEN_AXES, constrain, on_many_devices
 from moejax.native import can_hold
 from moejax.target import platform
 
@@ -54,11 +54,10 @@ def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding:
 
     def local(matrix: Array, hidden: Array, targets: Array) -> Any:
         parts, tokens = _chunks(matrix.shape[1], hidden, targets)
-        matrix = matrix.astype(hidden.dtype)
         found = lax.map(jax.checkpoint(lambda part: read(_logits(part[0], matrix), part[1])), parts)
         return jax.tree.map(lambda x: x.reshape(-1)[:tokens].reshape(targets.shape), found)
 
-    return _on_each_device(local, specs)(unembedding, hidden, targets)
+    return _on_each_device(local, specs)(_in_type_of(hidden, unembedding), hidden, targets)
 
 
 def total_cost(
@@ -84,15 +83,14 @@ def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: 
 
     def in_chunks(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array]:
         parts, tokens = _chunks(matrix.shape[1], hidden, targets, weights)
-        of_type = matrix.astype(hidden.dtype)
 
         def one(dmatrix: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
             hidden, targets, weights = part
-            logits = _logits(hidden, of_type)
+            logits = _logits(hidden, matrix)
             # Softmax less the target: the gradient of a cost by its logits.
             probability = jax.nn.softmax(logits, axis=1) - jax.nn.one_hot(targets, logits.shape[1], dtype=F32)
             dlogits = (weights[:, None] * probability).astype(hidden.dtype)
-            dhidden = jnp.dot(dlogits, of_type.T, preferred_element_type=F32).astype(hidden.dtype)
+            dhidden = jnp.dot(dlogits, matrix.T, preferred_element_type=F32).astype(hidden.dtype)
             dmatrix = dmatrix + jnp.dot(hidden.T, dlogits, preferred_element_type=F32)
             return dmatrix, (dhidden, _cost(logits, targets))
 
@@ -106,7 +104,7 @@ def _total_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: 
         return _sum(total), dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), cost.reshape(weights.shape)
 
     specs = (P(), P(TOKEN_AXES), P(_rows_axis(matrix)), P(TOKEN_AXES))
-    found = _on_each_device(local, specs)(matrix, hidden, targets, weights)
+    found = _on_each_device(local, specs)(_in_type_of(hidden, matrix), hidden, targets, weights)
     total, dhidden, dmatrix, cost = found
     return total, (dhidden, dmatrix.astype(matrix.dtype), cost)
 
@@ -148,6 +146,11 @@ def _chunks(vocab: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
         return padded.reshape(chunks, size, *flat.shape[1:])
 
     return tuple(cut(x) for x in arrays), tokens
+
+
+def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> Float[Array, "D V"]:
+    """The matrix in the type of what it meets, split as it was: devices gather it in that type."""
+    return constrain(matrix.astype(hidden.dtype), ("embed", "vocab"))
 
 
 def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:

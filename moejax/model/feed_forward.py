@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
 from moejax.model.parameter import Maker
+from moejax.model.project import project
+from moejax.model.runtime import Runtime
 from moejax.routing.experts import swiglu
 
 
@@ -20,7 +21,7 @@ class FeedForward(nnx.Module):
         self.up = make.matrix(stack | {"embed": width, "hidden": hidden}, width)
         self.down = make.output(stack | {"hidden": hidden, "embed": width}, hidden)
 
-    def __call__(self, x: Float[Array, "*batch embed"]) -> Float[Array, "*batch embed"]:
+    def __call__(self, x: Float[Array, "B T embed"], runtime: Runtime) -> Float[Array, "B T embed"]:
         """(silu(x·gate) * x·up)·down of one layer, its parameters already taken from the stack."""
-        gate, up, down = (w[...].astype(x.dtype) for w in (self.gate, self.up, self.down))
-        return jnp.dot(swiglu(jnp.dot(x, gate), jnp.dot(x, up)), down)
+        gate, up = (project("btd,df->btf", x, w[...], sums=runtime.reduce_dtype) for w in (self.gate, self.up))
+        return project("btf,fd->btd", swiglu(gate, up), self.down[...], sums=runtime.reduce_dtype)

@@ -18,7 +18,7 @@ from moejax.model.attend import ATTENTION
 from moejax.model.norm import rms_norm
 from moejax.model.parameter import Maker
 from moejax.model.positions import POSITIONS
-from moejax.model.project import project
+from moejax.model.project import add_bias, project
 from moejax.model.rope import score_scale
 from moejax.model.runtime import Runtime
 from moejax.model.sight import Sight
@@ -64,10 +64,10 @@ class LatentAttention(nnx.Module):
         if a.attention_sinks:
             self.sinks = make.zeros(stack | heads)
 
-    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture) -> Latents:
+    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> Latents:
         """The latent of each token, and the key part that is turned by its position from ``start`` on."""
         a = architecture
-        latent, turned = self._to(x, "latent_down", a), self._to(x, "turned_key", a)
+        latent, turned = (self._to(x, name, a, runtime) for name in ("latent_down", "turned_key"))
         turned = POSITIONS[a.positions].turn(turned[:, :, None], start + jnp.arange(x.shape[1]), a)[:, :, 0]
         return Latents(rms_norm(latent, self.latent_norm[...], a.norm_epsilon), turned)
 
@@ -76,28 +76,30 @@ class LatentAttention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
         a = architecture
-        query = project("btq,qhk->bthk", self._query_input(x, a), self.query[...].astype(x.dtype))
+        query = project("btq,qhk->bthk", self._query_input(x, a, runtime), self.query[...], sums=runtime.reduce_dtype)
         plain_part, turned_part = query[..., : a.head_dim], query[..., a.head_dim :]
         turned_part = POSITIONS[a.positions].turn(turned_part, sight.start + jnp.arange(x.shape[1]), a)
-        key = project("bsc,chk->bshk", kept.latent, self.key[...].astype(x.dtype))
-        shared = jnp.broadcast_to(kept.turned_key[:, :, None], (*key.shape[:3], a.rope_head_dim))
+        key = project("bsc,chk->bshk", kept.latent, self.key[...], sums=runtime.reduce_dtype)
+        # The gradient of a vector that all heads share is a sum over the heads.
+        shared = jnp.broadcast_to(kept.turned_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
+        shared = shared.astype(key.dtype)
         mixed = ATTENTION[runtime.attention](
             jnp.concatenate([plain_part, turned_part], axis=-1),
             jnp.concatenate([key, shared], axis=-1),
-            project("bsc,chv->bshv", kept.latent, self.value[...].astype(x.dtype)),
+            project("bsc,chv->bshv", kept.latent, self.value[...], sums=runtime.reduce_dtype),
             sight,
             scale=score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim),
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...].astype(x.dtype))
-        return y + self.output_bias[...].astype(x.dtype) if a.attention_output_bias else y
+        y = project("bthv,hvd->btd", mixed, self.output[...], sums=runtime.reduce_dtype)
+        return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
-    def _query_input(self, x: Array, a: Architecture) -> Array:
+    def _query_input(self, x: Array, a: Architecture, runtime: Runtime) -> Array:
         if not a.query_latent_dim:
             return x
-        return rms_norm(self._to(x, "query_down", a), self.query_latent_norm[...], a.norm_epsilon)
+        return rms_norm(self._to(x, "query_down", a, runtime), self.query_latent_norm[...], a.norm_epsilon)
 
-    def _to(self, x: Array, name: str, a: Architecture) -> Array:
-        y = jnp.dot(x, getattr(self, name)[...].astype(x.dtype))
-        return y + getattr(self, f"{name}_bias")[...].astype(x.dtype) if a.attention_bias else y
+    def _to(self, x: Array, name: str, a: Architecture, runtime: Runtime) -> Array:
+        y = project("btd,dc->btc", x, getattr(self, name)[...], sums=runtime.reduce_dtype)
+        return add_bias(y, getattr(self, f"{name}_bias")[...]) if a.attention_bias else y

@@ -25,6 +25,7 @@ from moejax.model.parameter import Maker
 from moejax.model.runtime import REMAT_POLICIES, Runtime
 from moejax.model.sharding import constrain
 from moejax.model.sight import Sight
+from moejax.pytree import pytree
 from moejax.routing.sums import RoutingSums
 
 ACTIVATION = ("batch", None, None)
@@ -48,7 +49,7 @@ class Result(NamedTuple):
     cache: Any
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Passage:
     """What all layers share in one forward pass."""
@@ -76,7 +77,7 @@ class Layer(nnx.Module):
         """One layer, its parameters already taken from the stack."""
         a, sight = passage.architecture, replace(passage.sight, window=window)
         normed = rms_norm(x, self.attention_norm[...], a.norm_epsilon)
-        kept: Any = self.attention.keep(normed, sight.start, a)
+        kept: Any = self.attention.keep(normed, sight.start, a, passage.runtime)
         if per_layer.cache is not None:
             kept = jax.tree.map(
                 lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), sight.start, 1),
@@ -89,7 +90,7 @@ class Layer(nnx.Module):
         if isinstance(self.feed_forward, Mixture):
             y, sums = self.feed_forward(normed, per_layer.balance_bias, per_layer.key, passage.real, a, passage.runtime)
         else:
-            y = self.feed_forward(normed)
+            y = self.feed_forward(normed, passage.runtime)
         return constrain(x + y, ACTIVATION), Result(sums, None if per_layer.cache is None else kept)
 
 

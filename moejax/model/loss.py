@@ -14,14 +14,23 @@ from moejax.model.transformer import unembedding
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
 
+BALANCE_LOADS = ("batch", "previous_step")
+"""Whose loads the balance loss may weigh probabilities by."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossWeights:
-    """Weights of the auxiliary losses, each a mean over mixture layers."""
+    """Weights of the auxiliary losses, each a mean over mixture layers, and what the balance loss takes for loads."""
 
     balance: float = 0.01
     """Of the balance loss over the whole batch of a step, however it is cut into microbatches and over the mesh. It is
     1 when every expert takes the same share, whatever top_k."""
+    balance_loads: str = "batch"
+    """Loads by which the balance loss weighs the probabilities of a batch. "batch" takes those of the same batch, which
+    is exact, and with microbatches costs a second forward pass, as they must be known before the first gradient.
+    "previous_step" takes those of the last step that was taken, uniform ones at the first step: no second pass, and no
+    dependence on the number of microbatches, but the gradient lags one step behind. The balance loss that is logged is
+    that of the batch either way."""
     sequence_balance: float = 0.0
     """Of the balance loss of each sequence by itself (DeepSeek-V3)."""
     router_z: float = 0.001
@@ -30,10 +39,14 @@ class LossWeights:
     """How far one optimiser step moves the balance bias of an architecture that has one: no loss, but in its place."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a weight is negative."""
+        """Raise ``ValueError`` if a weight is negative, or ``balance_loads`` unknown."""
         for name in ("balance", "sequence_balance", "router_z", "balance_bias_rate"):
             if getattr(self, name) < 0:
                 raise ValueError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
+        if self.balance_loads not in BALANCE_LOADS:
+            raise ValueError(
+                f"loss.balance_loads is {self.balance_loads!r}; choose {' or '.join(map(repr, BALANCE_LOADS))}."
+            )
 
 
 def token_costs(
@@ -62,8 +75,9 @@ class Whole(NamedTuple):
 
     tokens: Int[Array, ""]
     sequences: Int[Array, ""]
-    counts: Int[Array, "layers experts"] | None
-    """Assignments of each expert; None if the balance loss has no weight."""
+    loads: Int[Array, "layers experts"] | Float[Array, "layers experts"] | None
+    """By which the balance loss weighs: assignments of each expert, or their shares of all. None: those of the
+    microbatch, for a balance loss without weight."""
 
 
 def auxiliary(
@@ -79,7 +93,7 @@ def auxiliary(
     tokens = 1.0 if whole is None else _share(sums.tokens, whole.tokens)
     sequences = 1.0 if whole is None else _share(sums.sequences, whole.sequences)
     raw = {
-        "balance_loss": (tokens * balance_loss(sums, None if whole is None else whole.counts)).mean(),
+        "balance_loss": (tokens * balance_loss(sums, None if whole is None else whole.loads)).mean(),
         "sequence_balance_loss": (sequences * sequence_balance_loss(sums)).mean(),
         "router_z_loss": (tokens * router_z_loss(sums)).mean(),
     }

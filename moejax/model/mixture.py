@@ -67,11 +67,13 @@ class Mixture(nnx.Module):
         dispatch = DISPATCHERS[runtime.dispatcher]
         if on_many_devices():
             dispatch = expert_parallel(dispatch, exchange=runtime.exchange, buffer_factor=runtime.buffer_factor)
-        y = dispatch(flat, served, self._experts(x.dtype, architecture)).reshape(x.shape)
+        y = dispatch(flat, served, self._experts(x.dtype, architecture, runtime)).reshape(x.shape)
         if architecture.num_shared_experts:
-            shared = self.shared(x)
+            shared = self.shared(x, runtime)
             if architecture.shared_expert_gate:
-                shared = shared * jax.nn.sigmoid(jnp.dot(x, self.shared_gate[...].astype(x.dtype)))[..., None]
+                # In float32: the gradient of a gate is a sum over the channels that it scales.
+                gate = project("btd,d->bt", x, self.shared_gate[...], sums=runtime.reduce_dtype).astype(jnp.float32)
+                shared = (shared.astype(jnp.float32) * jax.nn.sigmoid(gate)[..., None]).astype(x.dtype)
             y = y + shared
         return y, routing_sums(chosen, served, sequences=x.shape[0], real=padding)
 
@@ -82,7 +84,7 @@ class Mixture(nnx.Module):
         wide = x.astype(jnp.float32)
         if key is not None and architecture.router in INPUT_NOISE:
             wide = INPUT_NOISE[architecture.router](wide, key)
-        # Whole on every device: it is small, and its product is all that tokens of a device need.
+        # Gathered here, where it is used: it is small, and a device's tokens need all of it.
         router = constrain(self.router[...], (None, None))
         logits = project("nd,de->ne", wide, router, jax.lax.Precision.HIGHEST)
         if architecture.router_bias:
@@ -91,12 +93,14 @@ class Mixture(nnx.Module):
         router, options = ROUTERS[architecture.router], router_arguments(architecture)
         return router(logits, top_k=architecture.top_k, bias=balance_bias, key=key, **options)
 
-    def _experts(self, dtype: jnp.dtype, architecture: Architecture) -> Experts:
-        weights = [w[...].astype(dtype) for w in (self.gate, self.up, self.down)]
+    def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
+        """Matrices in the type in which devices add up their gradients; biases, whose gradients are sums over rows, as
+        they are."""
+        matrices = [w[...] for w in (self.gate, self.up, self.down)]
+        if runtime.reduce_dtype != "float32" or not on_many_devices():
+            matrices = [w.astype(dtype) for w in matrices]
         biases = [self.gate_bias, self.up_bias, self.down_bias] if architecture.expert_bias else []
-        return Experts(
-            *weights, *(b[...].astype(dtype) for b in biases), activation=ACTIVATIONS[architecture.activation]
-        )
+        return Experts(*matrices, *(b[...] for b in biases), activation=ACTIVATIONS[architecture.activation])
 
 
 def router_arguments(architecture: Architecture) -> dict[str, Any]:

@@ -27,6 +27,9 @@ class Runtime:
 
     compute_dtype: str = "float32"
     """Type of activations and of the weights they meet; master weights and the router are float32."""
+    reduce_dtype: str = "float32"
+    """Type in which devices add up their gradients of layers' matrices; "bfloat16" sends half the bytes and rounds at
+    every addition. All other gradients are added in float32, and so are all sums of one device."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
     exchange: str = "gather"
@@ -46,6 +49,7 @@ class Runtime:
         """Raise ``ValueError``, naming the known choices, if a name is unknown."""
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
+            "reduce_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),
             "exchange": tuple(EXCHANGES),
             "remat": tuple(REMAT_POLICIES),

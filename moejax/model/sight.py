@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from moejax.pytree import pytree
 
-@jax.tree_util.register_dataclass
+
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Sight:
     """Which keys a query sees: none later, none of another document, none beyond the window."""

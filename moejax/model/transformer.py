@@ -84,7 +84,7 @@ def apply(
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
-    x = constrain(look_up(model.embedding[...].astype(COMPUTE_DTYPES[runtime.compute_dtype]), tokens), ACTIVATION)
+    x = constrain(look_up(model.embedding[...], tokens, COMPUTE_DTYPES[runtime.compute_dtype]), ACTIVATION)
     if cache is not None:
         cache = cache.with_segments(segments, tokens.shape)
     sight = Sight(query_segments=segments, key_segments=segments) if cache is None else cache.sight(segments)
@@ -168,6 +168,12 @@ def count(architecture: Architecture) -> Counts:
         active += size * architecture.top_k // architecture.num_experts if "expert" in names else size
         embedding += size if "vocab" in names else 0
     return Counts(total, active, embedding)
+
+
+def is_batch_dependent(architecture: Architecture) -> bool:
+    """Whether a token's output depends on the other sequences of its batch: experts that choose tokens, or that are
+    full, are shared out among all of them."""
+    return architecture.is_moe and (architecture.router in NOT_CAUSAL or architecture.capacity_factor is not None)
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:

@@ -17,6 +17,8 @@ import warnings
 import jax
 import jax.numpy as jnp
 
+from moejax.wording import says
+
 
 @functools.cache
 def available() -> bool:
@@ -32,7 +34,9 @@ def available() -> bool:
             return False
         raise
     except ImportError as problem:  # numba knows only NumPys older than itself
-        warnings.warn(f"numba does not work here ({problem}), so a CPU runs XLA's own programs.", stacklevel=2)
+        warnings.warn(
+            f"numba does not work here ({says('numba', problem)}), so a CPU runs XLA's own programs.", stacklevel=2
+        )
         return False
     return True
 

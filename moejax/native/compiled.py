@@ -9,6 +9,8 @@ from typing import Any
 
 from numba import cfunc
 
+from moejax.wording import says
+
 FAST: dict[str, Any] = {"fastmath": {"reassoc", "contract", "arcp", "nsz", "afn"}, "error_model": "numpy"}
 """Sums may be reordered, as vectors need; what is not a number stays so."""
 
@@ -26,8 +28,8 @@ def compiled(kind: Any, function: Any, **options: Any) -> Any:
         if isinstance(problem, RuntimeError) and "cannot cache" not in str(problem):
             raise
         warnings.warn(
-            f"Kernels for this CPU cannot be kept on disk ({problem}), so that every process compiles them, which "
-            "takes seconds; set NUMBA_CACHE_DIR to a folder that can be written.",
+            f"Kernels for this CPU cannot be kept on disk ({says('numba', problem)}), so that every process "
+            "compiles them, which takes seconds; set NUMBA_CACHE_DIR to a folder that can be written.",
             stacklevel=2,
         )
         return cfunc(kind, **options)(function)

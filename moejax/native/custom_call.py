@@ -20,6 +20,8 @@ compiled on disk, so nothing compiled may hold an address: functions find each o
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -63,9 +65,10 @@ SHARED_BYTES = 48
 MOST_KERNELS = 64
 TABLE = (ctypes.c_int64 * (1 + 2 * MOST_KERNELS))()
 binding.add_symbol("moejax_kernels", ctypes.addressof(TABLE))
-DEVICES = ctypes.c_int64(1)
-"""Devices that share XLA's threads."""
+DEVICES, CORES = ctypes.c_int64(1), ctypes.c_int64(1)
+"""Devices that share XLA's threads, and the cores that run these: more helpers than cores would only be in the way."""
 binding.add_symbol("moejax_native_devices", ctypes.addressof(DEVICES))
+binding.add_symbol("moejax_native_cores", ctypes.addressof(CORES))
 
 
 def _address(builder: Any, value: Any, pointed: Any) -> Any:
@@ -339,7 +342,8 @@ def _handler(frame: int) -> int:
     if announced(frame):
         return 0
     kernel, parts = _address_of_kernel(_attribute(frame, 0)), _attribute(frame, 1)
-    helpers = min(_threads(frame) // load(address_of("moejax_native_devices")), parts) - 1
+    threads = min(_threads(frame), load(address_of("moejax_native_cores")))
+    helpers = min(threads // load(address_of("moejax_native_devices")), parts) - 1
     if helpers < 1:
         for part in range(parts):
             call2(kernel, frame, part)
@@ -377,6 +381,7 @@ def kernel(name: str) -> Callable[[Any], Any]:
 def custom_call(name: str, parts: int, results: Any, *arguments: jax.Array) -> Any:
     """What a kernel computes in ``parts``; shapes and types of the results are given."""
     DEVICES.value = jax.local_device_count("cpu")
+    CORES.value = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     call = jax.ffi.ffi_call("moejax_kernel", results, vmap_method="sequential")
     return call(*arguments, kernel=np.int64(_number(name)), parts=np.int64(parts))
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import Penalty, Squared
 from moejax.fit.optimum import Decision
 from moejax.fit.problem import Form, data_of
@@ -105,8 +106,8 @@ def believe(
     new = {**data, "design": centred, "loss": np.ones(count)}
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         point = np.asarray(form.point_of(law, data))
-        fitted, old = (np.asarray(part) for part in log_losses(form, point, data))
-        foretold, slopes = (np.asarray(part) for part in log_losses(form, point, new))
+        fitted, old = (np.asarray(part) for part in slopes_of_log_loss(form, point, data))
+        foretold, slopes = (np.asarray(part) for part in slopes_of_log_loss(form, point, new))
         values, answer_slopes = (np.asarray(part) for part in _answers(form, tuple(answers), point, data))
     if not (np.isfinite(values).all() and np.isfinite(answer_slopes).all()):
         raise Undefined(
@@ -126,16 +127,6 @@ def believe(
         answers=values,
         answer_slopes=answer_slopes,
     )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def log_losses(form: Form, point: Any, data: Any) -> tuple[Any, Any]:
-    """Log loss of every run at a point, and its slopes in the coordinates."""
-
-    def log_loss(at: Any) -> Any:
-        return jnp.log(form.predicted(at, data))
-
-    return log_loss(point), jax.jacfwd(log_loss)(point)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

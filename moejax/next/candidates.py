@@ -89,7 +89,7 @@ def like(
     least_tokens: float = 1.0,
     seed: int = 0,
 ) -> Candidates:
-    """Shapes like the given ones, up to ``reach`` times as large as the table's runs.
+    """Shapes like the given ones, none more than ``reach`` times as large as the table's largest run.
 
     Parameters and tokens are no smaller than in the table. What the laws read is varied as ``moejax design`` varies it
     (``design.shapes``): the width always, and of experts, top-k, expert width and shared experts what is in ``inputs``;
@@ -101,6 +101,11 @@ def like(
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
     box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}
+    # Reach upon reach of what is varied would multiply: sizes that follow are bounded as those that are chosen.
+    for name in ("params_active", "params_total"):
+        if name not in box and getattr(runs.design, name) is not None:
+            own = _sizes(runs.design, name)[runs.weight > 0]
+            box[name] = float(own.min()), float(own.max()) * reach
     seen: dict[tuple[Architecture, float], None] = {}
     for number, given in enumerate(architectures):
         for architecture, tokens in _drawn(given, names, runs, box, reach, seed + number):

@@ -89,9 +89,3 @@ def weights(fits: Sequence[FitResult]) -> list[float]:
         return [1 / len(fits)] * len(fits)
     shares = np.exp(-0.5 * (scores - scores[np.isfinite(scores)].min()))
     return (shares / shares.sum()).tolist()
-
-
-def scatter(fit: FitResult) -> float:
-    """Standard deviation of log loss around a fit, by its residuals and degrees of freedom."""
-    freedom = max(fit.metrics.runs - (len(fit.coefficients) - len(fit.fixed)), 1)
-    return fit.metrics.rmse_log * float(np.sqrt(fit.metrics.runs / freedom))

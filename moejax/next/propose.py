@@ -17,7 +17,7 @@ from moejax.fit.runs import Runs
 from moejax.laws import PUBLISHED
 from moejax.next.belief import Belief, Undefined, believe
 from moejax.next.candidates import Candidates
-from moejax.next.plan import Plan, plan, scatter, weights
+from moejax.next.plan import Plan, plan, weights
 from moejax.next.relax import Budget
 
 
@@ -72,7 +72,7 @@ def propose(
     if noise is None:
         if not fits:
             raise ValueError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
-        noise = min(scatter(fit) for fit in fits.values())
+        noise = min(fit.scatter for fit in fits.values())
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
@@ -87,7 +87,7 @@ def propose(
                 noise=noise,
                 weight=shares[name],
                 fixed=fixed,
-                output=next(iter(law.outputs)),
+                output=runs.output,
             )
             for name, law in laws.items()
         }

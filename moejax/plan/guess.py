@@ -50,44 +50,52 @@ def guess(training: Training, topology: Topology) -> Guess:
 def exchanged(training: Training, mesh: Mapping[str, int]) -> list[tuple[str, tuple[str, ...], float]]:
     """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
     recipe, a = training.recipe, training.architecture
-    value, parts = _value_bytes(training), recipe.microbatches
-    again = recipe.runtime.remat != "none"
+    value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
+    again, forward = recipe.runtime.remat != "none", 1 + training.counts_loads_first
     counts = params(a)
-    of_experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
-    others = float(counts.total - counts.routed_experts) / mesh["tensor"]
-    # Gathered for the forward and for the backward pass, and gradients back.
-    held, fsdp = of_experts + others, _present(mesh, "fsdp")
-    found = [("all-gather", fsdp, 2 * held * value * parts), ("reduce-scatter", fsdp, held * value * parts)]
-    shard = parameter_bytes(training, mesh)
-    found.append(("all-reduce", _present(mesh, "data"), float(shard)))
+    experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
+    tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]
+    others = float(counts.total - counts.routed_experts - counts.embedding - counts.unembedding) / mesh["tensor"]
+    # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
+    # forward and backward passes meet, but for experts that are kept.
+    met = tables + parts * ((forward + again) * experts + (forward + 1) * others)
+    # For each of them, gradients come back, those of tables in float32.
+    same = tables * 4 + others * added
+    fsdp = _present(mesh, "fsdp")
+    found = [("all-gather", fsdp, met * value), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
+    # Each device adds what it has left of them to those of the devices that hold the same.
+    found.append(("all-reduce", _present(mesh, "data", "expert"), same / mesh["fsdp"] * parts))
+    found.append(("all-reduce", _present(mesh, "data"), experts * added / mesh["fsdp"] * parts))
     tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     expert = _present(mesh, "expert")
     if expert and recipe.runtime.exchange == "gather":
         whole = tokens * mesh["expert"] * a.model_dim * value * a.num_moe_layers
-        found += [("all-gather", expert, (2 + again) * whole), ("reduce-scatter", expert, 2 * whole)]
+        found += [("all-gather", expert, (1 + forward + again) * whole)]
+        found += [("reduce-scatter", expert, (1 + forward) * whole)]
     elif expert:
         sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * a.num_moe_layers
-        found.append(("all-to-all", expert, (4 + again) * sent))
+        found.append(("all-to-all", expert, (2 + 2 * forward + again) * sent))
     whole = tokens * a.model_dim * value * a.num_layers
-    found.append(("all-reduce", _present(mesh, "tensor"), (4 + again) * whole))
+    found.append(("all-reduce", _present(mesh, "tensor"), (2 + 2 * forward + again) * whole))
     return found
 
 
 def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
     """State, gradients, what the layers keep, and the largest of what comes and goes."""
     recipe, a = training.recipe, training.architecture
-    value = _value_bytes(training)
+    value, added = _value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     kept = _kept(training, tokens, value)
     counts, layers = params(a), max(a.num_moe_layers, 1)
     matrices = float(counts.routed_experts) / layers / (mesh["expert"] * mesh["tensor"])
-    # Matrices of a layer in the compute type, those of the next, and their gradients.
-    gathered = 3 * matrices * value + 3 * float(counts.unembedding or counts.embedding) / mesh["tensor"] * value
+    # Matrices of a layer in the compute type, those of the next, and their gradients; the table of logits in both.
+    gathered = matrices * (2 * value + added)
+    gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
     room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
     average = parameter_bytes if recipe.average_decay else 0
-    # Gradients are of the compute type where nothing adds them up.
-    gradients = parameter_bytes * (1 if recipe.microbatches > 1 else 0.75)
+    # Gradients are of the type in which they are added up, until microbatches are.
+    gradients = parameter_bytes * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
     return 3.0 * parameter_bytes + average + gradients + kept + gathered + rows
 
 
@@ -108,6 +116,11 @@ def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
 
 def _value_bytes(training: Training) -> int:
     return 2 if training.recipe.runtime.compute_dtype == "bfloat16" else 4
+
+
+def _added_bytes(training: Training) -> int:
+    """Of a number of a gradient of a layer's matrix on its way to other devices."""
+    return _value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
 
 
 def divisors(number: int) -> list[int]:

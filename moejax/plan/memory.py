@@ -19,7 +19,8 @@ from moejax.train.training import Training
 
 @dataclass(frozen=True, kw_only=True)
 class ChipMemory:
-    """Bytes on one chip; the fields but ``gradients`` and ``limit`` are the summands of ``total``."""
+    """Bytes on one chip; the fields but ``gradients``, ``limit`` and the smaller one of
+    ``temporaries`` and ``evaluation`` are the summands of ``total``."""
 
     parameters: int
     """Float32 master weights."""
@@ -31,17 +32,19 @@ class ChipMemory:
     temporaries: int
     """What comes and goes within a step, at its most: gradients, activations, gathered weights, buffers."""
     program: int
-    """The compiled code."""
+    """The compiled code, of step and evaluation."""
     gradients: int
     """Of the temporaries: float32, split as the parameters are."""
     limit: int
     """What the chip has; 0 where nobody states it."""
+    evaluation: int = 0
+    """What comes and goes within an evaluation, at its most, and not at the same time as in a step."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """All of it, in a step or in an evaluation, whichever needs more."""
         state = self.parameters + self.optimizer_state + self.other_state
-        return state + self.batch + self.temporaries + self.program
+        return state + self.batch + max(self.temporaries, self.evaluation) + self.program
 
     @property
     def left(self) -> int:

@@ -1,4 +1,4 @@
-"""A training's step, compiled for a topology: memory, work, what the chips exchange, and how long that takes."""
+"""A training's step and evaluation, compiled for a topology: memory, work, what chips exchange, how long it takes."""
 
 from __future__ import annotations
 
@@ -169,9 +169,9 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
 
 
 def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
-    """Compile a training's step for a topology in this process, and read the plan off it.
+    """Compile a training's step and its evaluation for a topology in this process, and read the plan off them.
 
-    ``text_to`` names a file for the compiled program's text.
+    ``text_to`` names a file for the text of the compiled step.
 
     Raises:
       ValueError: it cannot be trained so, or libtpu is missing. What does not fit is no error.
@@ -183,22 +183,30 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
     try:
         with jax.set_mesh(mesh):
             compiled = program.step.lower(program.abstract, program.batch, program.schedule).compile()
+            evaluation = program.lowered_evaluation().compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _plan(training, topology, program, mesh, None, str(error), time.monotonic() - start)
+        return _plan(training, topology, program, mesh, None, None, str(error), time.monotonic() - start)
     if text_to:
-        with open(text_to, "w") as file:
+        with open(text_to, "w", encoding="utf-8") as file:
             file.write(compiled.as_text())
-    return _plan(training, topology, program, mesh, compiled, "", time.monotonic() - start)
+    return _plan(training, topology, program, mesh, compiled, evaluation, "", time.monotonic() - start)
 
 
 def _plan(
-    training: Training, topology: Topology, program: Program, mesh: Mesh, compiled: Any, refused: str, seconds: float
+    training: Training,
+    topology: Topology,
+    program: Program,
+    mesh: Mesh,
+    compiled: Any,
+    evaluation: Any,
+    refused: str,
+    seconds: float,
 ) -> Plan:
     recipe, sizes = training.recipe, dict(mesh.shape)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
-    memory = _memory(program, topology, compiled, refused)
+    memory = _memory(program, topology, compiled, evaluation, refused)
     exchanges: tuple[Exchange, ...] = ()
     found = None
     text = "" if compiled is None else compiled.as_text()
@@ -221,7 +229,7 @@ def _plan(
         remat=recipe.runtime.remat,
         exchange=recipe.runtime.exchange,
         memory=memory,
-        does_not_fit=_refusal(refused),
+        does_not_fit=_refusal(refused) if refused else "",
         model_flops=model_flops(training),
         model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
         step_flops=step_flops(training),
@@ -235,7 +243,7 @@ def _plan(
     )
 
 
-def _memory(program: Program, topology: Topology, compiled: Any, refused: str) -> ChipMemory:
+def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any, refused: str) -> ChipMemory:
     abstract, shardings = program.abstract, program.shardings
     parameters = shard_bytes(abstract.params, shardings.params)
     optimizer = shard_bytes(abstract.optimizer, shardings.optimizer)
@@ -243,23 +251,29 @@ def _memory(program: Program, topology: Topology, compiled: Any, refused: str) -
     batch = shard_bytes(program.batch, jax.tree.map(lambda _: batch_sharding(program.mesh), program.batch))
     chip = topology.chip
     if compiled is None:
-        temporaries, code = max(_asked_for(refused) - state - batch, 0), 0
+        (temporaries, code), (of_evaluation, other_code) = (max(_asked_for(refused) - state - batch, 0), 0), (0, 0)
     else:
-        found = compiled.memory_analysis()
-        # What goes out beside the state, which takes the place of the state that came in.
-        beside = found.output_size_in_bytes - found.alias_size_in_bytes
-        temporaries = found.temp_size_in_bytes + max(beside, 0)
-        code = found.generated_code_size_in_bytes
+        temporaries, code = _of_program(compiled)
+        of_evaluation, other_code = _of_program(evaluation)
     return ChipMemory(
         parameters=parameters,
         optimizer_state=optimizer,
         other_state=state - parameters - optimizer,
         batch=batch,
         temporaries=temporaries,
-        program=code,
+        program=code + other_code,
+        evaluation=of_evaluation,
         gradients=parameters,
         limit=0 if chip is None else int(chip.memory_bytes),
     )
+
+
+def _of_program(compiled: Any) -> tuple[int, int]:
+    """Bytes of what comes and goes in a program, and of its code."""
+    found = compiled.memory_analysis()
+    # What goes out beside the state, which takes the place of the state that came in.
+    beside = found.output_size_in_bytes - found.alias_size_in_bytes
+    return found.temp_size_in_bytes + max(beside, 0), found.generated_code_size_in_bytes
 
 
 _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -273,7 +287,7 @@ def _asked_for(refused: str) -> int:
 
 def _refusal(refused: str) -> str:
     found = re.search(r"Used .*? by [\d.]+[KMGT]", refused)
-    return found[0] if found else refused[:300]
+    return found[0] if found else f"XLA says: {refused[:300]}"
 
 
 def _exchanges(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[Exchange, ...]:

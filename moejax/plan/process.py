@@ -13,6 +13,7 @@ from moejax.config import build, dump
 from moejax.plan.plan import Plan, check_plan, measure
 from moejax.plan.topology import CPU, Topology, check_compiler, parse
 from moejax.train.training import Training
+from moejax.wording import told
 
 
 def plan(training: Training, topology: Topology, *, text_to: Path | None = None) -> Plan:
@@ -61,6 +62,6 @@ def main() -> int:
     try:
         found = dump(measure(training, parse(request["topology"]), text_to=request["text_to"]))
     except ValueError as error:
-        found = {"mistake": str(error)}
+        found = {"mistake": told(error)}
     print(json.dumps(found))
     return 0

@@ -75,7 +75,7 @@ def step_flops(training: Training) -> float:
         "dots": part.attention_scores_causal + part.routed_experts,
         "full": layers,
     }[recipe.runtime.remat]
-    counted = layers if counts_before(training) else 0.0
+    counted = layers if training.counts_loads_first else 0.0
     return (3.0 * part.forward_causal + again + counted) * recipe.batch_tokens
 
 
@@ -83,14 +83,8 @@ def attention_flops(training: Training) -> float:
     """Those of ``step_flops`` that are attention's scores and their sums of values."""
     recipe = training.recipe
     part = flops_per_token(training.architecture, recipe.data.sequence_length)
-    passes = 3 + (recipe.runtime.remat != "none") + counts_before(training)
+    passes = 3 + (recipe.runtime.remat != "none") + training.counts_loads_first
     return float(passes * part.attention_scores_causal * recipe.batch_tokens)
-
-
-def counts_before(training: Training) -> bool:
-    """Whether a step runs through all microbatches once before, to count the loads that its balance loss needs."""
-    recipe = training.recipe
-    return recipe.microbatches > 1 and training.architecture.is_moe and recipe.loss.balance > 0
 
 
 def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
@@ -109,7 +103,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
     counts = params(a)
     split = mesh["tensor"]
     held = counts.routed_experts / (split * mesh["expert"]) + (counts.total - counts.routed_experts) / split
-    passes = 5 + 2 * again + 2 * counts_before(training)
+    passes = 5 + 2 * again + 2 * training.counts_loads_first
     weights = held * value * passes * recipe.microbatches
     kept = training_memory(a, recipe.batch_tokens, activation_bytes=value)
     activations = (kept.activations / chips) * (5 + 2 * again) + 2 * kept.logits / chips

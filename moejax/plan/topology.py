@@ -98,10 +98,10 @@ def parse(text: str) -> Topology:
         why = "; its chips are not joined to a torus" if chip in CHIPS else ""
         raise ValueError(f"No plan can be made for {chip!r}{why}; did you mean {' or '.join(near)}?")
     if chip == CPU:
-        if not re.fullmatch(r"[1-9]\d*", sizes):
+        if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
             raise ValueError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
         return Topology(CPU, (int(sizes),))
-    if not re.fullmatch(r"\d+(x\d+)*", sizes):
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
         raise ValueError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if shape not in slices(chip):

@@ -94,7 +94,12 @@ def _laws(concluded: Concluded) -> list[str]:
         ]
         for law in concluded.analysed.laws
     ]
-    return ["Laws (errors in nats/token)", *_columns([headings, *rows], left=(0, 5))]
+    choice = concluded.analysed.choice
+    return [
+        "Laws (errors in nats/token)",
+        *_columns([headings, *rows], left=(0, 5)),
+        *([choice.sentence] if choice else []),
+    ]
 
 
 def _decisions(concluded: Concluded) -> list[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 from moejax.fit.fit_law import ends
 from moejax.fit.fit_result import FitResult
 from moejax.fit.influence import influence
+from moejax.fit.metrics import predict
 from moejax.fit.optimum import Decision
 from moejax.fit.profile import curve
 from moejax.fit.read_runs import ReadRuns
@@ -73,3 +74,18 @@ def influence_table(result: FitResult, runs: Runs, name: str, decision: Decision
 def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
     """Where the starts of the fit's search ended."""
     return pd.DataFrame({"objective": ends(result, runs)})
+
+
+def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
+    """Every fitted run, measured and predicted, with what the law reads of it."""
+    kept = runs.where(runs.weight > 0)
+    inputs = {name: getattr(kept.design, name) for name in type(result.law).inputs}
+    return pd.DataFrame(
+        {
+            "law": type(result.law).__name__,
+            "output": result.output,
+            "measured": kept.loss,
+            "predicted": predict(result.law, kept, result.output),
+            **inputs,
+        }
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from moejax import run_table
+from moejax.stored import foreign_json, read_json
 from moejax.study.place import TABLE
 from moejax.train import metrics
 
@@ -35,7 +35,9 @@ def read(concluded: Concluded) -> Findings:
     folder = concluded.folder / "models"
     logs = {name: list(metrics.read(folder / name / "metrics.jsonl")) for name in runs["model"].unique()}
     proposed = concluded.folder / NEXT
-    return Findings(concluded, runs, logs, json.loads(proposed.read_text()) if proposed.exists() else None)
+    remedy = "remove it, or write it again with moejax next --out"
+    found = read_json(proposed, dict, remedy=remedy) if proposed.exists() else None
+    return Findings(concluded, runs, logs, found)
 
 
 NEXT = "next.json"
@@ -70,14 +72,16 @@ def experts(run: Any) -> str:
     if not number:
         return "dense"
     few = run.get("num_shared_experts")
-    shared = f" + {few:.0f} shared" if few and few == few else ""
+    shared = f" + {few:.3g} shared" if few and few == few else ""
     return f"{run.get('top_k', float('nan')):.0f} of {number:.0f}{shared}"
 
 
 def layer_loads(run: Any) -> list[list[float]]:
     """Load of every expert of every mixture layer on the validation set, 1 where balanced; empty if dense."""
     text = run.get("expert_loads")
-    return json.loads(text) if isinstance(text, str) else []
+    if not isinstance(text, str):
+        return []
+    return foreign_json(text, "The column expert_loads", shape=list[list[float]], remedy="leave such cells empty")
 
 
 def summary(found: Findings) -> dict[str, Any]:
@@ -107,7 +111,9 @@ def seconds(runs: run_table.DataFrame) -> float:
 
 def versions(runs: run_table.DataFrame) -> list[dict[str, str]]:
     """The software that trained the runs; more than one entry if it changed on the way."""
-    return [json.loads(text) for text in runs["versions"].dropna().unique()] if "versions" in runs else []
+    texts = runs["versions"].dropna().unique() if "versions" in runs else []
+    shape, remedy = dict[str, str], "leave such cells empty"
+    return [foreign_json(str(text), "The column versions", shape=shape, remedy=remedy) for text in texts]
 
 
 def plain(value: Any) -> Any:

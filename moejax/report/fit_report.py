@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from moejax import run_table
+from moejax.config import convert
 from moejax.fit import holdout
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import whole, write_json
 from moejax.laws.door import published
@@ -19,7 +19,7 @@ from moejax.quantities import format
 from moejax.report import evidence, plots
 from moejax.report.figures.picture import Picture
 from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
-from moejax.report.markdown import table
+from moejax.report.markdown import harmless, table
 from moejax.report.page import render
 from moejax.report.report import DATA, PAGE, TEXT
 from moejax.wording import without_empty
@@ -32,8 +32,11 @@ FIGURES = 6
 
 def write_fit_report(fit: FitResult, source: Path, folder: Path, update: Update = lambda share, text: None) -> Path:
     """Write page, text and data; returns the page's path."""
-    write_json(folder / DATA, as_data(fit, source))
-    text = {TEXT: _markdown(fit, source), PAGE: _page(fit, source, update)}
+    pictures = _pictures(fit, source, update)
+    with read_by_this_version(source):
+        plain = as_data(fit, source)
+        text = {TEXT: harmless(_markdown(fit, source)), PAGE: _page(fit, source, pictures)}
+    write_json(folder / DATA, plain)
     for name, content in text.items():
         with whole(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
@@ -55,7 +58,7 @@ ANSWERS = (
 
 def _beside(source: Path) -> dict[str, Any]:
     """Standard errors, held-out errors and answers that lie in the same file."""
-    found = json.loads(source.read_text())
+    found = read_plain(source)
     return {name: found[name] for name in ANSWERS if name in found}
 
 
@@ -82,14 +85,19 @@ def _pictures(fit: FitResult, source: Path, update: Update) -> dict[str, Picture
     return found
 
 
+_READ = {"loss": str, "group": str | None, "weight": str | None}
+
+
 def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
     """The runs of the fit, from the ``predictions.csv`` beside it; None if there is none, or it is of other runs."""
     path = source.parent / "predictions.csv"
-    how = json.loads(source.read_text()).get("read")
+    how = read_plain(source).get("read")
     if how is None or not path.exists():
         return None
     try:
-        read = read_runs(run_table.read_as_it_is(path), type(fit.law).inputs, **how)
+        given = convert(_READ, how, "read")
+        how = {name: given[name] for name in _READ}
+        read = read_runs(run_table.read_as_it_is(path), type(fit.law).inputs, trust_units=True, **how)
     except ValueError:
         return None
     return read if read.runs.data_hash == fit.data_hash else None
@@ -119,7 +127,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.Da
     return {name: table for name, table in found.items() if len(table)}
 
 
-def _page(fit: FitResult, source: Path, update: Update) -> str:
+def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
     beside = _beside(source)
     return render(
         "fit.html.j2",
@@ -134,7 +142,7 @@ def _page(fit: FitResult, source: Path, update: Update) -> str:
         range_of=range_of,
         mark=lambda name: _mark(fit, name, _intervals(beside)),
         not_determined=NOT_DETERMINED,
-        pictures=_pictures(fit, source, update),
+        pictures=pictures,
     )
 
 

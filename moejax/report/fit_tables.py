@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.fit.answers import where_in_words
-from moejax.fit.decide import times_in_words
+from moejax.fit.extrapolation import in_words
 from moejax.quantities import format
 from moejax.wording import without_empty
 
@@ -38,7 +38,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         Table("predictions", "Predicted runs", ["", "low", "predicted", "high", "level"], _predictions(found)),
         Table("profiles", "Profiles", ["", "low", "fitted", "high", "level"], _profiles(found)),
         Table("decisive", "Runs that decide most", ["", "left out", "refitted", "foretold"], _influence(found)),
-        Table("beyond", "Beyond the largest fitted run", ["asked at", "larger"], _beyond(found)),
+        Table("beyond", "Outside the fitted runs", ["asked at", "times the largest, or the smallest"], _beyond(found)),
     )
     return [Table(one.name, one.title, *without_empty(one.headings, one.rows)) for one in made if one.rows]
 
@@ -118,7 +118,7 @@ def _influence(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _beyond(found: Mapping[str, Any]) -> list[list[str]]:
-    return [[where_in_words(one["given"]), times_in_words(one["times"])] for one in found.get("beyond", [])]
+    return [[where_in_words(one["given"]), in_words(one["times"])] for one in found.get("beyond", [])]
 
 
 def _asked(one: Mapping[str, Any], symbol: str | None = None) -> str:
@@ -128,8 +128,11 @@ def _asked(one: Mapping[str, Any], symbol: str | None = None) -> str:
 
 
 def _interval_of(found: Mapping[str, Any]) -> str:
-    resampled = found.get("bootstrap")
-    return f"bootstrap, {resampled['level']:.0%}" if resampled else "bootstrap"
+    """Where the decisions' intervals are from; those of old files are of resamples."""
+    intervals = [one["interval"] for one in found.get("decisions", []) if one["interval"]]
+    by = next((one.get("by", "resamples") for one in intervals), "resamples")
+    level = next((one["level"] for one in (*intervals, found.get("bootstrap") or {}) if "level" in one), None)
+    return f"by {by}, {level:.0%}" if level else f"by {by}"
 
 
 def _end(value: float | None, absent: str) -> str:

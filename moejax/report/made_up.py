@@ -195,6 +195,23 @@ def influences() -> pd.DataFrame:
     return pd.DataFrame({"run": names, "answer": "params_active at 1e22", "answer_value": 1.2e9, "if_removed": moved})
 
 
+def fitted() -> pd.DataFrame:
+    """Runs of made-up sizes by Chinchilla's law, with noise, and what the law says of them."""
+    random, law = _random(), published("chinchilla").law
+    active, tokens = np.exp(random.uniform(np.log([1e8, 2e9]), np.log([1e10, 4e11]), (40, 2))).T
+    predicted = np.asarray(law(Design(params_active=active, tokens=tokens)), np.float64)
+    return pd.DataFrame(
+        {
+            "law": "Chinchilla",
+            "output": "loss",
+            "measured": predicted * np.exp(random.normal(0, 0.004, 40)),
+            "predicted": predicted,
+            "params_active": active,
+            "tokens": tokens,
+        }
+    )
+
+
 def ends() -> pd.DataFrame:
     """Sixty-four starts of which forty agree."""
     random = _random()

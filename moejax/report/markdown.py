@@ -14,8 +14,17 @@ BEST = 12
 """Best runs that are listed, the last of them the largest."""
 
 
+def harmless(text: str) -> str:
+    """Markdown in which names that somebody else chose are no HTML: every ``<`` is shown, and opens nothing."""
+    return text.replace("<", "&lt;")
+
+
 def markdown(found: Findings) -> str:
     """The text."""
+    return harmless(_markdown(found))
+
+
+def _markdown(found: Findings) -> str:
     concluded = found.concluded
     laws, decisions = concluded.analysed.laws, concluded.analysed.decisions
     parts = [
@@ -42,6 +51,7 @@ def markdown(found: Findings) -> str:
             for law in laws
         ]
         parts += ["## Laws", table(headings, rows)]
+        parts += [concluded.analysed.choice.sentence] if concluded.analysed.choice else []
         for law in laws:
             rows = [
                 [name, format(value), f"{format(law.intervals[name].low)} – {format(law.intervals[name].high)}"]
@@ -71,7 +81,11 @@ def markdown(found: Findings) -> str:
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table as Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).replace("|", "\\|").splitlines())
 
 
 def _best(found: Findings) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import exp
@@ -13,8 +12,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from moejax import table_file
 from moejax.config import dump
-from moejax.fit.bootstrap import Interval
+from moejax.interval import Interval
+from moejax.json_text import json_text
 from moejax.laws.formula import form
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
@@ -79,7 +80,7 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
     """The page's text."""
     concluded = found.concluded
     shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
-    study = concluded.study
+    study, choice = concluded.study, concluded.analysed.choice
     rows, best = (_records(frame) for frame in (shown, best_per_budget(found.runs)))
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return render(
@@ -90,20 +91,21 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
         corpus=concluded.corpus,
         signals=concluded.signals,
         laws=concluded.analysed.laws,
-        best_law=min(concluded.analysed.laws, key=lambda law: law.held_out.mae, default=None),
+        choice=choice,
+        best_law=next((law for law in concluded.analysed.laws if choice and law.name == choice.simplest), None),
         decisions=concluded.analysed.decisions,
         limits=concluded.analysed.limits,
         count=len(found.runs),
         models=int(found.runs["model"].nunique()),
         runs=rows,
         run_columns=_with_values(COLUMNS, rows),
-        runs_csv=found.runs.drop(columns=list(LONG), errors="ignore").to_csv(index=False, float_format="%.8g"),
+        runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best,
         best_columns=_with_values(BEST, best),
         next=found.next_runs,
         seconds=seconds(found.runs),
         versions=versions(found.runs),
-        config=json.dumps(config, indent=2) if config else "",
+        config=json_text(config) if config else "",
         pictures=pictures,
     )
 

@@ -18,6 +18,7 @@ from moejax.report.figures import (
     abnar_surfaces,
     chapter_002,
     evidence,
+    fitted_runs,
     law_curves,
     loss_vs_compute,
     plan_bars,
@@ -236,6 +237,13 @@ PLOTS: dict[str, Plot] = {
         columns=("loss", "flops"),
         example=made_up.runs,
         shows="loss by FLOPs, with the frontier",
+    ),
+    "fit": Plot(
+        source="ours",
+        draw=fitted_runs.through_runs,
+        columns=("law", "output", "measured", "predicted"),
+        example=made_up.fitted,
+        shows="any fitted law through its runs, and over each input",
     ),
     "profile": Plot(
         source="ours",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
@@ -15,7 +14,9 @@ from moejax import run_table
 from moejax.folder import has_writer
 from moejax.plan.roofline import Roofline
 from moejax.report.findings import layer_loads
+from moejax.stored import read_bytes, read_json
 from moejax.study.place import TABLE
+from moejax.train.row_file import parse_row
 from moejax.train.sessions import RUNNING, Session, read_sessions
 
 KILLED = "killed"
@@ -68,7 +69,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
       ValueError: it has no row with loads.
     """
     paths = sorted(folder.glob("branch-*.json"))
-    rows = [json.loads(path.read_text()) for path in paths]
+    rows = [parse_row(read_bytes(path, remedy="its run is done again"), path) for path in paths]
     found = [
         {"layer": layer + 1, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
         for row in sorted(rows, key=lambda row: row["tokens"])
@@ -89,13 +90,13 @@ def plan_table(path: Path) -> pd.DataFrame:
     Raises:
       ValueError: the file is not one of ``moejax plan``.
     """
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as the plan.json of moejax plan: {error}") from error
-    if not isinstance(data, dict) or not {"memory", "mesh", "microbatches"} <= set(data):
-        raise ValueError(f"{path} is not a plan.json; moejax plan --out DIR writes one.")
-    return pd.DataFrame([row for plan in [data, *data.get("others", [])] for row in _plan_rows(plan)])
+    data = read_json(path, _PLAN, remedy="moejax plan --out DIR writes a plan.json")
+    others = data.get("others")
+    return pd.DataFrame([row for plan in [data, *(others or [])] for row in _plan_rows(plan)])
+
+
+_MEMORY = ("limit", "parameters", "optimizer_state", "temporaries", "other_state", "batch", "program")
+_PLAN = {"memory": dict.fromkeys(_MEMORY, float), "mesh": dict[str, int], "microbatches": int, "remat": str}
 
 
 def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -106,7 +107,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     bytes_of = {
         "parameters": memory["parameters"],
         "optimiser": memory["optimizer_state"],
-        "gradients, activations, buffers": memory["temporaries"],
+        "gradients, activations, buffers": max(memory["temporaries"], memory.get("evaluation", 0)),
         "the rest": memory["other_state"] + memory["batch"] + memory["program"],
     }
     rows = [

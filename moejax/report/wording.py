@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moejax.quantities import format
 
 if TYPE_CHECKING:
-    from moejax.fit.bootstrap import Interval
+    from moejax.interval import Interval
     from moejax.study.analysis import HeldOutCheck
     from moejax.study.decision import Decision
 

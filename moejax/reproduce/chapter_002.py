@@ -110,6 +110,12 @@ def _allocation() -> Records:
         ("D*, alpha/(alpha+beta)", "tokens", "0.548"),
     ):
         yield record(where, f"exponent of C in {quantity}", exponent, math.log2(more[name] / one[name]), implied=True)
+    ratio, doubled = (float(best["tokens"] / best["params_active"]) for best in (one, more))
+    twenty = BUDGET * (20 / ratio) ** (1 / math.log2(doubled / ratio))
+    note = f"D*/N* grows with compute: these constants give 20 at {twenty:.1e} FLOPs, and the chapter names no budget"
+    name = "tokens per parameter of the dense optimum at 3.4e24 FLOPs ('roughly twenty')"
+    # A rule of thumb of Hoffmann et al., said without a budget or constants: not what the chapter's constants are for.
+    yield record("First paragraph", name, "20", Reading(ratio, within=0.25), note=note, undefined=True)
     claim = check(compute_optimal(LAW, BUDGET, 18.1))
     holds = "holds" if claim.holds else "fails"
     yield record(
@@ -146,6 +152,9 @@ def _walkthrough() -> Records:
             strict=True,
         ):
             yield record(WALK, f"{name}: {quantity}", text, value, unit=unit)
+        terms = [f"{LAW.irreducible:g}", *printed[2:4]]
+        total = sum(map(float, terms))
+        yield record(WALK, f"{name}: sum of the printed terms, {' + '.join(terms)}", printed[4], total, unit="nats")
     order = sorted(losses, key=lambda name: losses[name])
     yield record(WALK, "from lowest loss", "DeepSeek, dense, Switch", ", ".join(name.split()[0] for name in order))
     dense, mixture, switch = losses.values()

@@ -7,12 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from moejax.reproduce.papers import PAPERS, tally
-from moejax.reproduce.record import ERROR, MATCH, NOT_CHECKABLE, UNDER_READING, VERDICTS, Record, written
+from moejax.reproduce.record import (
+    ERROR,
+    MATCH,
+    NOT_CHECKABLE,
+    UNDER_READING,
+    UNEXPLAINED,
+    VERDICTS,
+    Record,
+    written,
+)
 
 _INTRODUCTION = """\
 # What the papers print, recomputed
 
-`moejax reproduce --errata docs/errata.md` writes this page; it is not edited by hand. Every number below was computed
+`make errata` writes this page; it is not edited by hand. Every number below was computed
 from the document's own formulas, constants and tables by the laws and counts in `moejax/laws`, and compared with the
 printed digits. It is meant for the authors first: what is listed here is what a reader who recomputes their document
 stumbles over, and in most cases a digit, a unit or a definition settles it. If a formula was misread, the file of the
@@ -90,6 +99,7 @@ def _paper(paper: str, records: Sequence[Record]) -> str:
         f"Of {len(records)} quantities, {count[MATCH]} come out as printed.",
         "",
         *_section("What does not follow", _of(records, ERROR), _by_note, _differences),
+        *_section("What remains unexplained", _of(records, UNEXPLAINED), _by_note, _differences),
         *_section("What follows under a reading", _of(records, UNDER_READING), _by_reading, _under_reading),
         *_section(_UNCHECKED, _of(records, NOT_CHECKABLE), _by_note, _unchecked),
     ]

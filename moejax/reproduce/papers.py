@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
+from moejax.laws.active_params import DEFAULT
 from moejax.reproduce import abnar, chapter_002, li, tian, zhao
 from moejax.reproduce.record import VERDICTS, Record, Records
 from moejax.reproduce.verdicts import recorded
@@ -47,14 +48,25 @@ def chosen(name: str | None) -> list[str]:
     return [asked]
 
 
-def reproduce(papers: Iterable[str], update: Callable[[float, str], None] = lambda share, text: None) -> list[Record]:
-    """Every record of some papers, computed in float64; ``update`` hears how far it is."""
-    papers, found = list(papers), []
+def reproduce(
+    papers: Iterable[str],
+    update: Callable[[float, str], None] = lambda share, text: None,
+    *,
+    active_convention: str = DEFAULT,
+) -> list[Record]:
+    """Every record of some papers, computed in float64; ``update`` hears how far it is.
+
+    Where a document leaves open what active parameters are, ``active_convention`` is tried first.
+    """
+    papers, found, first = list(papers), [], abnar.READINGS[active_convention]
     expected = sum(key.split(" | ")[0] in papers for key in recorded()) or 1
     with jax.enable_x64(True):
         for paper in papers:
             for record in PAPERS[paper].records():
-                found.append(record)
+                readings = sorted(record.readings, key=lambda one: one.name != first)
+                # Only the order among the conventions changes, never what stands before them.
+                tried = {one.name for one in record.readings} >= set(abnar.READINGS.values())
+                found.append(replace(record, readings=tuple(readings)) if tried else record)
                 update(min(1.0, len(found) / expected), f"{paper}: {record.where}")
     return found
 

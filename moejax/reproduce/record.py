@@ -16,11 +16,13 @@ from typing import Any
 Number = float | int
 Value = Number | str | None
 
-MATCH, UNDER_READING, ERROR, NOT_CHECKABLE = "match", "match under reading", "document error", "not checkable"
+MATCH, UNDER_READING, ERROR = "match", "match under reading", "document error"
+UNEXPLAINED, NOT_CHECKABLE = "unexplained", "not checkable"
 VERDICTS = {
     MATCH: "computed as the document says, rounded to its digits, the number is the printed one",
     UNDER_READING: "the number comes out under a reading that the document does not state, or states elsewhere",
     ERROR: "the number does not follow from the document's own formulas and data, under any reading that was tried",
+    UNEXPLAINED: "the number comes out under no reading that was tried, and the document does not say what it counts",
     NOT_CHECKABLE: "the document does not print what the number comes from",
 }
 """The kinds of verdict, and what each means."""
@@ -88,6 +90,8 @@ class Record:
     """What a reader must know when the two differ: a clause without a full stop."""
     implied: bool = False
     """Whether ``published`` stands there only by implication: as a formula's value, or in the sense of a sentence."""
+    undefined: bool = False
+    """Whether the document leaves open what the number counts or comes from, so that a difference is no error."""
 
     @property
     def printed(self) -> str:
@@ -133,7 +137,7 @@ class Record:
         if self.published is None or all(reading.computed is None for reading in self.readings):
             return NOT_CHECKABLE
         if self.found is None:
-            return ERROR
+            return UNEXPLAINED if self.undefined else ERROR
         return UNDER_READING if self.found.name else MATCH
 
     @property
@@ -150,6 +154,7 @@ class Record:
             MATCH: f"{came}, {self.how} {self.printed}",
             UNDER_READING: f"{came}, {self.how} {self.printed}, reading it as {self.found.name if self.found else ''}",
             ERROR: f"{came} where {self.printed} is {self.how}",
+            UNEXPLAINED: f"{came} where {self.printed} is {self.how}, and what that counts is not said",
             NOT_CHECKABLE: "Nothing is printed that it could be computed from"
             if self.computed is None
             else f"{came}; the document prints no number to hold it to",

@@ -124,12 +124,17 @@ def _leverage() -> Records:
         value = Reading(_el(LEVERAGE, 1.0, 2.0, flops), reading, within=1e-3)
         note = "the saturated activation ratio at A = 1 is 1.016 with Table 6, not 1"
         yield record("Eq. 1", f"EL of a dense model (A = 1) at C = {short(flops)}", "1", value, note=note)
+    built = 2 * tian_models.MINI.model_dim / tian_models.MINI.expert_hidden
     own = [
-        Reading(_el(LEVERAGE, 13 / 385, granularity, 1e22), f"{reading}, and G = {short(round(granularity, 2))}")
-        for granularity in (12.0, 2 * tian_models.MINI.model_dim / tian_models.MINI.expert_hidden)
+        Reading(_el(LEVERAGE, ratio, granularity, 1e22), f"{reading}{also}")
+        for ratio, granularity, also in (
+            (0.034, 12.0, ""),
+            (13 / 385, 12.0, ", and A = 13/385 before it is rounded"),
+            (13 / 385, built, f", and A = 13/385 with the G = {built:.4g} of Table 1"),
+        )
     ]
     note = "A = 3.1 % of the prediction is 12/384, without the shared expert"
-    yield record("Section 5", "EL of MoE-mini at its stated A = 3.4 %, C = 1e22", ">7", *own, note=note)
+    yield record("Section 5", "EL of MoE-mini at its stated A = 3.4 % and G = 12, C = 1e22", ">7", *own, note=note)
     for variable, trend_printed, values in (
         (
             "a falling A from 50 % to 0.8 %",
@@ -175,3 +180,15 @@ def _fit_quality() -> Records:
         ("Table 17", "R² with a saturating transformation of G", "0.9432"),
     ):
         yield record(where, quantity, printed, None, note=NOT_PUBLISHED)
+    fitted, held_out, spread, mean = 0.2169, 0.5275, 0.2803, -0.0273
+    pooled = math.sqrt((200 * fitted**2 + 24 * held_out**2) / 224)
+    yield record(
+        "Figures 5 and 17",
+        "root mean square of the residuals, from their mean and standard deviation",
+        f"{math.hypot(spread, mean):.4f}",
+        Reading(pooled, within=0.02),
+        Reading(fitted, "the residuals of the 200 fitted points alone", within=0.02),
+        Reading(held_out, "the residuals of the 24 validation points alone", within=0.02),
+        note="computed from the two RMSEs and their numbers of points, which do not give the spread of Figure 17",
+        implied=True,
+    )

@@ -11,6 +11,9 @@ from moejax.reproduce.record import Reading, Records, recorder
 record = recorder("tian")
 MINI, DENSE = (CATALOGUE[name].architecture for name in ("moe-mini", "dense-6.1b"))
 
+COUNTS = (("tian", ""), ("exact", "all products, logits too"), ("tian-printed", "Eqs. 10 to 12 as printed"))
+"""Conventions for training FLOPs per token, and what each assumes."""
+
 
 def records() -> Records:
     """Every number about the two models."""
@@ -52,7 +55,8 @@ def _sizes() -> Records:
     with_router = PARAMS["tian"].active(MINI) / 1e9
     without = with_router - params(MINI).router / 1e9
     values = with_router, Reading(without, "the router left out")
-    yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B")
+    note = "neither count of its parts gives it, and the document does not say which parts N_a has"
+    yield record("Table 1", "N_a of MoE-mini", "0.85", *values, unit="B", note=note, undefined=True)
     yield record("Table 1", "N_a of MoE-mini in its name (A0.8B)", "0.8", *values, unit="B")
     yield record(
         "Table 1 and Section 5",
@@ -69,17 +73,21 @@ def _sizes() -> Records:
         Reading(100 * without / dense, "the router left out, and cut off", "down"),
     )
     yield record("Section 5.2", "active parameters of MoE-mini over Dense-6.1B's", "13", *share, unit="%")
-    ratios = [
-        Reading(_ratio(name), reading)
-        for name, reading in (
-            ("tian", ""),
-            ("exact", "all products, logits too"),
-            ("tian-printed", "Eqs. 10 to 12 as printed"),
-        )
-    ]
+    ratios = [Reading(_ratio(name), reading) for name, reading in COUNTS]
     note = "seven is the ratio of active parameters"
     yield record(
         "Abstract", "training FLOPs per token of Dense-6.1B over MoE-mini's ('over 7')", ">7", *ratios, note=note
+    )
+    tokens = 1e12
+    spent = [Reading(FLOPS[name].per_token(MINI, 4096) * tokens, reading, within=0.1) for name, reading in COUNTS]
+    note = "EL grows with C, so that at these FLOPs it is below what is predicted for 1e22"
+    yield record(
+        "Section 5",
+        "training FLOPs of MoE-mini on 1T tokens, for the 1e22 of EL",
+        "1e22",
+        *spent,
+        note=note,
+        implied=True,
     )
     yield record("Appendix L", "size of the final MoE model", "16", layers[1], unit="B", note="Table 1 has 17.5B")
     hours = 360_000 + 200_000 + 120_000

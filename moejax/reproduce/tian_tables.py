@@ -82,6 +82,7 @@ TABLE_7 = {
 def records() -> Records:
     """Everything that can be computed from the lists."""
     yield from _hyperparameters()
+    yield from _overtraining()
     yield from _granularity()
     yield from _shared_experts()
     yield from _dense_layers()
@@ -110,6 +111,20 @@ def _hyperparameters() -> Records:
     for name, column, printed in (("eta", 5, "-0.1529"), ("B", 6, "0.3644")):
         slope = math.log(float(last[column]) / float(first[column])) / decades
         yield record("Eq. 5", f"exponent of C in {name}, from the first and last row of Table 8", printed, slope)
+
+
+def _overtraining() -> Records:
+    law = published("allocation", "tian-2025-moe").law
+    for layers, width, heads, kv_heads, expert, _, _, flops, *_ in GROUPS:
+        per_token = FLOPS["tian"].per_token(_model(layers, heads, kv_heads, width, expert), 4096)
+        tokens = flops / per_token
+        # M^opt of Table 5, solved for the budget at which this model is the best one.
+        own_budget = (per_token / law.model_scale) ** (1 / law.model_exponent)
+        values = (
+            tokens / (own_budget / per_token),
+            Reading(tokens / law(Design(flops=flops))["tokens"], "the best D at the same budget, for a larger model"),
+        )
+        yield record("Section 4.1 and Table 8", f"D over the model's D_opt at {short(flops)} FLOPs", ">3", *values)
 
 
 def _granularity() -> Records:
@@ -183,22 +198,24 @@ def _attention() -> Records:
     groups = [(layers, group) for layers, several in TABLE_12.items() for group in several]
     shares: dict[str, list[Number]] = {
         "": [],
-        "the half of the scores that a causal mask keeps": [],
-        "projections alone, without scores": [],
+        "the half of the scores that a causal mask keeps, logits counted": [],
+        "the logits of Eq. 12 left out": [],
     }
     for (layers, group), (_, _, heads, kv_heads, *_) in zip(groups, GROUPS, strict=True):
         for widths in group:
             f = flops_per_token(_model(layers, heads, kv_heads, *widths), 4096)
-            scores = (f.attention_scores, f.attention_scores_causal, 0)
-            for found, score in zip(shares.values(), scores, strict=True):
-                attention = f.attention_projections + score
-                found.append(100 * attention / (attention + f.routed_experts + f.shared_experts))
+            whole, causal = (f.attention_projections + s for s in (f.attention_scores, f.attention_scores_causal))
+            experts = f.routed_experts + f.shared_experts
+            parts = ((whole, f.unembedding), (causal, f.unembedding), (whole, 0))
+            for found, (attention, logits) in zip(shares.values(), parts, strict=True):
+                found.append(100 * attention / (attention + experts + logits))
+    where, note = "Appendix F.4", "no one reading gives both ends of the range"
     for end, pick, printed in (("lowest", min, "20"), ("highest", max, "50")):
         values = [Reading(pick(found), name, within=0.1) for name, found in shares.items()]
-        note = "the text does not say which FLOPs its ratio counts"
-        yield record(
-            "Appendix F.4", f"{end} share of attention in the FLOPs of Table 12", printed, *values, unit="%", note=note
-        )
+        yield record(where, f"{end} share of attention in the FLOPs of Table 12", printed, *values, unit="%", note=note)
+    inside = [Reading(sum(20 <= share <= 50 for share in found), name) for name, found in shares.items()]
+    models = sum(len(group) for _, group in groups)
+    yield record(where, "models of Table 12 whose attention has 20 to 50 % of the FLOPs", str(models), *inside)
 
 
 def _model(layers: int, heads: int, kv_heads: int, width: int, expert: int) -> Architecture:

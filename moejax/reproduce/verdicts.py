@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from moejax.reproduce.record import Record
+from moejax.stored import foreign_json
 
 
 def recorded() -> dict[str, str]:
     """Verdicts by ``Record.key``, as last written down by ``moejax reproduce --record``."""
-    return json.loads((files("moejax.reproduce") / "verdicts.json").read_text())
+    text = (files("moejax.reproduce") / "verdicts.json").read_text(encoding="utf-8")
+    return foreign_json(text, "verdicts.json", shape=dict[str, str], remedy="install moejax again")
 
 
 def as_text(records: Iterable[Record]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+
+from scipy.optimize import root_scalar
 
 from moejax.laws import five_factor_optima as optima
 from moejax.laws.claim import check
@@ -29,6 +32,9 @@ TABLE_2 = {
     "c": "31.0958",
     "epsilon": "1.8182",
 }
+
+EQUATION_33 = LossCompute(scale=576.0, exponent=-0.158, irreducible=1.87)
+"""L*(C) as it is printed, with C = D·N_a."""
 
 
 def records() -> Records:
@@ -76,20 +82,48 @@ def _compute_curve() -> Records:
     yield record("Eq. 33", "C_0 at N = 1T, G = 7, S = 0.31", "1.87", limit.irreducible)
     yield record("Eq. 33", "coefficient of C", "576", None, Reading(limit.scale, reading))
     yield record("Eq. 33", "exponent of C", "-0.158", None, Reading(limit.exponent, reading))
-    curve = LossCompute(scale=576.0, exponent=-0.158, irreducible=1.87)
     for flops in (1e20, 1e22, 1e24, 1e26):
-        claim = optima.optimal_active_at_compute(LAW, flops, 1e12, 7.0, 0.31)
-        exact = optima.loss_at_optimum(LAW, claim.value["params_active"], 1e12, structure)
-        printed = f"{curve(Design(flops=flops)):.4f}"
+        printed = f"{EQUATION_33(Design(flops=flops)):.4f}"
         yield record(
             "Eq. 33",
             f"L*(C) at C = {short(flops)}, to half a unit of its last digit",
             printed,
-            Reading(float(exact), within=0.005 / float(printed)),
+            Reading(_exact(flops), within=0.005 / float(printed)),
             unit="nats",
             note="Eq. 33 leaves out the term with h, which grows with compute, and lies below the exact optimum",
             implied=True,
         )
+    yield from _without_end_of_compute()
+    yield from _limits_of_validity()
+
+
+def _exact(flops: float) -> float:
+    """L*(C) of Eqs. 30 to 32 at N = 1T, G = 7, S = 0.31, in nats."""
+    claim = optima.optimal_active_at_compute(LAW, flops, 1e12, 7.0, 0.31)
+    structure = LAW.structure(optima.with_experts(7, 0.31))
+    return float(optima.loss_at_optimum(LAW, claim.value["params_active"], 1e12, structure))
+
+
+def _missing(flops: float) -> float:
+    """How far Eq. 33 as printed lies below the exact optimum, in nats."""
+    return _exact(flops) - float(EQUATION_33(Design(flops=flops)))
+
+
+def _without_end_of_compute() -> Records:
+    """L* as C grows without end, where active parameters stay at Eq. 14's share of N."""
+    total, shape = 1e12, (7.0, 0.31)
+    share = optima.optimal_active_share(LAW, total, *shape).value["active_share"]
+    best = optima.with_experts(*shape, params_total=total, params_active=share * total, tokens=math.inf)
+    note = "the term with h stops N_a at Eq. 14's share of N, where L* stays above C_0"
+    yield record("Eq. 33", "L* at N = 1T as C grows without end", "1.87", float(LAW(best)), unit="nats", note=note)
+
+
+def _limits_of_validity() -> Records:
+    """Compute up to which Eq. 33 as printed lies within a tolerance of the exact optimum."""
+    for tolerance in (0.005, 0.01, 0.02, 0.05):
+        log_flops = root_scalar(lambda x, t=tolerance: _missing(10.0**x) - t, bracket=(20.0, 32.0)).root
+        name = f"C up to which it lies within {tolerance:g} nats of Eqs. 30 to 32"
+        yield record("Eq. 33", name, None, 10.0**log_flops, note="the document gives no range for Eq. 33")
 
 
 def _fit_quality() -> Records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -12,19 +13,11 @@ from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor_practice import routed_experts_factor
 from moejax.reproduce.record import Number, Reading, Record, Records, recorder
+from moejax.reproduce.zhao_shapes import SHAPES, shape, sizes, widths
 
 record = recorder("zhao")
 
 UP = "rounded up to whole millions"
-
-SHAPES = {
-    "247M": (12, 8, 512, 384, "247", "48"),
-    "496M": (12, 12, 768, 512, "496", "99"),
-    "907M": (12, 16, 1024, 704, "907", "181"),
-    "2.40B": (20, 20, 1280, 896, "2.40", "476"),
-    "3.96B": (24, 24, 1536, 1024, "3.96", "793"),
-}
-"""Table 1: layers, heads of 64, hidden size, expert size; N as printed, N_a in millions. 32 experts, 4 + 1 active."""
 
 SIZES_BY_EXPERTS = {
     "247M": {16: "133", 32: "247", 64: "473", 128: "926"},
@@ -43,29 +36,6 @@ ACTIVE_BY_WIDENING = {
     "3.96B": {1: "793"},
 }
 """Table 6: N_a in millions when Table 1's experts become u times as wide and fewer (Appendix H)."""
-
-INFERRED = {"453": 2, "566": 3}
-"""Table 6: N_a in millions of the 3.96B shape when the active experts together are so many of Table 1's wide."""
-
-NO_SHAPE = (
-    "22",
-    "30",
-    "41",
-    "93",
-    "121",
-    "175",
-    "239",
-    "240",
-    "340",
-    "1209",
-    "1441",
-    "1960",
-    "2479",
-    "3517",
-    "6632",
-    "7255",
-)
-"""Table 6: sizes in millions whose layers and widths are printed nowhere."""
 
 APPENDIX_H = {
     0.5: ("112", "260", "303"),
@@ -158,24 +128,39 @@ def _sizes() -> Records:
         else:
             yield _millions(where, f"total size of the {name} model", total, value)
         yield _millions(where, f"activated size of the {name} model", active, _active(_shape(name)))
-    for name, sizes in SIZES_BY_EXPERTS.items():
-        for experts, printed in sizes.items():
+    for name, totals in SIZES_BY_EXPERTS.items():
+        for experts, printed in totals.items():
             value = _total(_shape(name, experts=experts))
             inputs = {"shape": f"Table 1, {name}", "routed experts": experts}
             note = "Table 1 prints the same shape as 2.40B" if printed == "2404" else ""
             yield _millions("Table 6", f"N = {printed}M", printed, value, inputs=inputs, note=note)
-    for name, sizes in ACTIVE_BY_WIDENING.items():
-        for widening, printed in sizes.items():
+    for name, actives in ACTIVE_BY_WIDENING.items():
+        for widening, printed in actives.items():
             value = _active(_shape(name, expert_hidden=widening * SHAPES[name][3]))
             inputs = {"shape": f"Table 1, {name}", "u": widening}
             yield _millions("Table 6", f"N_a = {printed}M at N = {name}", printed, value, inputs=inputs)
-    for printed, wide in INFERRED.items():
-        value = _active(_shape("3.96B", top_k=wide, shared=0))
-        reading = f"the 3.96B shape of Table 1 with G·d_expert = {wide}·1024, which is printed nowhere"
-        yield record("Table 6", f"N_a = {printed}M at N = 3.96B", printed, None, Reading(value, reading), unit="M")
-    for printed in NO_SHAPE:
-        note = "the layers and widths of this size are not printed"
-        yield record("Table 6", f"size {printed}M", printed, None, unit="M", note=note)
+    yield from _sizes_without_shapes()
+
+
+def _sizes_without_shapes() -> Records:
+    """Sizes of Table 6 whose layers and widths are printed nowhere."""
+    reading = "layers and widths that are printed nowhere, found as those that give the printed N and N_a"
+    pairs = dict.fromkeys((round(run.total / 1e6), round(run.active / 1e6)) for run in table_6())
+    rows: dict[str, tuple[str, Number, dict[str, Any]]] = {}
+    for total, active in pairs:
+        name, everything, serving = widths(total, active)
+        dimensions = dict(zip(("layers", "heads", "hidden", "d_expert"), shape(name), strict=True))
+        inputs = {**dimensions, "all experts' width": everything, "active experts' width": serving}
+        own_total, own_active = sizes(total, active)
+        if str(total) not in SIZES_BY_EXPERTS.get(name, {}).values():
+            rows.setdefault(f"N = {total}M", (str(total), own_total, inputs))
+        if str(active) not in ACTIVE_BY_WIDENING.get(name, {}).values():
+            rows.setdefault(f"N_a = {active}M with {name}", (str(active), own_active, inputs))
+    for quantity, (text, value, inputs) in rows.items():
+        ways = Reading(value, reading), Reading(value, f"{reading}, {UP}", "up")
+        yield record(
+            "Table 6", quantity.replace(" with ", " at the shape of N = "), text, None, *ways, unit="M", inputs=inputs
+        )
 
 
 def _appendix_h() -> Records:
@@ -202,13 +187,8 @@ def _counts() -> Records:
     yield record("Appendix C.1", "experiments for fitting", "268", len(fitting) - len(marginal))
     yield record("Appendix C.1", "small experiments on G alone", "90", len(marginal))
     yield record("Appendix C.1", "experiments for validation", "88", len(runs) - len(fitting))
-    yield record(
-        "Appendix C.1",
-        "different settings among the experiments",
-        "446",
-        len({run.setting for run in runs}),
-        note="the groups of controlled experiments share settings, which are listed once in each",
-    )
+    note = "446 are the experiments; groups of controlled ones share settings, and Table 6 lists these in each"
+    yield record("Table 6", "different settings among its rows", None, len({run.setting for run in runs}), note=note)
 
 
 RANGES = (
@@ -228,9 +208,14 @@ SECTION_4_5 = "Section 4.5 has 2, as Table 6 does"
 RANGE_NOTES = {
     ("validation", "G", "lowest"): SECTION_4_5,
     ("fitting", "S", "highest"): "six runs of Table 6 have S = 0.8",
-    ("fitting", "N_a in M", "lowest"): "the small experiments on G begin at 22M, the others at 31M",
+    ("fitting", "N_a in M", "lowest"): "the small experiments on G begin at 22M, the others at 31M, which is 30.28M",
     ("validation", "N in M", "lowest"): "rows 358, 362 and 366 have N = 1301M",
 }
+SIZE_OF: dict[str, Callable[[Run], Number]] = {
+    "total": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[0],
+    "active": lambda run: sizes(round(run.total / 1e6), round(run.active / 1e6))[1],
+}
+"""N and N_a of a row in millions, by Eqs. 2 and 3."""
 
 
 def _ranges() -> Records:
@@ -239,10 +224,18 @@ def _ranges() -> Records:
         own = [run for run in runs if run.validation == (group == "validation")]
         for end, pick, text in zip(("lowest", "highest"), (min, max), printed, strict=True):
             value = pick(getattr(run, field) for run in own) / unit
-            without = pick(getattr(run, field) for run in own if run.index < 268 or run.validation) / unit
-            small = Reading(without, "a range of the 268 fitted runs, without the small ones on G")
+            values = [Reading(value)]
+            fitted = [run for run in own if run.index < 268]
+            if fitted:
+                without = pick(getattr(run, field) for run in fitted) / unit
+                values.append(Reading(without, "a range of the 268 fitted runs, without the small ones on G"))
+            if fitted and field in SIZE_OF:
+                exact = pick(SIZE_OF[field](run) for run in fitted)
+                values.append(
+                    Reading(exact, "a range of the 268 fitted runs, by Eqs. 2 and 3 before they are rounded up")
+                )
             note = RANGE_NOTES.get((group, name, end), "")
-            yield record("Appendix L", f"{end} {name}, {group}", text, value, small, note=note)
+            yield record("Appendix L", f"{end} {name}, {group}", text, *values, note=note)
     own = [run.experts for run in runs if run.validation]
     yield record("Section 4.5", "lowest G, validation", "2", min(own))
 

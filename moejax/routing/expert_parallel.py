@@ -52,7 +52,7 @@ def expert_parallel(
 
         def on_device(x, token, expert, gate, experts):
             here = dataclasses.replace(routing, token=token, expert=expert, gate=gate, probabilities=None, logits=None)
-            experts = _once(_whole(experts) if split else experts, sizes)
+            experts = _once(_whole(experts, x.dtype, split), sizes)
             return EXCHANGES[exchange](dispatch, x, here, experts, sizes, buffer_factor)[None]
 
         # With hidden units split, every device has a part of each sum. They are added out here, where the gradient of
@@ -222,17 +222,45 @@ def _summed(y, sizes):
     return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
 
 
-def _whole(experts: Experts) -> Experts:
-    """Matrices gathered over the axis that splits them along the residual width; gradients come back scattered."""
+def _whole(experts: Experts, dtype: jnp.dtype, split: bool) -> Experts:
+    """Matrices in a type; where an axis splits them along the residual width, gathered in that type. Their gradients
+    are added up in the type that they had, and come back scattered."""
+    into, out_of = (_gathered_into, _gathered_out_of) if split else (_as_it_is, _as_it_is)
+    return dataclasses.replace(
+        experts,
+        gate=_in_type(into, dtype, experts.gate),
+        up=_in_type(into, dtype, experts.up),
+        down=_in_type(out_of, dtype, experts.down),
+    )
 
-    def into(matrix: Array) -> Array:
-        return lax.all_gather(matrix, FSDP, axis=1, tiled=True)
 
-    def out_of(matrix: Array) -> Array:
-        parts = lax.all_gather(matrix, FSDP)
-        return jnp.moveaxis(parts, 0, 2).reshape(*matrix.shape[:2], -1)
+def _as_it_is(matrix: Array) -> Array:
+    return matrix
 
-    return dataclasses.replace(experts, gate=into(experts.gate), up=into(experts.up), down=out_of(experts.down))
+
+def _gathered_into(matrix: Array) -> Array:
+    return lax.all_gather(matrix, FSDP, axis=1, tiled=True)
+
+
+def _gathered_out_of(matrix: Array) -> Array:
+    parts = lax.all_gather(matrix, FSDP)
+    return jnp.moveaxis(parts, 0, 2).reshape(*matrix.shape[:2], -1)
+
+
+def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) -> Array:
+    """``gather(matrix.astype(dtype))``, whose gradient goes back in the matrix's own type."""
+
+    like = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
+
+    @jax.custom_vjp
+    def gathered(matrix: Array) -> Array:
+        return gather(matrix.astype(dtype))
+
+    def back(_: None, whole: Array) -> tuple[Array]:
+        return tuple(jax.linear_transpose(gather, like)(whole.astype(like.dtype)))
+
+    gathered.defvjp(lambda matrix: (gathered(matrix), None), back)
+    return gathered(matrix)
 
 
 def _once(experts: Experts, sizes) -> Experts:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from moejax.pytree import pytree
+
 Activation = Callable[[Array, Array], Array]
 """From the rows of the gate and up projections to the hidden rows."""
 
@@ -28,7 +30,7 @@ def clamped_swiglu(
     return gate * jax.nn.sigmoid(1.702 * gate) * (up + 1.0)
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Experts:
     """Expert e maps a row x to activation(x·gate[e] + gate_bias[e], x·up[e] + up_bias[e])·down[e] + down_bias[e]."""

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from moejax.pytree import pytree
 from moejax.routing.routing import Routing
 
 MOST_TERMS = 8
 """Most entries of a token that are gathered and added one by one."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True)
 class Layout:
     """A one-to-one map between assignments and rows; rows may be empty, and phantoms have none."""
@@ -84,7 +85,9 @@ def _expert_order(routing: Routing) -> tuple[Int[Array, " assignments"], Int[Arr
 def spread(x: Float[Array, "tokens n"], routing: Routing, layout: Layout) -> Float[Array, "rows n"]:
     """Each row's token; zeros in empty rows."""
     if routing.per_token is None:
-        return x.at[_token(routing, layout)].get(mode="fill", fill_value=0)
+        # Through float32, in which the gradient adds up a token's rows.
+        rows = x.astype(jnp.float32).at[_token(routing, layout)].get(mode="fill", fill_value=0)
+        return rows.astype(x.dtype)
     return _spread(routing.per_token, x, layout.source, layout.row)
 
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from moejax.routing.sums import RoutingSums, balance
 
 
-def balance_loss(sums: RoutingSums, counts: Int[Array, "*layers experts"] | None = None) -> Float[Array, "*layers"]:
+def balance_loss(sums: RoutingSums, loads: Array | None = None) -> Float[Array, "*layers"]:
     """E · sum over experts of (share of assignments) · (mean probability); 1 in perfect balance, for every k.
 
-    Fedus et al. 2022 (Switch), Eq. 4–6. Over one batch it asks each batch for balance. With ``counts`` of more than
-    these sums hold, those of all microbatches of a step, it asks only the whole for it (the global-batch balance of
-    Qiu et al. 2025), and then its gradients add over microbatches to that of the uncut batch.
+    Fedus et al. 2022 (Switch), Eq. 4–6. Over one batch it asks each batch for balance. With ``loads``, a
+    number per layer and expert, other ones than the counts of these sums weigh the probabilities, and only their shares
+    matter. With those of all microbatches of a step it asks only the whole for balance (the global-batch balance of Qiu
+    et al. 2025), and then its gradients add over microbatches to that of the uncut batch.
     """
-    return balance(sums.counts if counts is None else counts, sums.probability)
+    return balance(sums.counts if loads is None else loads, sums.probability)
 
 
 def sequence_balance_loss(sums: RoutingSums) -> Float[Array, "*layers"]:

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from moejax.pytree import pytree
 from moejax.routing.token_shards import where_tokens_lie
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Routing:
     """Assignments of tokens to experts, and the router's opinion they were taken from.

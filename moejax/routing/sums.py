@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from moejax.pytree import pytree
 from moejax.routing.routing import Routing
 from moejax.routing.token_shards import where_tokens_lie
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class RoutingSums:
     """Sums over the tokens of a batch, for one layer, or with a leading axis for many. ``a + b`` is both batches'."""
@@ -87,15 +88,19 @@ def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]
     return where_tokens_lie(lambda expert: of(jnp.arange(len(expert))[:, None], expert, len(expert)), here)
 
 
-def balance(
-    counts: Int[Array, "*batch experts"], probability: Float[Array, "*batch experts"]
-) -> Float[Array, "*batch"]:
+def load_shares(counts: Array) -> Float[Array, "*batch experts"]:
+    """Each expert's share of all assignments, from counts of any type; 0 where there are none."""
+    load = counts.astype(jnp.float32)
+    total = load.sum(-1, keepdims=True)
+    return load / jnp.where(total > 0, total, 1.0)
+
+
+def balance(counts: Array, probability: Float[Array, "*batch experts"]) -> Float[Array, "*batch"]:
     """E · sum over experts of (share of assignments) · (share of probability): 1 if either is shared equally.
 
     Fedus et al. 2022 (Switch), Eq. 4–6, with assignments as shares of all assignments rather than of tokens, so that
     the scale is the same for every k. The gradient flows through the probabilities alone.
     """
-    load = jax.lax.stop_gradient(counts.astype(probability.dtype))
-    load = load / jnp.maximum(load.sum(-1, keepdims=True), 1.0)
+    load = jax.lax.stop_gradient(load_shares(counts))
     share = probability / jnp.maximum(probability.sum(-1, keepdims=True), 1e-20)
     return load.shape[-1] * (load * share).sum(-1)

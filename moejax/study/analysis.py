@@ -12,16 +12,20 @@ import numpy as np
 
 from moejax import run_table
 from moejax.fit import holdout
-from moejax.fit.bootstrap import Bootstrap, Interval, bootstrap
+from moejax.fit.bootstrap import Bootstrap, bootstrap
+from moejax.fit.choice import Choice, Compared, choose
+from moejax.fit.evidence import with_evidence
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import Runs
+from moejax.interval import Interval
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.study.decision import Decision, claims, decide, family
 from moejax.study.study import Analysis
+from moejax.wording import told
 
 Update = Callable[[float, str], None]
 
@@ -69,13 +73,15 @@ class Analysed:
     runs: int
     laws: list[FittedLaw]
     decisions: list[Decision]
+    choice: Choice | None = None
+    """The law to extrapolate with, or why these runs name none; None without laws."""
     limits: list[str]
     """What a table of this size and range can and cannot tell, in sentences."""
 
 
 def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text: None) -> Analysed:
     """Fit every law of the analysis to a run table and decide by it."""
-    fitted, decisions, left_out = [], [], []
+    fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
     stages = 3 * len(analysis.laws)
     for number, name in enumerate(analysis.laws):
@@ -84,32 +90,37 @@ def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text
             update((3 * number + part) / stages, text)
 
         try:
-            law, decided = _analyse_law(name, table, frame, analysis, stage)
+            law, tested, reach, decided = _analyse_law(name, table, frame, analysis, stage)
         except ValueError as error:
-            left_out.append(f"{name} was not fitted: {error}")
+            left_out.append(f"{name} was not fitted: {told(error)}")
             continue
         fitted.append(law)
+        compared.append(tested)
         decisions += decided
     update(1.0, "fitted")
     found = [*limits(frame, fitted, decisions), *left_out]
-    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, limits=found)
+    choice = choose(compared, reach) if compared else None
+    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, choice=choice, limits=found)
 
 
 def _analyse_law(
     name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
-) -> tuple[FittedLaw, list[Decision]]:
-    """One law on the table.
+) -> tuple[FittedLaw, Compared, dict[str, float], list[Decision]]:
+    """One law on the table, as it compares with others on held-out runs, how far these reach, and what it decides.
 
     Raises:
       ValueError: the runs cannot set it.
     """
-    read = read_runs(table, LAWS[name])
+    # Units were checked where the table came from: a training, or the table that was named.
+    read = read_runs(table, LAWS[name], trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
-    fit = fit_law(LAWS[name], read.runs, seed=analysis.seed)
+    fit = with_evidence(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
     stage(1, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
     stage(2, f"{name}: predicting what is held out from the rest")
-    fitted = _fitted(name, fit, resampled, read.runs, list(read.frame["model"]), analysis)
+    split = _split(read.runs, list(read.frame["model"]), analysis)
+    tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
+    fitted = _fitted(name, fit, resampled, read.runs, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
     expansions = [float(v) for v in frame["expansion"]] if "expansion" in frame else [1.0]
@@ -117,7 +128,8 @@ def _analyse_law(
         decide(name, fit.law, resampled, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
-    return fitted, decided
+    compared = Compared(name=name, fit=fit, held_out=(tested,))
+    return fitted, compared, holdout.beyond(read.runs, [split]), decided
 
 
 def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> list[str]:
@@ -156,7 +168,7 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> li
 
 
 def _fitted(
-    name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, models: Sequence[str], analysis: Analysis
+    name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, held_out: HeldOutCheck, analysis: Analysis
 ) -> FittedLaw:
     every = resampled.decide(lambda law: jax.vmap(law)(runs.design))
     low, high = np.nanquantile(every, [0.05, 0.95], axis=0)
@@ -167,14 +179,12 @@ def _fitted(
         predicted=predict(fit.law, runs).tolist(),
         predicted_low=low.tolist(),
         predicted_high=high.tolist(),
-        held_out=_held_out(name, runs, models, analysis),
+        held_out=held_out,
         resamples=analysis.resamples,
     )
 
 
-def _held_out(name: str, runs: Runs, models: Sequence[str], analysis: Analysis) -> HeldOutCheck:
-    split = _split(runs, models, analysis)
-    found = holdout.hold_out(LAWS[name], runs, [split], seed=analysis.seed)[0]
+def _held_out(runs: Runs, split: holdout.Split, found: holdout.HeldOut) -> HeldOutCheck:
     tokens, errors = np.asarray(runs.design.tokens), []
     for number in np.flatnonzero(split.held_out):
         seen = (runs.group == runs.group[number]) & ~split.held_out

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from moejax.fit.bootstrap import Bootstrap, Interval
+from moejax.fit.bootstrap import Bootstrap
+from moejax.interval import Interval
 from moejax.laws import chinchilla, effective_params
 from moejax.laws.claim import Checked, Claim, check
 

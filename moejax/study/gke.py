@@ -7,7 +7,6 @@ newest checkpoint. A mistake of the user (status 2) or of moejax (1) ends it at 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.plan.topology import parse
+from moejax.stored import foreign_json
 from moejax.study.executor import Task
 from moejax.study.mount import Mount
 from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type
@@ -67,12 +67,16 @@ class GkeEngine:
         """
         self.check()
         names = {self.name(task) for task in tasks}
-        known = json.loads(_kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json"))["items"]
+        known = self._jobsets()
         ended = [one["metadata"]["name"] for one in known if one.get("status", {}).get("terminalState")]
         if old := sorted(names.intersection(ended)):
             _kubectl("delete", "jobsets", f"--namespace={self.namespace}", *old)
         _kubectl("apply", "--filename=-", given=self.describe(tasks))
         return {task.name: self.name(task) for task in tasks}
+
+    def _jobsets(self) -> list[Any]:
+        said = _kubectl("get", "jobsets", f"--namespace={self.namespace}", "--output=json")
+        return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
 
     def name(self, task: Task) -> str:
         """Of a training's JobSet: the same for the same training, so that none runs twice."""
@@ -136,7 +140,8 @@ class GkeEngine:
                 {
                     "name": _CONTAINER,
                     "image": self.image,
-                    "command": ["python", "-m", "moejax", *task.words],
+                    # Kubernetes puts a variable's value where a word has $(NAME), and makes one $ of two.
+                    "command": [word.replace("$", "$$") for word in ("python", "-m", "moejax", *task.words)],
                     "env": [{"name": "JAX_PLATFORMS", "value": "tpu,cpu"}],
                     # libtpu's, and the coordinator's of jax.distributed.
                     "ports": [{"containerPort": 8471}, {"containerPort": 8476}],

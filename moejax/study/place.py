@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from os import PathLike
 from typing import Any
 
 import fsspec
 from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from moejax.stored import Damaged, parse_json
+from moejax.wording import says
 
 TABLE = "runs.parquet"
 """The run table in a study's folder."""
+
+
+REMEDY = "bring back a copy, or give the study's config with --config and another --out"
+"""What can be done about a ``study.json`` or ``analysis.json`` that cannot be read."""
 
 
 def is_remote(url: str | PathLike[str]) -> bool:
@@ -29,17 +36,26 @@ def open_place(url: str | PathLike[str]) -> DirFileSystem:
         system.exists(root)
     # Every store's client has exceptions of its own.
     except Exception as error:
-        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(f"{url} cannot be reached from here ({why}); give a folder, or mend that.") from error
+        raise ValueError(
+            f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or mend that."
+        ) from error
     return DirFileSystem(root, system)
 
 
 def read_text(place: DirFileSystem, path: str) -> str | None:
     """A file's text, or None if there is none."""
     try:
+        check_regular(place, path)
         return place.cat_file(path).decode(errors="replace")
     except FileNotFoundError:
         return None
+
+
+def check_regular(place: DirFileSystem, path: str) -> None:
+    """Raise ``Damaged`` if there is a pipe or the like in a file's place: reading it would wait for who writes it."""
+    # Object stores hold nothing of that kind, and would be asked once more for every file.
+    if isinstance(place.fs, LocalFileSystem) and place.info(path)["type"] == "other":
+        raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
 
 
 def identity(url: str | PathLike[str]) -> dict[str, Any]:
@@ -51,7 +67,7 @@ def identity(url: str | PathLike[str]) -> dict[str, Any]:
     text = read_text(open_place(url), "study.json")
     if text is None:
         raise ValueError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
-    return json.loads(text)
+    return parse_json(text, dict, f"{url}/study.json", remedy=REMEDY)
 
 
 def matching(place: DirFileSystem, pattern: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from moejax.model.sharding import MESH_AXES, TOKEN_AXES
 from moejax.train.training import Training
+from moejax.wording import told
 
 if TYPE_CHECKING:
     from moejax.study.estimate import EstimatedTraining
@@ -85,7 +86,7 @@ def _does_not_divide(training: Training, chips: int) -> str:
     try:
         sizes = dict(zip(MESH_AXES, recipe.mesh.sizes(chips), strict=True))
     except ValueError as error:
-        return str(error)
+        return told(error)
     shards = math.prod(sizes[axis] for axis in TOKEN_AXES)
     if recipe.batch_sequences // recipe.microbatches % shards:
         return f"{shards} token shards do not divide {recipe.batch_sequences // recipe.microbatches} sequences"

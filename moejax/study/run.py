@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,20 @@ from moejax import run_table
 from moejax.config import build, dump
 from moejax.data.corpus import Summary, open_corpus, read_summary
 from moejax.fit.derived_columns import with_derived
-from moejax.folder import claim, only_writer, refuse_another, whole, write_json
+from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, whole
 from moejax.laws import LAWS
+from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
 from moejax.study.executor import Executor, Task, Update, train_all
 from moejax.study.local import LocalExecutor, slots
 from moejax.study.mount import Mount, holds_corpus
-from moejax.study.place import TABLE, identity, is_remote, matching, open_place, read_text
+from moejax.study.place import REMEDY, TABLE, identity, is_remote, matching, open_place, read_text
 from moejax.study.signals import Signal, signals
 from moejax.study.status import Standing, progress, standings
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.population import packed
+from moejax.wording import command
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,41 @@ def read_study(url: str | Path) -> Study:
       ValueError: the folder holds none.
     """
     decides, asked = identity(url), read_text(open_place(url), "analysis.json")
-    analysis = json.loads(asked) if asked else {}
+    where = f"{url}/analysis.json"
+    analysis = dump(parse_json(asked, Analysis, where, remedy=REMEDY)) if asked is not None else {}
     return build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
 
 
 def fetch(url: str, folder: Path) -> None:
     """Copy a study's rows, and what says where they come from, into a folder of this machine.
 
+    What was copied there before is replaced where it differs now; nothing else is.
+
     Raises:
-      ValueError: there is no study, or ``folder`` belongs to another one.
+      ValueError: there is no study, or ``folder`` belongs to another one or has other files in these files' places.
     """
     study, place = read_study(url), open_place(url)
     claim(folder, "study.json", study.identity())
-    with only_writer(folder):
-        write_json(folder / "analysis.json", dump(study.analysis))
-        for path in ("data/corpus.json", *matching(place, "models/*/*.json")):
-            content = read_text(place, path)
-            if content is not None:
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                with whole(folder / path) as partial:
-                    partial.write_text(content)
+    found = {path: read_text(place, path) for path in ("data/corpus.json", *matching(place, "models/*/*.json"))}
+    found["analysis.json"] = sealed(dump(study.analysis))
+    with only_writer(folder), outputs_of(folder):
+        changed = {path: text for path, text in found.items() if text is not None and _differs(folder / path, text)}
+        for path in changed:
+            try:
+                check_replaceable(folder / path)
+            except ValueError as error:
+                raise ValueError(
+                    f"{folder / path} is not what was gathered there from {url}; gather into another --out, or move it "
+                    f"away."
+                ) from error
+        for path, text in changed.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            with whole(folder / path) as partial:
+                partial.write_text(text)
+
+
+def _differs(path: Path, text: str) -> bool:
+    return not path.is_file() or path.read_bytes() != text.encode()
 
 
 def lay_out(study: Study, folder: Path, *, corpus: bool = True) -> None:
@@ -119,7 +135,7 @@ def check_owner(study: Study, url: str | Path) -> None:
     """Raise ``ValueError`` if a folder, here or elsewhere, belongs to another study."""
     text = read_text(open_place(url), "study.json")
     if text is not None:
-        refuse_another(url, json.loads(text), study.identity())
+        refuse_another(url, parse_json(text, dict, f"{url}/study.json", remedy=REMEDY), study.identity())
 
 
 def train_study(
@@ -143,6 +159,7 @@ def train_study(
       ValueError: the study makes no sense, the folder belongs to another one, or trainings failed.
     """
     lay_out(study, folder)
+    check_as_written(folder / TABLE)
     trainings, place = study.trainings(), open_place(folder)
     known: dict[str, Standing] = {}
 
@@ -171,11 +188,12 @@ def write_table(study: Study, folder: Path) -> Path:
     The table is the same whatever engine trained which model, and in whatever order.
 
     Raises:
-      ValueError: there is no row yet.
+      ValueError: there is no row yet, or the table was changed since it was written.
     """
+    check_as_written(folder / TABLE)
     found = [row for one in standings(open_place(folder), study.trainings()) for row in one.rows]
     if not found:
-        raise ValueError(f"{folder} has no row yet; see moejax study status {folder}.")
+        raise ValueError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
     found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
     groups = study.groups()
     named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
@@ -192,19 +210,20 @@ def conclude(folder: Path, update: Update) -> Concluded:
     table = folder / TABLE
     if not table.exists():
         raise ValueError(
-            f"{folder} has no {TABLE} yet; let its training end with moejax study --resume --out {folder}."
+            f"{folder} has no {TABLE} yet; let its training end with "
+            f"{command('moejax', 'study', '--resume', '--out', folder)}."
         )
     if not (folder / "data" / "corpus.json").exists():
         raise ValueError(
             f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there."
         )
+    # What can be refused is read before anything is fitted.
+    summary, frame = read_summary(folder / "data"), run_table.read(table)
     analysed = analyse(table, study.analysis, update)
     (folder / "fits").mkdir(exist_ok=True)
     for law in analysed.laws:
         law.fit.save(folder / "fits" / f"{law.name}.json")
-    frame = run_table.read(table)
-    found = signals(frame.to_dict("records"))
-    return Concluded(study, folder, read_summary(folder / "data"), found, analysed)
+    return Concluded(study, folder, summary, signals(frame.to_dict("records")), analysed)
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -272,9 +291,10 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "corpus": dump(concluded.corpus) if concluded.corpus else None,
         "notes": list(concluded.notes),
         "signals": dump(concluded.signals),
-        "runs": json.loads(run_table.read(concluded.folder / TABLE).to_json(orient="records")),
+        "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
         "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],
         "decisions": dump(analysed.decisions),
+        "choice": analysed.choice and dump(analysed.choice),
         "limits": analysed.limits,
     }
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,25 +44,38 @@ class SkyEngine:
         heads = [f"# {shlex.join(self._command(task, f'{self.name(task)}.yaml'))}" for task in tasks]
         return "---\n".join(f"{head}\n{file}" for head, file in zip(heads, files, strict=True))
 
+    @property
+    def lacks(self) -> str:
+        """What the machines would have to install moejax from, and is not there; empty if nothing is."""
+        if self.image or is_checkout(Path()):
+            return ""
+        return (
+            f"Without --image, every machine installs moejax from the folder that this command is given in, and "
+            f"{Path().absolute()} is no checkout of it: give it in one, or name an image that has moejax, with --image "
+            f"docker:NAME (launch/gpu.Dockerfile and launch/tpu.Dockerfile of the repository make one)."
+        )
+
     def check(self) -> None:
-        """Raise ``ValueError`` if SkyPilot is not on this machine."""
+        """Raise ``ValueError`` if SkyPilot is not on this machine, or the machines would have no moejax."""
         if shutil.which("sky") is None:
             raise ValueError(
                 "SkyPilot (sky) is not on this machine; install it in an environment of its own and run sky check, or "
                 "run this command on a machine that has it."
             )
+        if self.lacks:
+            raise ValueError(self.lacks)
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Launch a managed job for each.
 
         Raises:
-          ValueError: SkyPilot is not there, or refuses.
+          ValueError: SkyPilot or moejax is not there, or SkyPilot refuses.
         """
         self.check()
         for task in tasks:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, f"{self.name(task)}.yaml")
-                path.write_text(as_yaml([self.task_file(task)]))
+                path.write_text(as_yaml([self.task_file(task)]), encoding="utf-8")
                 command = [*self._command(task, str(path)), "--yes", "--detach-run"]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -111,3 +125,12 @@ class SkyEngine:
 
     def _command(self, task: Task, path: str) -> list[str]:
         return ["sky", "jobs", "launch", "--name", self.name(task), path]
+
+
+def is_checkout(folder: Path) -> bool:
+    """Whether pip can install moejax from a folder."""
+    try:
+        described = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return described.get("project", {}).get("name") == "moejax"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -20,6 +21,7 @@ from moejax.study.place import open_place
 from moejax.study.resources import Resources
 from moejax.study.slurm_job import Train
 from moejax.study.status import standings
+from moejax.wording import says
 
 FOLDER = "slurm"
 """In a study's folder: logs and what submitit keeps."""
@@ -49,10 +51,12 @@ class SlurmExecutor:
         from submitit.slurm.slurm import _make_sbatch_string
 
         scripts = []
+        for task in tasks:
+            _check_name(task.study)
         for resources, group in _groups(tasks):
-            commands = [f"#   {number}: moejax {' '.join(task.words)}" for number, task in enumerate(group)]
+            commands = [f"#   {number}: {shlex.join(['moejax', *task.words])}" for number, task in enumerate(group)]
             script = _make_sbatch_string(
-                command="python -u -m submitit.core._submit " + str(group[0].study / FOLDER / "%j"),
+                command="python -u -m submitit.core._submit " + shlex.quote(str(group[0].study / FOLDER / "%j")),
                 folder=str(group[0].study / FOLDER / "%j"),
                 map_count=len(group) if len(group) > 1 else None,
                 **self._parameters(resources),
@@ -73,6 +77,7 @@ class SlurmExecutor:
         """
         submitit = _submitit()
         study = Path(tasks[0].study).absolute() if tasks else Path()
+        _check_name(study)
         queue = queued()
         before = {name: job for name, job in launched(study, "slurm").items() if job in queue} if tasks else {}
         for resources, group in _groups([task for task in tasks if task.name not in before]):
@@ -82,7 +87,7 @@ class SlurmExecutor:
                 with executor.batch():
                     jobs = [executor.submit(Train(tuple(task.words))) for task in group]
             except submitit.core.utils.FailedJobError as error:
-                raise ValueError(f"Slurm refused the jobs: {_said(error)}") from error
+                raise ValueError(f"Slurm refused the jobs ({says('Slurm', error, end=True)}).") from error
             ids = {task.name: job.job_id for task, job in zip(group, jobs, strict=True)}
             write_launch(study, "slurm", ids)
             self._ids |= ids
@@ -165,6 +170,12 @@ def _groups(tasks: Sequence[Task]) -> list[tuple[Resources, list[Task]]]:
     return [(kind, list(group)) for kind, group in itertools.groupby(together, key=lambda task: task.resources)]
 
 
+def _check_name(study: Any) -> None:
+    # Both Slurm and submitit replace words such as %j, and so a % that is written twice would not come out as one.
+    if "%" in str(study):
+        raise ValueError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
+
+
 def _submitit() -> Any:
     # submitit would set up logging for the whole process, which closes the streams of handlers that others have set up.
     with mock.patch.dict(os.environ, SUBMITIT_LOG_LEVEL="NOCONFIG"):
@@ -173,7 +184,3 @@ def _submitit() -> Any:
         except ImportError as error:
             raise ValueError("submitit is not installed; pip install 'moejax[slurm]'.") from error
     return submitit
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -9,10 +9,12 @@ from typing import Any
 
 from fsspec.implementations.dirfs import DirFileSystem
 
-from moejax.study.place import read_text
+from moejax.stored import Damaged
+from moejax.study.place import check_regular, read_text
 from moejax.study.study import work
-from moejax.train.metrics import parse_lines
-from moejax.train.row_file import CutShort, parse_row, row_file
+from moejax.train.identity import HISTORY, parse_history
+from moejax.train.metrics import number, parse_lines
+from moejax.train.row_file import check_row, parse_row, row_file
 from moejax.train.sessions import (
     DONE,
     FAILED,
@@ -25,6 +27,7 @@ from moejax.train.sessions import (
     parse_sessions,
 )
 from moejax.train.training import Training
+from moejax.wording import told
 
 SILENT_SECONDS = 900.0
 """A training that has logged nothing for so long, and has not said that it ended, is not running any more."""
@@ -47,13 +50,15 @@ class Standing:
     flops: float
     """Of all its steps."""
     loss: float | None
-    """Of the last step that was logged."""
+    """Of the last step that was logged; NaN if it was not finite."""
     sessions: int
     """How often it was started."""
     where: str
     """The last session: the engine's name for it, and the machine."""
     why: str
     """Why it failed, or what is wrong with its files."""
+    damaged: tuple[str, ...]
+    """What is wrong with its files, in sentences."""
     device_seconds: float
     """Spent on it, lost work included: seconds of each device."""
     seconds_left: float | None
@@ -95,15 +100,33 @@ def progress(found: Sequence[Standing]) -> tuple[float, str]:
 def _standing(place: DirFileSystem, training: Training) -> Standing:
     folder = f"models/{training.name}"
     rows, problems = [], []
+    try:
+        changed = read_text(place, path := f"{folder}/{HISTORY}")
+        history = [] if changed is None else parse_history(changed, path)
+    except Damaged as problem:
+        problems.append(told(problem))
+        history = []
     for budget in training.recipe.budgets_tokens:
         path = f"{folder}/{row_file(budget)}"
         try:
             text = read_text(place, path)
-            rows += [] if text is None else [parse_row(text, path)]
-        except CutShort as problem:
-            problems.append(str(problem))
-    sessions = parse_sessions(read_text(place, f"{folder}/{SESSIONS}") or "[]")
-    logged = _last_lines(place, f"{folder}/metrics.jsonl")
+            row = None if text is None else parse_row(text, path)
+            if row is not None:
+                check_row(row, training, budget, folder, history, path)
+                rows.append(row)
+        except ValueError as problem:
+            problems.append(told(problem))
+    try:
+        kept = read_text(place, path := f"{folder}/{SESSIONS}")
+        sessions = [] if kept is None else parse_sessions(kept, path)
+    except Damaged as problem:
+        problems.append(told(problem))
+        sessions = []
+    try:
+        logged = _last_lines(place, f"{folder}/metrics.jsonl")
+    except Damaged as problem:
+        problems.append(told(problem))
+        logged = []
     state, why = _state(len(rows) == len(training.recipe.budgets_tokens), sessions)
     share = 1.0 if state == DONE else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
     return Standing(
@@ -113,10 +136,11 @@ def _standing(place: DirFileSystem, training: Training) -> Standing:
         runs=len(training.recipe.budgets_tokens),
         share=min(share, 1.0),
         flops=work(training),
-        loss=logged[-1]["loss"] if logged else None,
+        loss=number(logged[-1]["loss"]) if logged else None,
         sessions=len(sessions),
         where=sessions[-1].where if sessions else "",
         why=" ".join(filter(None, (*problems, why))),
+        damaged=tuple(problems),
         device_seconds=device_seconds(sessions),
         seconds_left=_seconds_left(logged, training.recipe.total_steps) if state == RUNNING else None,
     )
@@ -137,10 +161,19 @@ def _state(has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
 
 
 def _last_lines(place: DirFileSystem, path: str) -> list[dict[str, Any]]:
+    """Of a log.
+
+    Raises:
+      Damaged: one of its last lines is no line of a log.
+    """
     try:
-        return parse_lines(place.cat_file(path, start=-_TAIL_BYTES), whole=False)
+        check_regular(place, path)
+        tail = place.cat_file(path, start=-_TAIL_BYTES)
+    except Damaged:
+        raise
     except (FileNotFoundError, ValueError):
         return []
+    return parse_lines(tail, path, whole=False)
 
 
 def _seconds_left(logged: Sequence[Mapping[str, Any]], total_steps: int) -> float | None:

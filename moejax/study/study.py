@@ -11,6 +11,7 @@ from moejax.config import build, dump, unknown
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.train.auto import choose_hyperparameters
+from moejax.train.population import members
 from moejax.train.training import Recipe, Training, check_name
 
 HOLD_OUT = (*FIELDS, "sparsity")
@@ -22,7 +23,7 @@ class Analysis:
     """What is computed from a study's runs. It may change after training."""
 
     laws: tuple[str, ...] = ("chinchilla", "effective_params")
-    """Laws to fit, by their names in ``moejax.laws.LAWS``."""
+    """Laws to fit, by their names in ``moejax.laws.LAWS``; none if the runs are only trained."""
     resamples: int = 300
     """Bootstrap resamples, drawn by architecture."""
     decision_flops: float = 1e15
@@ -124,10 +125,11 @@ class Study:
         trainings = self.trainings()
         for training in trainings:
             training.check()
-        if len({budget for training in trainings for budget in training.recipe.budgets_tokens}) < 2:
+        budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
+        if self.analysis.laws and len(budgets) < 2:
             raise ValueError(
-                "recipe.budgets_tokens has one budget, for all models; a study needs at least two, so that the "
-                "largest can be held out."
+                "recipe.budgets_tokens has one budget, for all models; a study that fits laws needs at least two, so "
+                "that the largest can be held out: add one, or leave analysis.laws empty."
             )
 
     def doubts(self) -> list[str]:
@@ -159,6 +161,26 @@ class Study:
                     f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
                     f"windows, or their losses could not be compared: change recipe.data."
                 )
+
+
+def study_of(training: Training) -> Study:
+    """A study of one training, or of the members of its population, that fits no laws: what an engine is handed."""
+    every = members(training)
+    axes = ("learning_rate", "weight_decay")
+    own = {
+        one.name: {"optimizer": {axis: getattr(one.recipe.optimizer, axis) for axis in axes}}
+        for one in every
+        if one.recipe != training.recipe
+    }
+    return Study(
+        name=training.name,
+        models={one.name: training.architecture for one in every},
+        recipe=training.recipe,
+        recipes=own,
+        seeds={one.name: one.seed for one in every if one.seed != training.seed},
+        seed=training.seed,
+        analysis=Analysis(laws=()),
+    )
 
 
 def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,23 +16,43 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.errors import JaxRuntimeError
 
-from moejax.train.manifest import VALIDATION_LOSS, damage, is_finished, validation_losses, write_manifest
+from moejax.quantities import format_bytes
+from moejax.stored import Unreadable
+from moejax.train.manifest import (
+    VALIDATION_LOSS,
+    Hashing,
+    finished_steps,
+    in_words,
+    is_committed,
+    read_manifest,
+    share_of,
+    validation_losses,
+    write_sizes,
+    wrong_content,
+    wrong_size,
+)
 from moejax.train.processes import Together
 from moejax.train.program import Program
 from moejax.train.step import TrainState
+from moejax.wording import says, some
 
 policies = ocp.checkpoint_managers.preservation_policy
 
 DAMAGED = "damaged"
 """Folder beside those of the legs, to which checkpoints that cannot be read are moved."""
 
+_WORTH_SAYING_BYTES = 10**10
+"""A checkpoint of so many bytes is hashed for some seconds."""
+
 
 class Checkpoints:
     """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
 
     The ``newest`` ones are kept, every step in ``keep``, every multiple of ``every``, and of those that were saved with
-    a ``validation_loss`` the ``best``.
+    a ``validation_loss`` the ``best``. ``hashing`` is shared by the legs of a training; without one, what was saved is
+    hashed when these checkpoints are closed.
     """
 
     def __init__(
@@ -41,39 +64,73 @@ class Checkpoints:
         keep: Sequence[int] = (),
         every: int = 0,
         best: int = 0,
+        hashing: Hashing | None = None,
         say: Callable[[str], None] = lambda text: None,
     ):
         self._folder, self._together, self._say = folder.resolve(), together or Together(), say
-        if self._together.first:
-            _remove_unfinished(self._folder)
-        self._together.told(None)
+        self._together.do(self._remove_unfinished if self._together.first else _nothing)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
-        self._losses = validation_losses(self._folder) if best else {}
+        self._losses = self._together.do(self._validation_losses) if best else {}
         kept += [_Best(best, self._losses)] if best else []
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(kept), cleanup_tmp_directories=True
         )
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+        with self._reading():
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._closing = contextlib.ExitStack()
+        count = self._together.count
+        self._hashing = hashing or self._closing.enter_context(Hashing(self._together.index, count))
+        self._newest = newest
+        self._sound: set[int] = set()
+        """Steps that this process has verified or written."""
 
     def newest(self, at_most: int | None = None) -> int | None:
         """The newest step whose checkpoint is whole, or None if there never was one.
 
-        Damaged ones are moved away, with a message.
+        Presence and sizes of its files are looked at by one process; then all of them hash, each its share of the
+        bytes, and wait for each other as long as all get on. Damaged checkpoints are moved away, with a message. Where
+        the system cannot read something, nothing is moved: that may pass.
 
         Raises:
-          ValueError: there are checkpoints, and all of them are damaged.
+          ValueError: there are checkpoints, and all of them are damaged; or what there is cannot be read.
         """
         self.wait()
-        found = self._together.do(lambda: self._sound(at_most) if self._together.first else None)
-        step = self._together.told(found)
+        told: list[str] = []
+        while True:
+            look = self._together.do(lambda: self._look(at_most) if self._together.first else None)
+            step, wrong = self._together.told(look) or (None, None)
+            if step is not None and wrong is None and step not in self._sound:
+                wrong = self._verify(step)
+            if step is None or wrong is None:
+                break
+            place = self._together.do(functools.partial(self._set_aside, step) if self._together.first else _nothing)
+            told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
+        if told and step is None:
+            self._together.refuse(
+                f"{' '.join(told)} There is none before it; bring back a copy, or train anew in another --out."
+            )
+        if told and self._together.first:
+            self._say(f"{' '.join(told)} Going on from step {step}.")
+        if step is not None:
+            self._sound.add(step)
         self._manager.reload()
         return step
 
+    def last_step(self) -> int | None:
+        """The newest committed step, or None. Nothing of its files is read: only what is restored is verified.
+
+        Raises:
+          ValueError: what there is cannot be read.
+        """
+        self.wait()
+        steps = self._together.do(self._finished_steps if self._together.first else _nothing)
+        return max(self._together.told(steps) or [], default=None)
+
     def save(self, step: int, state: TrainState, about: Mapping[str, Any]) -> None:
-        """Write a checkpoint in the background; one that is not finished when the process dies never counts.
+        """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
 
         Raises:
           ValueError: this one, or the one before, cannot be written.
@@ -84,12 +141,21 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(dict(about)))
         if VALIDATION_LOSS in about:
             self._losses[step] = about[VALIDATION_LOSS]
+        # This one's commit may remove all but the newest: nothing may be written into those any more.
+        here = [path for path in self._hashing.under_way() if path.parent == self._folder]
+        here.sort(key=lambda path: int(path.name))
+        self._hashing.drop(here[: max(0, len(here) - self._newest + 1)])
         with self._failing():
             self._manager.save(step, args=items, force=True)
+        self._sound.add(step)
         self._writing = self._thread.submit(self._finish, step)
 
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
-        """The state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with it."""
+        """The state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with it.
+
+        Raises:
+          ValueError: the checkpoint holds other arrays than a state of this program, or cannot be read.
+        """
         self.wait()
         abstract = jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -97,11 +163,34 @@ class Checkpoints:
             program.shardings,
         )
         items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), about=ocp.args.JsonRestore())
-        found = self._manager.restore(step, args=items)
+        place = self._folder / str(step)
+        try:
+            different = _differences(place / "state", program.abstract)
+            # Where a None was saved, Orbax gives None, whatever is asked for.
+            found = {} if different else self._manager.restore(step, args=items)
+        except Exception as error:
+            manifest = read_manifest(place)
+            of_device = isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+            if of_device or (manifest and all(file.sha256 for file in manifest.values())):
+                raise
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._folder} was not restored ({says('Orbax', error)}). Whether "
+                f"it is whole is not known: not all of its files have a hash to compare with. Give the same command "
+                f"again; if it says this again, move {place} away, and it goes on from the one before."
+            ) from error
+        if different:
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
+                f"{some(different, most=4, between='; ')}. It was written by another version of moejax, or with other "
+                f"settings: go on with those, or train anew in another --out."
+            )
+        # The hashes that those who wrote it were stopped before. Only now, and of no other step: what could not be
+        # restored, or was not, must not be taken for what was written.
+        self._hashing.begin(place, again=True)
         return found["state"], found["about"]
 
     def wait(self) -> None:
-        """Until nothing is being written.
+        """Until nothing is being written, hashes apart.
 
         Raises:
           ValueError: what was being written could not be.
@@ -115,41 +204,85 @@ class Checkpoints:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Wait for what is being written, also when the training failed."""
+        """Wait for what is being written, also when the training failed; then hashes are dropped."""
         try:
             self.wait()
         finally:
+            if raised[0] is not None:
+                self._hashing.drop(self._hashing.under_way())
+            self._closing.__exit__(*raised)  # type: ignore[arg-type]
             self._thread.shutdown()
             with contextlib.suppress(Exception):
                 self._manager.close()
 
     def _finish(self, step: int) -> None:
         self._manager.wait_until_finished()
+        place = self._folder / str(step)
+        if is_committed(place):
+            write_sizes(place, self._together.index, self._together.count)
+            self._hashing.begin(place)
+
+    def _look(self, at_most: int | None) -> tuple[int, str | None] | None:
+        """The newest step, and what a look at its files' sizes finds wrong with it."""
+        with self._reading():
+            steps = [step for step in self._finished_steps() if at_most is None or step <= at_most]
+            return (steps[-1], wrong_size(self._folder / str(steps[-1]))) if steps else None
+
+    def _verify(self, step: int) -> str | None:
+        """What is wrong with the content of a checkpoint's files, each of which one of the processes reads."""
+        with self._together.progress(self._say_who_reads) as progress:
+            wrong = self._together.do(functools.partial(self._wrong_share, step, progress.add), progress=progress)
+        return next(filter(None, self._together.all(wrong)), None)
+
+    def _say_who_reads(self, process: int, done: int) -> None:
         if self._together.first:
-            write_manifest(self._folder / str(step))
+            self._say(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
 
-    def _sound(self, at_most: int | None) -> int | None:
-        steps = [step for step in reversed(_steps(self._folder)) if at_most is None or step <= at_most]
-        told: list[str] = []
-        for step in steps:
-            wrong = damage(self._folder / str(step))
-            if wrong is None:
-                if told:
-                    self._say(f"{' '.join(told)} Going on from step {step}.")
-                return step
-            place = self._set_aside(step)
-            told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
-        if told:
+    def _wrong_share(self, step: int, read: Callable[[int], None]) -> str | None:
+        """What is wrong with the files that this process reads."""
+        place = self._folder / str(step)
+        with self._reading():
+            manifest = read_manifest(place)
+            size = sum(file.bytes for file in manifest.values() if file.sha256)
+            if size > _WORTH_SAYING_BYTES and self._together.first:
+                self._say(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
+            return wrong_content(place, share_of(manifest, self._together.index, self._together.count), read)
+
+    def _set_aside(self, step: int) -> str:
+        """Move a damaged checkpoint to where nothing is yet."""
+        name, aside = f"{self._folder.name}-{step}", self._folder.parent / DAMAGED
+        free = (aside / (f"{name}-{number}" if number > 1 else name) for number in itertools.count(1))
+        with self._reading():
+            aside.mkdir(exist_ok=True)
+            place = next(place for place in free if not os.path.lexists(place))
+            return str((self._folder / str(step)).rename(place))
+
+    def _remove_unfinished(self) -> None:
+        """What is left of checkpoints whose process died before Orbax had committed, or while it removed them."""
+        with self._reading():
+            for place in self._folder.iterdir() if self._folder.is_dir() else []:
+                if place.name.isdigit() and place.is_dir() and not is_committed(place):
+                    shutil.rmtree(place)
+
+    def _validation_losses(self) -> dict[int, float]:
+        with self._reading():
+            return validation_losses(self._folder)
+
+    def _finished_steps(self) -> list[int]:
+        with self._reading():
+            return finished_steps(self._folder)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What the system cannot read or move as a sentence."""
+        try:
+            yield
+        except (OSError, Unreadable) as error:
             raise ValueError(
-                f"{' '.join(told)} There is none before it; bring back a copy, or train anew in another --out."
-            )
-        return None
-
-    def _set_aside(self, step: int) -> Path:
-        place = self._folder.parent / DAMAGED / f"{self._folder.name}-{step}"
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(exist_ok=True)
-        return (self._folder / str(step)).rename(place)
+                f"The checkpoints in {self._folder} cannot be read now ({in_words(error)}), so whether they are "
+                f"whole is not known, and none was moved or removed. Once the disk or file system answers again, the "
+                f"same command goes on."
+            ) from error
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -157,9 +290,8 @@ class Checkpoints:
             yield
         # What a full disk raises in Orbax depends on which of its writers meets it.
         except Exception as error:
-            why = " ".join(str(error).split()) or type(error).__name__
             # The operating system's own words come last.
-            why = why if len(why) < 200 else f"…{why[-200:]}"
+            why = says("Orbax", error, end=True)
             raise ValueError(
                 f"A checkpoint cannot be written to {self._folder} ({why}). What was saved before it is whole: make "
                 f"room, or mend the disk, and the same command goes on from there."
@@ -180,14 +312,31 @@ class _Best:
         return [step in known[: self.number] for step in steps]
 
 
-def _steps(folder: Path) -> list[int]:
-    found = folder.iterdir() if folder.is_dir() else []
-    return sorted(int(path.name) for path in found if path.name.isdigit())
+def _differences(saved: Path, state: TrainState) -> list[str]:
+    """What a saved state holds and one of these shapes does not, or the other way round."""
+    there = _shapes(ocp.StandardCheckpointHandler().metadata(saved).tree)  # type: ignore[arg-type]
+    here = _shapes(state)
+    found = [f"{name} is missing in it" for name in here if name not in there]
+    found += [f"{name} is in it, and is not used" for name in there if name not in here]
+    return found + [
+        f"{name} has {_shown(there[name])} in it and {_shown(shape)} here"
+        for name, shape in here.items()
+        if name in there and there[name] != shape
+    ]
 
 
-def _remove_unfinished(folder: Path) -> None:
-    """What a process left that died between Orbax' last word and ours."""
-    for step in _steps(folder):
-        place = folder / str(step)
-        if not is_finished(place) and (place / "about").is_dir():
-            shutil.rmtree(place)
+def _shapes(state: Any) -> dict[str, tuple[int, ...] | None]:
+    """Shapes of the arrays of a state or of its metadata, by dotted names; None for a part without any, which is None
+    or an empty tuple in a state and None in metadata."""
+    leaves = jax.tree_util.tree_leaves_with_path(state, is_leaf=lambda part: not jax.tree.leaves(part))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): tuple(leaf.shape) if jax.tree.leaves(leaf) else None
+        for path, leaf in leaves
+    }
+
+
+def _shown(shape: tuple[int, ...] | None) -> str:
+    return "no array" if shape is None else f"shape {shape}"
+
+
+def _nothing() -> None: ...

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+
+from moejax.pytree import pytree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class GuardConfig:
             raise ValueError(f"guard.patience is {self.patience}; give at least 1 step.")
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Guard:
     """What a guard remembers."""

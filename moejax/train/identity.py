@@ -6,21 +6,29 @@ unless its owner says so, and then the folder's history tells; what the saved st
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.config import build, dump
-from moejax.folder import changes, claim, write_json
+from moejax.config import convert, dump
+from moejax.folder import changes
+from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
 from moejax.wording import some
 
 if TYPE_CHECKING:
     from moejax.train.training import Training
 
 TRAINING, HISTORY = "training.json", "history.json"
+
+TRAINED = "training"
+"""What is saved beside a state: the training that it is a state of."""
+
+REMEDY = "bring back a copy, or give the training's config with --config"
+"""What can be done about a ``training.json`` that cannot be read."""
 
 HOW = (
     "population",
@@ -50,11 +58,15 @@ FIXED = (
     "recipe.batch_tokens",
     "recipe.batch_ramp",
     "recipe.data",
+    "recipe.loss.balance_loads",
     "recipe.initialisation",
     "recipe.initial_weights",
     "recipe.optimizer.name",
 )
 """What a saved state and its place in the data depend on, so that nothing could go on with another."""
+
+
+_ENTRY = {"at": str, "changes": dict[str, list]}
 
 
 def fingerprint(training: Mapping[str, Any]) -> str:
@@ -77,10 +89,10 @@ def own(
     if not path.exists():
         claim(folder, TRAINING, training.as_json())
         return
-    saved = json.loads(path.read_text())
-    claim(folder, TRAINING, saved)
     # Settings that are newer than the folder have their defaults there.
-    changed = changes(dump(build(type(training), saved, str(path))), json.loads(json.dumps(training.as_json())))
+    saved = dump(read_json(path, type(training), remedy=REMEDY))
+    check_writable(folder)
+    changed = changes(saved, as_read(training.as_json()))
     decisive = {place: pair for place, pair in changed.items() if not _is_how(place)}
     _check(folder, decisive, accept)
     if not changed:
@@ -97,7 +109,62 @@ def own(
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """The changes with which a folder was gone on with, oldest first."""
     path = folder / HISTORY
-    return json.loads(path.read_text()) if path.exists() else []
+    return parse_history(path.read_bytes(), path) if path.exists() else []
+
+
+def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
+    """The changes that such a file tells of.
+
+    Raises:
+      Damaged: it tells of none.
+    """
+    remedy = "bring back a copy: without it nothing says how the numbers of this folder came about"
+    return parse_json(content, list[_ENTRY], path, remedy=remedy)
+
+
+def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Training, then: Any, what: str) -> None:
+    """Refuse what was trained as something else than its folder says.
+
+    Args:
+      history: the changes that the owner of the folder has accepted.
+      now: what the folder says that it is.
+      then: what was trained, as plain data, kept with what came of it; None if a version wrote it that kept nothing.
+      what: the checkpoint, or the row.
+
+    Raises:
+      ValueError: it was trained otherwise, and no accepted change leads from there to here.
+    """
+    if then is None:
+        return
+    trained = dump(convert(type(now), then, f"The training in {what}"))
+    plain = as_read(now.as_json())
+    different = _decisive(trained, plain)
+    for entry in reversed(history):
+        plain = _without(plain, entry["changes"])
+        if not _decisive(trained, plain):
+            return
+    if different:
+        raise ValueError(
+            f"{what} in {folder} is of another training than {TRAINING} there says: {_shown(different)}. Bring back "
+            f"the {TRAINING} that it was trained with, or remove what is not of this folder."
+        )
+
+
+def _decisive(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
+    return {place: pair for place, pair in changes(old, new).items() if not _is_how(place)}
+
+
+def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """What a training was before a change."""
+    found = copy.deepcopy(dict(plain))
+    for path, (old, _) in changed.items():
+        *outer, name = path.split(".")
+        group = found
+        for part in outer:
+            inner = group.get(part)
+            group[part] = group = dict(inner) if isinstance(inner, dict) else {}
+        group[name] = old
+    return found
 
 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, open_corpus
-from moejax.folder import differences, has_writer, only_writer, write_json
-from moejax.train.identity import TRAINING, decisive_changes, own
+from moejax.folder import differences, has_writer, only_writer
+from moejax.stored import read_json, write_json
+from moejax.train.identity import TRAINING, decisive_changes, own, read_history
 from moejax.train.legs import Leg, legs
+from moejax.train.manifest import Hashing
 from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.population import MEMBERS, members, shared
@@ -25,14 +27,17 @@ from moejax.train.population_runner import DIVERGED, given_up, run_population
 from moejax.train.processes import WAIT_SECONDS, Together
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
-from moejax.train.row import make_row
-from moejax.train.row_file import CutShort, read_row, row_file
+from moejax.train.rounding import DETERMINISTIC, fix_threads, of_all, unfixed
+from moejax.train.row import make_row, versions
+from moejax.train.row_file import CutShort, check_row, read_row, row_file
 from moejax.train.runner import Progress, Runner
-from moejax.train.sessions import FAILED, Sessions
+from moejax.train.sessions import FAILED, Sessions, changed_versions, ending, read_sessions
 from moejax.train.sinks import open_sinks
 from moejax.train.speed import Speed
-from moejax.train.stopping import Stop
+from moejax.train.status import interrupted_text
+from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
+from moejax.wording import says, some, told
 
 PREPARING_SECONDS = 24 * 3600.0
 """How long processes wait for the first one to tokenise a corpus."""
@@ -66,6 +71,7 @@ def train(
       ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
+    fix_threads()
     options: dict[str, Any] = {
         "accept_changes": accept_changes,
         "wait_seconds": wait_seconds,
@@ -108,11 +114,12 @@ def train_beside(
       Stopped: ``stop`` asked for it, and everything is saved.
     """
     together, every = Together(wait_seconds), list(zip(trainings, folders, strict=True))
+    stop = stop or Stop(together.count)
     for training, folder in every:
         together.check_same("settings", {"out": str(folder), **training.as_json()})
     with contextlib.ExitStack() as refused:
         for _, folder in every if together.first else ():
-            refused.enter_context(_refusal(folder))
+            refused.enter_context(_refusal(folder, say))
         for training, _ in every:
             together.do(training.check)
         together.do(lambda: _check_alike(trainings, together))
@@ -124,11 +131,26 @@ def train_beside(
                 held.enter_context(_owned(folder, training, accept_changes, say))
 
         together.do(take if together.first else _nothing)
-        sessions = {folder: _session(training, folder, together, began, len(every)) for training, folder in every}
-        found = {folder: together.told(_known_rows(training, folder, say)) for training, folder in every}
+        axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+        here = {**of_all(together.all(versions())), "mesh": axes, "processes": str(together.count)}
+        sessions = {
+            folder: _session(training, folder, together, began, here, len(every), say) for training, folder in every
+        }
+        rows = {
+            folder: together.do(lambda training=training, folder=folder: _known_rows(training, folder, say, together))
+            for training, folder in every
+        }
+        found = {folder: together.told(of_one) for folder, of_one in rows.items()}
         waiting = [(training, folder) for training, folder in every if None in found[folder]]
+        hear = say if together.first else _silence
+        if waiting and (why := unfixed()):
+            hear(why)
         for _, folder in waiting:
+            say_what_rounds(folder, here, hear)
             held.enter_context(sessions[folder])
+        held.enter_context(
+            stop.ending(functools.partial(_interrupted, folders, [sessions[folder] for _, folder in waiting]))
+        )
         corpus = _open(trainings, folders, data_folder, together)
         if len(trainings) == 1 and together.first:
             # By itself, what was given up in a population is tried again.
@@ -148,14 +170,15 @@ def train_beside(
                         folder,
                         corpus,
                         program,
-                        MetricsLog(folder / "metrics.jsonl", writes=together.first, sinks=sinks),
+                        MetricsLog(folder / "metrics.jsonl", writes=together.first, sinks=sinks, say=say),
                         sessions[folder],
                         Speed(training),
                         profiled,
                         together,
-                        stop or Stop(together.count),
+                        stop,
                         progress,
                         say,
+                        held.enter_context(Hashing(together.index, together.count)),
                     )
 
                 runners = [runner(training, folder) for training, folder in waiting]
@@ -176,7 +199,7 @@ def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> No
 
     with runner.saves(trunk, keep=sorted(starts)) as trunk_saves:
         waiting = [branch.start for number, branch in enumerate(branches) if without_row(number)]
-        if waiting and (trunk_saves.newest() or 0) < max(waiting):
+        if waiting and (trunk_saves.last_step() or 0) < max(waiting):
             runner.leg(trunk, trunk_saves, runner.first, starts)
         for number, branch in enumerate(branches):
             if without_row(number):
@@ -219,6 +242,8 @@ def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, t
 
     def prepare() -> Corpus:
         corpus = open_corpus(config, place)
+        for prepared in corpus.sets:
+            prepared.check_content(place)
         for training, folder in zip(trainings, folders, strict=True):
             _check_corpus(training, corpus.summary(), folder)
         return corpus
@@ -254,31 +279,62 @@ def _saying_so(folder: Path) -> Any:
         yield
     except OSError as error:
         raise ValueError(
-            f"{folder} cannot be written to ({error}). What was saved there is whole: make room, or mend the disk, and "
-            f"the same command goes on."
+            f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
+            f"mend the disk, and the same command goes on."
         ) from error
 
 
-def _session(training: Training, folder: Path, together: Together, began: float | None, count: int) -> Sessions:
+def _session(
+    training: Training,
+    folder: Path,
+    together: Together,
+    began: float | None,
+    versions: Mapping[str, str],
+    count: int,
+    say: Callable[[str], None],
+) -> Sessions:
     trunk, branches = legs(training)
     about = {
         "processes": together.count,
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
+        "versions": dict(versions),
         "members": count,
         "legs": {leg.name: leg.end - leg.start for leg in (trunk, *branches)},
     }
-    return Sessions(folder, writes=together.first, began=began, about=about)
+    return Sessions(folder, writes=together.first, began=began, about=about, say=say)
+
+
+def _interrupted(folders: Sequence[Path], sessions: Sequence[Sessions], number: int) -> str:
+    """Note that a signal ends trainings while no step is taken, and say what of them is saved."""
+    for session in sessions:
+        session.write(*ending(Stopped(number)))
+    return interrupted_text(folders)
+
+
+def say_what_rounds(folder: Path, now: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Say what has changed since a training's last session that decides the last bits of its numbers, or that they are
+    decided anew at every start."""
+    before = read_sessions(folder)
+    changed = changed_versions(before, now)
+    why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
+    if before and "no" in now.get("deterministic", ""):
+        why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
+    if why:
+        say(
+            f"{folder} goes on with the same numbers up to rounding, not bit for bit: "
+            f"{some(why, most=8, between='; ')}."
+        )
 
 
 @contextlib.contextmanager
-def _refusal(folder: Path) -> Iterator[None]:
+def _refusal(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Write down why a training that a study has laid out cannot start; where there is none, nothing is written."""
     try:
         yield
     except ValueError as error:
         if (folder / TRAINING).exists() and not has_writer(folder):
-            Sessions(folder, about={"devices": jax.device_count()}).write(FAILED, str(error))
+            Sessions(folder, about={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
         raise
 
 
@@ -305,7 +361,8 @@ def _silence(text: str) -> None: ...
 def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
     path = folder / "corpus.json"
     now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
-    known = json.loads(path.read_text()) if path.exists() else now
+    remedy = "bring back a copy, or remove it if nothing was trained here yet"
+    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
     if known["sha256"] != text.sha256:
         raise ValueError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
@@ -317,7 +374,8 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
             f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
         )
-    write_json(path, now)
+    if known is now:
+        write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
         raise ValueError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
@@ -325,13 +383,18 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
         )
 
 
-def _known_row(folder: Path, budget_tokens: int, say: Callable[[str], None]) -> dict[str, Any] | None:
-    try:
-        return read_row(folder, budget_tokens)
-    except CutShort as problem:
-        say(str(problem))
-        return None
-
-
-def _known_rows(training: Training, folder: Path, say: Callable[[str], None]) -> list[dict[str, Any] | None]:
-    return [_known_row(folder, budget, say) for budget in training.recipe.budgets_tokens]
+def _known_rows(
+    training: Training, folder: Path, say: Callable[[str], None], together: Together
+) -> list[dict[str, Any] | None]:
+    """The rows that are there, which only the first process looks for."""
+    found: list[dict[str, Any] | None] = []
+    for budget in training.recipe.budgets_tokens if together.first else ():
+        try:
+            row = read_row(folder, budget)
+        except CutShort as problem:
+            say(told(problem))
+            row = None
+        if row is not None:
+            check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))
+        found.append(row)
+    return found

@@ -1,78 +1,412 @@
-"""The manifest of a checkpoint: size and SHA-256 of each of its files. A checkpoint without one is not finished."""
+"""Sizes and SHA-256 of a checkpoint's files, written beside them after Orbax's commit.
+
+The commit alone decides that a checkpoint counts. Afterwards each process writes the sizes of its own files at once
+(nothing is read for it) into ``manifest-PROCESS.json`` and, in the background, replaces that file by one with hashes.
+A checkpoint whose process died in between is used all the same; what is not recorded is not checked. Whoever restores
+it records the rest, marked as hashed later: such a hash tells what was restored, and not what was written.
+
+A checkpoint is damaged if a file is missing or has other bytes than were recorded, and nothing else is damage: where
+the system cannot read something, that is raised, and nothing is known of the checkpoint.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from concurrent.futures import ThreadPoolExecutor
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-from moejax.folder import write_json
-
-MANIFEST = "manifest.json"
+from moejax import stored
+from moejax.stored import Damaged, Missing, Unreadable
+from moejax.wording import says, told
 
 VALIDATION_LOSS = "validation_loss"
 """What is saved beside a state that was measured."""
 
-_THREADS = 4
+COMMITTED = "_CHECKPOINT_METADATA"
+"""Orbax fills this file in before it moves a checkpoint to its place."""
+
+_TEMPORARY = ".orbax-checkpoint-tmp"
+"""Orbax's suffix of what is not committed."""
+
+_RECORD = re.compile(r"manifest.*\.json")
+
+_CHUNK_BYTES = 2**24
+
+_LOOK_AGAIN_SECONDS = 0.5
 
 
-def write_manifest(folder: Path) -> None:
-    """Describe the files of a checkpoint that is whole; afterwards, and not before, it is finished."""
-    write_json(folder / MANIFEST, _files(folder))
+@dataclass(frozen=True)
+class FileRecord:
+    """What is known of a file of a checkpoint."""
+
+    bytes: int
+    sha256: str | None = None
+    """None until it is hashed."""
+    later: bool = False
+    """Whether it was hashed by who restored it, and not by who wrote it."""
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether a checkpoint was written to its end."""
-    return (folder / MANIFEST).is_file()
+Manifest = Mapping[str, FileRecord]
+"""By path below the checkpoint's folder."""
+
+
+def part_name(process: int) -> str:
+    """Name of the file in which a process records its own files."""
+    return f"manifest-{process}.json"
+
+
+def is_committed(folder: Path) -> bool:
+    """Whether Orbax has brought a checkpoint to its place, all of it.
+
+    One of which files are recorded was there, whatever is missing now. Where a folder is not renamed in one step (an
+    object store mounted as a file system), the temporary one is still beside it when a process dies on the way.
+
+    Raises:
+      OSError: the system cannot tell.
+    """
+    return _is_committed(folder, _names(folder.parent))
 
 
 def finished_steps(folder: Path) -> list[int]:
-    """The steps of the finished checkpoints of a leg, in order."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit() and is_finished(path))
+    """The steps of the committed checkpoints of a leg, in order.
+
+    Raises:
+      OSError: the system cannot tell.
+    """
+    names = _names(folder)
+    return sorted(int(name) for name in names if name.isdigit() and _is_committed(folder / name, names))
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Those of a leg's finished checkpoints that were measured, by step."""
+    """Those of a leg's committed checkpoints that were measured, by step. What is damaged counts as not measured:
+    whoever restores that checkpoint says what is wrong with it.
+
+    Raises:
+      OSError, Unreadable: the system cannot tell.
+    """
     found = {}
     for step in finished_steps(folder):
-        # Orbax keeps plain data in this file; a checkpoint may be removed while others are read.
-        with contextlib.suppress(OSError):
-            about = json.loads((folder / str(step) / "about" / "metadata").read_text())
-            if VALIDATION_LOSS in about:
-                found[step] = float(about[VALIDATION_LOSS])
+        try:
+            path = folder / str(step) / "about" / "metadata"
+            # Written by Orbax.
+            about = stored.foreign_json(stored.read_bytes(path, remedy=""), path, shape=dict, remedy="")
+            if isinstance(loss := about.get(VALIDATION_LOSS), float):
+                found[step] = loss
+        except Unreadable:
+            raise
+        # Among them one that is missing: a checkpoint may be removed while others are read.
+        except Damaged:
+            pass
     return found
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with the files of a finished checkpoint, in words; None if nothing is."""
+def write_sizes(folder: Path, process: int = 0, processes: int = 1, known: Manifest | None = None) -> None:
+    """Record the sizes of the files that this process wrote, but of those whose hash is ``known``. A size that is known
+    stays what it was."""
+    known = known or {}
+    names = [path.relative_to(folder).as_posix() for path in _own(folder, process, processes)]
+    files = {
+        name: known.get(name) or FileRecord((folder / name).stat().st_size)
+        for name in names
+        if name not in known or known[name].sha256 is None
+    }
+    if files:
+        _write(folder, process, {**_part(folder, process), **files})
+
+
+def write_hashes(folder: Path, process: int = 0, stop: threading.Event | None = None, *, later: bool = False) -> None:
+    """Record hashes of the files whose sizes this process has recorded; nothing, if ``stop`` is set on the way."""
+    part = _part(folder, process)
+    names = [name for name, file in part.items() if file.sha256 is None]
+    hashes = _sha256_of([folder / name for name in names], stop)
+    if names and all(hashes):
+        now = {name: FileRecord(part[name].bytes, hash, later) for name, hash in zip(names, hashes, strict=True)}
+        _write(folder, process, {**part, **now})
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What all processes recorded of a checkpoint, with a hash where any of them has one; empty if none did.
+
+    Raises:
+      Damaged: a record holds something else than was written.
+      OSError, Unreadable: the system cannot read one.
+    """
+    found: dict[str, FileRecord] = {}
+    for part in (folder / name for name in _names(folder) if _RECORD.fullmatch(name)):
+        found |= {name: file for name, file in _read(part).items() if file.sha256 or name not in found}
+    return found
+
+
+def wrong_size(folder: Path) -> str | None:
+    """What a look at presence and sizes finds wrong with a checkpoint, in words; None if nothing.
+
+    Raises:
+      OSError, Unreadable: the system cannot tell.
+    """
     try:
-        known = json.loads((folder / MANIFEST).read_text())
-        if not known:
-            return f"{MANIFEST} is empty"
-        # Sizes cost nothing, and most damage shows in them.
-        for name, file in known.items():
-            size = (folder / name).stat().st_size if (folder / name).is_file() else None
-            if size != file["bytes"]:
-                return f"{name} is not there" if size is None else f"{name} has {size:,} of {file['bytes']:,} bytes"
-        found = _files(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"it cannot be read ({type(error).__name__}: {error})"
-    wrong = [name for name in known if found[name] != known[name]]
+        return _wrong_size(folder, read_manifest(folder))
+    except Unreadable:
+        raise
+    except Damaged as error:
+        return f"it cannot be read ({told(error)})"
+
+
+def _wrong_size(folder: Path, known: Manifest) -> str | None:
+    with ThreadPoolExecutor(_threads()) as threads:
+        sizes = list(threads.map(lambda name: _size(folder / name), known))
+    for (name, file), size in zip(known.items(), sizes, strict=True):
+        if size != file.bytes:
+            return f"{name} is not there" if size is None else f"{name} has {size:,} of {file.bytes:,} bytes"
+    return None
+
+
+def wrong_content(folder: Path, manifest: Manifest, read: Callable[[int], None] | None = None) -> str | None:
+    """Which of some files has other content than was recorded, in words; None if none has. ``read`` is told of the
+    bytes as they are read.
+
+    Raises:
+      OSError: the system cannot read one.
+    """
+    known = {name: file.sha256 for name, file in manifest.items() if file.sha256 is not None}
+    try:
+        found = _sha256_of([folder / name for name in known], read=read)
+    except FileNotFoundError as error:
+        return f"{error.filename} is not there"
+    wrong = [name for name, now in zip(known, found, strict=True) if now != known[name]]
     return f"{wrong[0]} has other content than was written" if wrong else None
 
 
-def _files(folder: Path) -> dict[str, dict[str, int | str]]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
-    with ThreadPoolExecutor(_THREADS) as threads:
-        hashes = list(threads.map(_sha256, paths))
-    return {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": found}
-        for path, found in zip(paths, hashes, strict=True)
-    }
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, every file of it read, in words; None if nothing is.
+
+    Raises:
+      OSError, Unreadable: the system cannot read all of it.
+    """
+    return wrong_size(folder) or wrong_content(folder, read_manifest(folder))
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@dataclass(frozen=True)
+class Verified:
+    """What the hashes of a training's checkpoints say of them."""
+
+    checkpoints: int
+    bytes: int
+    without_hash: int
+    """Files of which no hash was recorded, so that nothing can be compared."""
+    hashed_later: int
+    """Files whose hash tells only that they are as they were when the checkpoint was restored."""
+    damaged: tuple[str, ...]
+    """Folders of checkpoints and what is wrong with each."""
+    unreadable: tuple[str, ...]
+    """Those that the system could not read, and why: whether they are whole is not known."""
+
+
+def verify(folder: Path) -> Verified:
+    """Read every committed checkpoint of a training's folder, and compare it with its manifest.
+
+    A training that runs removes checkpoints: one that is no longer there is left out.
+
+    Raises:
+      OSError: the system cannot list them.
+    """
+    checkpoints, damaged, unreadable = folder / "checkpoints", [], []
+    count = size = without = later = 0
+    for leg in (checkpoints / name for name in _names(checkpoints) if name != "damaged"):
+        for place in (leg / str(step) for step in finished_steps(leg)):
+            wrong = why = None
+            hashed: Manifest = {}
+            try:
+                wrong = damage(place)
+                hashed = {} if wrong else {name: file for name, file in read_manifest(place).items() if file.sha256}
+            except (Missing, FileNotFoundError) as error:
+                wrong = in_words(error)
+            except (OSError, Unreadable) as error:
+                why = in_words(error)
+            if (wrong or why) and _is_removed(place):
+                continue
+            count += 1
+            damaged += [f"{place}: {wrong}"] if wrong else []
+            unreadable += [f"{place}: {why}"] if why else []
+            if not wrong and not why:
+                size += sum(file.bytes for file in hashed.values() if not file.later)
+                later += sum(file.later for file in hashed.values())
+                without += max(0, len(_files(place)) - len(hashed))
+    return Verified(count, size, without, later, tuple(damaged), tuple(unreadable))
+
+
+def in_words(error: OSError | Damaged) -> str:
+    """Which file the system could not read, and why."""
+    if isinstance(error, Damaged):
+        return str(error).rstrip(".")
+    return (f"{error.filename}: " if error.filename else "") + says("the system", error)
+
+
+def _is_removed(folder: Path) -> bool:
+    """Whether a checkpoint is no longer there: one that is being removed has fewer files at every look."""
+    count = _count(folder)
+    while count:
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        before, count = count, _count(folder)
+        if count == before:
+            return False
+    return True
+
+
+def share_of(manifest: Manifest, process: int, processes: int) -> Manifest:
+    """The files that one of several processes hashes, so that each reads about as many bytes."""
+    loads, mine = [0] * processes, {}
+    for name, file in sorted(manifest.items(), key=lambda item: (-item[1].bytes, item[0])):
+        least = loads.index(min(loads))
+        loads[least] += file.bytes
+        if least == process:
+            mine[name] = file
+    return mine
+
+
+class Hashing:
+    """Hashes the files that this process wrote to checkpoints, one checkpoint after another, in the background.
+
+    Nobody waits for it: at its end a process by itself finishes what is under way, one of several does so after it has
+    parted from the others, and one that fails or is asked to stop drops it.
+    """
+
+    def __init__(self, process: int = 0, processes: int = 1):
+        self._process, self._processes = process, processes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hashing")
+        self._jobs: dict[Path, tuple[threading.Event, Future[None]]] = {}
+
+    def begin(self, folder: Path, *, again: bool = False) -> None:
+        """Hash a checkpoint that is committed and whose sizes are recorded; ``again``: what others, now dead, have not
+        recorded of it."""
+        if folder not in self._jobs or self._jobs[folder][1].done():
+            stop = threading.Event()
+            self._jobs[folder] = (stop, self._thread.submit(self._hash, folder, stop, again))
+
+    def drop(self, folders: Sequence[Path]) -> None:
+        """Stop with checkpoints that may be removed from now on; nothing is written to them any more."""
+        jobs = [self._jobs.pop(folder) for folder in folders if folder in self._jobs]
+        for stop, _ in jobs:
+            stop.set()
+        for _, job in jobs:
+            # One that waits for its turn behind another checkpoint's is not waited for.
+            if not job.cancel():
+                job.exception()
+
+    def under_way(self) -> list[Path]:
+        """The checkpoints that were begun, in order."""
+        return list(self._jobs)
+
+    def __enter__(self) -> Hashing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        if kind is not None:
+            self.drop(self.under_way())
+        self._thread.shutdown(wait=self._processes == 1)
+
+    def _hash(self, folder: Path, stop: threading.Event, again: bool) -> None:
+        # The checkpoint counts as it is. A disk that is full will say so at the next one, whoever uses a checkpoint
+        # whose records are damaged at once, and one may have been removed since.
+        with contextlib.suppress(OSError, Damaged):
+            if again:
+                write_sizes(folder, self._process, self._processes, read_manifest(folder))
+            write_hashes(folder, self._process, stop, later=again)
+
+
+_Part = dict[str, FileRecord]
+
+
+def _write(folder: Path, process: int, files: Manifest) -> None:
+    stored.write_json(folder / part_name(process), {name: vars(file) for name, file in files.items()})
+
+
+def _part(folder: Path, process: int) -> _Part:
+    """What one process has recorded."""
+    part = folder / part_name(process)
+    return _read(part) if part.exists() else {}
+
+
+def _read(part: Path) -> _Part:
+    return stored.read_json(part, _Part, remedy="the files that it describes cannot be checked.")
+
+
+def _own(folder: Path, process: int, processes: int) -> list[Path]:
+    """Orbax keeps what a process wrote in ``ocdbt.process_N`` and in files ``process_N``; the rest is the first's."""
+    owners = {f"{kind}process_{number}": number for number in range(processes) for kind in ("", "ocdbt.")}
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and not _is_record(path, folder)):
+        owner = next((owners[part] for part in path.relative_to(folder).parts if part in owners), 0)
+        if owner == process:
+            found.append(path)
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    """Of a checkpoint, without the records."""
+    every = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return [path for path in every if not _is_record(path, folder)]
+
+
+def _count(folder: Path) -> int:
+    """Of all files below a folder, the records among them."""
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def _is_record(path: Path, folder: Path) -> bool:
+    """Whether a file is a manifest, or one being written."""
+    return path.parent == folder and "manifest" in path.name
+
+
+def _is_committed(folder: Path, beside: Sequence[str]) -> bool:
+    is_there = any(name == COMMITTED or _RECORD.fullmatch(name) for name in _names(folder))
+    return is_there and not any(name.startswith(f"{folder.name}{_TEMPORARY}") for name in beside)
+
+
+def _names(folder: Path) -> list[str]:
+    """Of what is in a folder, in order; none if there is no such folder. ``Path.glob`` would also be silent where the
+    folder cannot be read, and what it holds be taken for lost."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _size(path: Path) -> int | None:
+    """None if there is no such file."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _threads() -> int:
+    return min(16, max(4, os.cpu_count() or 1))
+
+
+def _sha256_of(
+    paths: Sequence[Path], stop: threading.Event | None = None, read: Callable[[int], None] | None = None
+) -> list[str | None]:
+    # An executor takes no work once the interpreter ends, when one of several processes may still hash.
+    with ThreadPool(_threads()) as threads:
+        return threads.map(lambda path: _sha256(path, stop, read), paths, chunksize=1)
+
+
+def _sha256(path: Path, stop: threading.Event | None = None, read: Callable[[int], None] | None = None) -> str | None:
+    """None if it was stopped."""
+    found = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            if stop is not None and stop.is_set():
+                return None
+            found.update(chunk)
+            if read is not None:
+                read(len(chunk))
+    return found.hexdigest()

@@ -24,6 +24,6 @@ def memory() -> dict[str, int]:
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return {"memory_peak_bytes": peak}
-    in_use = int(statm.read_text().split()[1]) * resource.getpagesize()
+    in_use = int(statm.read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
     # The kernel counts the two at different moments.
     return {"memory_bytes": in_use, "memory_peak_bytes": max(peak, in_use)}

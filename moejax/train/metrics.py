@@ -6,11 +6,16 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.folder import whole
+from moejax.config import convert
+from moejax.folder import open_regular, whole
+from moejax.stored import Damaged, parse_line, read_bytes
+from moejax.wording import some
 
 if TYPE_CHECKING:
     from moejax.train.sinks import Sink
@@ -21,6 +26,24 @@ OF_THE_CLOCK = ("seconds", "tokens_per_second", "mfu", "memory_bytes", "memory_p
 """What a line says that another training of the same numbers would say differently."""
 
 
+_LINE = {"run": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
+"""What every line has. What is not finite is text."""
+
+_MEASURED = ("loss", "validation_loss", "mfu", "tokens_per_second")
+_COUNTED = ("step", "tokens", "seconds", "steps_done", "skipped_steps", "memory_bytes", "memory_peak_bytes")
+"""Numbers of a line, where it has them; what is counted is finite."""
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+_MOST = 2.0**63
+"""Of what is counted."""
+
+
+def number(value: float | str) -> float:
+    """A number of a line; NaN if it was not finite."""
+    return math.nan if isinstance(value, str) else float(value)
+
+
 def branch_name(budget_tokens: int) -> str:
     """Name of the branch that ends at a budget."""
     return f"branch-{budget_tokens}"
@@ -29,21 +52,34 @@ def branch_name(budget_tokens: int) -> str:
 class MetricsLog:
     """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
 
-    Of several processes one writes; the others only read. ``sinks`` are given what is on disk.
+    Of several processes one writes; the others only read. ``sinks`` are given what is on disk, and ``say`` what a
+    person must know.
     """
 
-    def __init__(self, path: Path, *, writes: bool = True, sinks: Sequence[Sink] = ()):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        writes: bool = True,
+        sinks: Sequence[Sink] = (),
+        say: Callable[[str], None] = lambda text: None,
+    ):
         self._path = path
         self._writes = writes
         self._sinks = sinks
+        self._say = say
         self._lines: list[dict[str, Any]] = []
 
     def rewind(self, run: str, step: int) -> int:
         """Forget what was logged of a run after ``step``, the step it goes on from, and any torn last line.
 
+        Lines that were damaged are left out, and that is said.
+
         Returns the last step that had been logged of the run; 0 if none.
         """
-        lines = self.lines()
+        lines, damaged = _lines(_bytes(self._path), whole=True)
+        if damaged and self._writes:
+            self._say(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
         reached = max((line["step"] for line in lines if line["run"] == run), default=0)
         if self._writes:
             kept = [line for line in lines if line["run"] != run or line["step"] <= step]
@@ -54,7 +90,11 @@ class MetricsLog:
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
-        """Everything on disk so far."""
+        """Everything on disk so far.
+
+        Raises:
+          Damaged: a line is no line of a log.
+        """
         return read(self._path)
 
     def write(self, run: str, step: int, values: Mapping[str, Any]) -> None:
@@ -65,10 +105,7 @@ class MetricsLog:
     def flush(self) -> None:
         """Write out all lines. Called before a checkpoint, so that no step a checkpoint covers is ever missing."""
         if self._writes:
-            with self._path.open("a") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in self._lines))
-                file.flush()
-                os.fsync(file.fileno())
+            _append(self._path, "".join(json.dumps(line) + "\n" for line in self._lines).encode())
             for sink in self._sinks:
                 for line in self._lines:
                     sink.write(line)
@@ -76,18 +113,32 @@ class MetricsLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Lines of a metrics file; none if there is no file."""
-    return parse_lines(path.read_bytes(), whole=True) if path.exists() else []
+    """Lines of a metrics file; none if there is no file.
+
+    Raises:
+      Damaged: a line is no line of a log.
+    """
+    return parse_lines(_bytes(path), path, whole=True)
+
+
+def _bytes(path: Path) -> bytes:
+    return read_bytes(path, remedy="remove it, or bring back a copy") if path.exists() else b""
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
-    """At most ``count`` whole lines from the end of a metrics file, read from there."""
+    """At most ``count`` whole lines from the end of a metrics file, read from there.
+
+    Raises:
+      Damaged: one of those that were read is no line of a log.
+    """
     try:
-        with path.open("rb") as file:
+        if (descriptor := open_regular(path, os.O_RDONLY)) is None:
+            raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
+        with os.fdopen(descriptor, "rb") as file:
             end, size = file.seek(0, os.SEEK_END), 4096
             while True:
                 file.seek(max(0, end - size))
-                lines = parse_lines(file.read(), whole=size >= end)
+                lines = parse_lines(file.read(), path, whole=size >= end)
                 if len(lines) >= count or size >= end:
                     return lines[-count:]
                 size *= 4
@@ -95,14 +146,73 @@ def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
         return []
 
 
-def parse_lines(content: bytes, *, whole: bool) -> list[dict[str, Any]]:
+def parse_lines(content: bytes, where: object, *, whole: bool) -> list[dict[str, Any]]:
     """The whole lines of the end of a metrics file, or of a ``whole`` one: what stands before the first line break may
-    be the end of a line, and what stands after the last is torn."""
-    found = []
-    for line in content.split(b"\n")[0 if whole else 1 : -1]:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
+    be the end of a line, and what stands after the last is torn.
+
+    Raises:
+      Damaged: one of them is no line of a log.
+    """
+    found, damaged = _lines(content, whole=whole)
+    if damaged:
+        raise Damaged(
+            f"{_no_lines(where, damaged)}; bring back a copy, or remove them: a training that goes on leaves them out."
+        )
     return found
+
+
+def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """The lines, and what stands where others should."""
+    read = [(line, _line(line)) for line in content.split(b"\n")[0 if whole else 1 : -1]]
+    return [parsed for _, parsed in read if parsed is not None], [line for line, parsed in read if parsed is None]
+
+
+def _line(content: bytes) -> dict[str, Any] | None:
+    """None if it is not as ``MetricsLog`` writes it in all that is shown of it."""
+    line = parse_line(content, _LINE)
+    if line is None or not re.fullmatch(rf"{TRUNK}|{branch_name(0)[:-1]}[0-9]{{1,18}}", line["run"]):
+        return None
+    measured = all(_is_number(line[name]) for name in _MEASURED if name in line)
+    counted = all(_is_number(line[name], most=_MOST, texts=()) for name in _COUNTED if name in line)
+    return line if measured and counted and _are_layers(line.get("layers", {"layer": []})) else None
+
+
+def _is_number(value: object, most: float = sys.float_info.max, texts: Sequence[str] = _NOT_FINITE) -> bool:
+    if isinstance(value, str):
+        return value in texts
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
+
+
+def _are_layers(value: object) -> bool:
+    """A list for every statistic, an entry per mixture layer."""
+    try:
+        layers = convert(dict[str, list], value, "layers")
+    except ValueError:
+        return False
+    return (
+        len({len(values) for values in layers.values()}) == 1
+        and all(_is_number(value) for values in layers.values() for value in values)
+        and all(_is_number(layer, texts=()) for layer in layers.get("layer", [None]))
+    )
+
+
+def _no_lines(where: object, damaged: Sequence[bytes]) -> str:
+    shown = some([repr(line[:40].decode(errors="replace")) for line in damaged], most=3)
+    return f"{where} has {len(damaged)} lines that are no lines of a log: {shown}"
+
+
+def _append(path: Path, content: bytes) -> None:
+    """Add to a file all of some bytes or, where the disk is full, none: what is added next begins a line."""
+    with path.open("ab") as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, end)
+            raise
 
 
 def _plain(value: Any) -> Any:

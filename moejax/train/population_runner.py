@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.folder import write_json
+from moejax.stored import read_json, write_json
 from moejax.train.legs import Leg
 from moejax.train.program import Program, lanes
 from moejax.train.runner import Elapsed, Lost, Runner, Saves, batch_digest
-from moejax.train.sessions import Sessions
+from moejax.train.sessions import RUNNING, Session, Sessions
 from moejax.train.step import Batch, TrainState
 
 DIVERGED = "diverged.json"
 """In the folder of a member that was given up, and why. Without it, the member is tried again."""
+
+
+EVERY = "every"
+"""What was saved beside every member's state."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class PopulationRunner(Runner):
         self.progress(best["steps_done"], best)
         return lost
 
+    def check_trained(self, about: Mapping[str, Any], what: str) -> None:
+        """Each member's, which were restored together."""
+        for member, own in zip(self.members, about.get(EVERY, []), strict=False):
+            member.check_trained(own, what)
+
     def about(self, position: int, seconds: float, measured: Any = None) -> list[Any]:
         """Of each member, with its share of the time."""
         found = [None] * len(self.members) if measured is None else measured
@@ -107,10 +115,14 @@ class PopulationRunner(Runner):
 
 
 class EverySession(Sessions):
-    """The clocks of all members, as one."""
+    """The clocks of all members, as one: what it is told, each of them is told."""
 
     def __init__(self, sessions: Sequence[Sessions]):
         self._every = sessions
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return self._every[0].versions
 
     def enter(self, cause: str) -> None:
         for sessions in self._every:
@@ -123,6 +135,19 @@ class EverySession(Sessions):
     def waited(self, seconds: float) -> None:
         for sessions in self._every:
             sessions.waited(seconds)
+
+    def reach(self, leg: str, step: int) -> None:
+        for sessions in self._every:
+            sessions.reach(leg, step)
+
+    def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
+        """The sessions of all members, one member after another; each has its share of the devices' time."""
+        return [session for sessions in self._every for session in sessions.all(state, why)]
+
+    def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
+        """Put each member's sessions into its own folder."""
+        for sessions in self._every:
+            sessions.write(state, why, at_once=at_once)
 
 
 class PopulationCheckpoints:
@@ -141,6 +166,11 @@ class PopulationCheckpoints:
                 return None
             at_most = min(step for step in found if step is not None)
 
+    def last_step(self) -> int | None:
+        """The step that every member has committed, or one after it; nothing is read of them."""
+        found = [saves.last_step() for _, saves in self._active()]
+        return None if None in found else min(step for step in found if step is not None)
+
     def save(self, step: int, state: TrainState, about: Sequence[Any]) -> None:
         """Save each member's part."""
         states = _unstacked(state, len(self._members))
@@ -154,7 +184,10 @@ class PopulationCheckpoints:
         anyone = next(iter(found.values()))
         every = [found.get(id(runner), anyone) for runner, _ in self._members]
         seconds = sum(about["seconds"] for _, about in every)
-        return _stacked([state for state, _ in every]), {**anyone[1], "seconds": seconds}
+        return _stacked([state for state, _ in every]), {
+            "seconds": seconds,
+            EVERY: [found.get(id(runner), ({}, {}))[1] for runner, _ in self._members],
+        }
 
     def wait(self) -> None:
         """Until nothing is being written."""
@@ -187,7 +220,8 @@ def run_population(members: Sequence[Runner]) -> PopulationRunner:
 def given_up(folder: Path) -> str | None:
     """Why a member was given up, or None if it was not."""
     path = folder / DIVERGED
-    return json.loads(path.read_text())["why"] if path.exists() else None
+    remedy = "remove it, and the member is tried again"
+    return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
 
 
 def _side_by_side(legs: Sequence[Leg]) -> Leg:

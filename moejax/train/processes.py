@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
@@ -26,6 +27,7 @@ from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
 from moejax.folder import changes
+from moejax.wording import says, told
 
 T = TypeVar("T")
 
@@ -39,12 +41,57 @@ HEARTBEAT_SECONDS = 60
 """Silence after which the others count a process as dead and end."""
 
 
+_TELLING_SECONDS = 10.0
+"""How often a process tells the others how far it is."""
+
+_LOOKING_SECONDS = 60.0
+"""How often one that waits looks how far the others are, and says so."""
+
 _agreements = itertools.count()
 """All processes agree on the same things in the same order."""
 
 
 class Agreed(ValueError):
     """What is wrong, when every process knows that something is, and all end."""
+
+
+class Progress:
+    """How far a process is with a work of unknown length, for the others to see while they wait."""
+
+    def __init__(self, client: Any, place: str, own: int, waiting: Callable[[int, int], None]):
+        self._client, self._place, self._own = client, place, own
+        self.waiting = waiting
+        """Told now and then which process is waited for, and how far it is."""
+        self._done, self._lock, self._over = 0, threading.Lock(), threading.Event()
+
+    def add(self, amount: int) -> None:
+        """So much more is done, in any thread."""
+        with self._lock:
+            self._done += amount
+
+    def of(self, process: int) -> int:
+        """How much a process has done, as far as it is known here."""
+        try:
+            return int(self._client.key_value_try_get(f"{self._place}/{process}"))
+        # It has told nothing yet.
+        except JaxRuntimeError:
+            return 0
+
+    def __enter__(self) -> Progress:
+        if self._client is not None:
+            threading.Thread(target=self._tell, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._over.set()
+
+    def _tell(self) -> None:
+        told = 0
+        while not self._over.wait(_TELLING_SECONDS):
+            if self._done != told:
+                told = self._done
+                with contextlib.suppress(JaxRuntimeError):
+                    self._client.key_value_set(f"{self._place}/{self._own}", str(told), allow_overwrite=True)
 
 
 class Together:
@@ -60,8 +107,15 @@ class Together:
         """Whether this is the process that writes and speaks for all."""
         return self.index == 0
 
-    def all(self, value: T, *, wait_seconds: float | None = None) -> list[T]:
+    def progress(self, waiting: Callable[[int, int], None]) -> Progress:
+        """That of a work which all begin now; ``waiting`` hears whom this one waits for, and how far it is."""
+        client = distributed.global_state.client if self.count > 1 else None
+        return Progress(client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
+
+    def all(self, value: T, *, wait_seconds: float | None = None, progress: Progress | None = None) -> list[T]:
         """Every process's value, in their order. A value is plain data.
+
+        With ``progress``, a process is waited for as long as it gets on: the limit is for standing still.
 
         Raises:
           ValueError: a process has not come here in time.
@@ -74,32 +128,54 @@ class Together:
         wait = wait_seconds or self._wait
         found = []
         for process in range(self.count):
-            try:
-                found.append(json.loads(client.blocking_key_value_get(f"{place}/{process}", int(1000 * wait))))
-            except JaxRuntimeError as error:
-                raise ValueError(
-                    f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see what "
-                    f"that one said. The same command goes on from the newest checkpoint."
-                ) from error
+            waited, seen = 0.0, 0
+            while len(found) == process:
+                part = wait - waited if progress is None else min(_LOOKING_SECONDS, wait - waited)
+                try:
+                    found.append(json.loads(client.blocking_key_value_get(f"{place}/{process}", int(1000 * part))))
+                except JaxRuntimeError as error:
+                    waited += part
+                    done = seen if progress is None else progress.of(process)
+                    if done > seen:
+                        waited, seen = 0.0, done
+                    if progress is None or "DEADLINE" not in str(error) or waited >= wait:
+                        raise ValueError(
+                            f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
+                            f"what that one said. The same command goes on from the newest checkpoint."
+                        ) from error
+                    progress.waiting(process, done)
         return found
 
     def told(self, value: T, *, wait_seconds: float | None = None) -> T:
         """The first process's value, in every process."""
         return self.all(value, wait_seconds=wait_seconds)[0]
 
-    def do(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
+    def do(self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: Progress | None = None) -> T:
         """Do something in every process; if it cannot be done in one, no process goes on.
+
+        One that is by itself raises what ``work`` raises, apart from a ``ValueError``.
 
         Raises:
           Agreed: what a process raised, in the first process.
-          SystemExit: in the others, which say nothing.
+          SystemExit: in the others, which say nothing; but a mistake of moejax's is told where it was met.
         """
         problem, result = None, None
         try:
             result = work()
         except ValueError as error:
-            problem = str(error)
-        problems = self.all(problem, wait_seconds=wait_seconds)
+            problem = told(error)
+        # Who has lost the others cannot ask them.
+        except JaxRuntimeError:
+            raise
+        except Exception as error:
+            if self.count == 1:
+                raise
+            if isinstance(error, OSError):
+                problem = f"a file cannot be used ({error.filename}: {says('the system', error)})"
+            else:
+                traceback.print_exception(error)
+                problem = f"it met a mistake of moejax's ({says('Python', error)})"
+        problems = self.all(problem, wait_seconds=wait_seconds, progress=progress)
         failed = [number for number, text in enumerate(problems) if text is not None]
         if not failed:
             return result  # type: ignore[return-value]
@@ -168,8 +244,8 @@ def joined(
             )
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"The other processes are not known ({error}); give --coordinator HOST:PORT, --processes N and --process "
-            f"I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
+            f"The other processes are not known ({says('JAX', error)}); give --coordinator HOST:PORT, --processes N "
+            f"and --process I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
     yield
     jax.distributed.shutdown()
@@ -201,8 +277,8 @@ def _check_address(coordinator: str, *, listens: bool) -> None:
         socket.getaddrinfo(host.strip("[]"), int(port))
     except OSError as error:
         raise ValueError(
-            f"This machine knows no {host}, where the processes are to meet ({error.strerror}); give all of them the "
-            f"address of process 0's machine with --coordinator HOST:PORT."
+            f"This machine knows no {host}, where the processes are to meet ({says('the system', error)}); "
+            f"give all of them the address of process 0's machine with --coordinator HOST:PORT."
         ) from error
     if not listens:
         return
@@ -213,6 +289,6 @@ def _check_address(coordinator: str, *, listens: bool) -> None:
             probe.bind(("", int(port)))
         except OSError as error:
             raise ValueError(
-                f"Port {port} of the coordinator {coordinator} cannot be used on this machine ({error.strerror}); give "
-                f"all processes another with --coordinator HOST:PORT."
+                f"Port {port} of the coordinator {coordinator} cannot be used on this machine "
+                f"({says('the system', error)}); give all processes another with --coordinator HOST:PORT."
             ) from error

@@ -9,19 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
-from moejax.routing.sums import RoutingSums
 from moejax.train.legs import legs
 from moejax.train.mesh import batch_sharding, param_shardings
-from moejax.train.optimizer import make_optimizer
 from moejax.train.population import shared
 from moejax.train.schedule import Schedule
-from moejax.train.step import Batch, Functions, TrainState, make_functions, parameter_parts
+from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training
 
 
@@ -39,12 +35,18 @@ class Program:
     """Shapes of a global batch, the last of a ramp."""
     schedule: Schedule
     """Shapes of a schedule."""
-    evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
+    evaluate: Any
     """``Functions.evaluate``, jitted."""
     shardings: TrainState
     """Where each array of the state lies."""
     abstract: TrainState
     """Shapes and types of the state."""
+
+    def lowered_evaluation(self) -> Any:
+        """``evaluate`` of a batch, lowered and not compiled."""
+        tokens = self.batch["tokens"]
+        real = jax.ShapeDtypeStruct(tokens.shape[:1], np.bool_)
+        return self.evaluate.lower(self.abstract.params, self.abstract.balance_bias, self.batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> Any:
@@ -129,12 +131,24 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
     replicated = NamedSharding(mesh, PartitionSpec())
     params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
     everywhere = jax.tree.map(lambda _: replicated, abstract)
-    optimizer = optax.tree.map_params(
-        make_optimizer(training.recipe.optimizer, parameter_parts(training)),
-        lambda _, sharding: sharding,
-        abstract.optimizer,
-        params,
-        transform_non_params=lambda _: replicated,
-    )
+    optimizer = _beside_params(abstract.optimizer, abstract.params, params, replicated)
     average = None if abstract.average is None else params
     return replace(everywhere, params=params, optimizer=optimizer, average=average)
+
+
+def _beside_params(optimizer: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:
+    """Shardings of an optimiser's state. An array at the end of whose path is a parameter's, and that has the
+    parameter's shape, lies where the parameter does, so that it does not matter how an optimiser holds its moments:
+    Muon's are two trees, each with a part of the parameters."""
+    placed = {
+        path: (leaf.shape, sharding)
+        for (path, leaf), sharding in zip(
+            jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True
+        )
+    }
+
+    def of(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        ends = (placed.get(path[start:]) for start in range(len(path)))
+        return next((sharding for shape, sharding in filter(None, ends) if shape == leaf.shape), otherwise)
+
+    return jax.tree_util.tree_map_with_path(of, optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import platform
@@ -21,6 +22,7 @@ from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
 from moejax.train.evaluation import Evaluated
 from moejax.train.metrics import TRUNK
+from moejax.train.rounding import rounding
 from moejax.train.speed import Speed
 from moejax.train.training import Training
 
@@ -40,6 +42,18 @@ class Measured:
     """Of the training so far, see ``moejax.train.sessions``."""
     memory_peak_bytes: int
     """Of the fullest device, see ``moejax.train.memory``."""
+    versions: dict[str, str]
+    """See ``moejax.train.sessions.Session``."""
+
+
+_OF_ACCELERATORS = (
+    *(f"jax-{kind}-{part}" for kind in ("cuda12", "cuda13", "rocm7") for part in ("plugin", "pjrt")),
+    *(f"nvidia-{part}-cu{cuda}" for part in ("cudnn", "nccl") for cuda in (12, 13)),
+    "nvidia-cublas-cu12",
+    "nvidia-cublas",
+    "libtpu",
+)
+"""Distributions whose kernels and sums an accelerator's numbers come from; which of them there are depends on it."""
 
 
 def make_row(training: Training, budget_tokens: int, text: Summary, measured: Measured) -> dict[str, Any]:
@@ -72,7 +86,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "num_layers": architecture.num_layers,
         "num_experts": architecture.num_experts,
         "top_k": architecture.top_k,
-        "num_shared_experts": architecture.num_shared_experts,
+        "num_shared_experts": design.num_shared_experts,
         "expert_hidden": architecture.expert_hidden or architecture.dense_hidden,
         **_conventions(design, architecture.is_moe),
         "params_total": counts.total,
@@ -101,18 +115,27 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "unigram_entropy": text.unigram_entropy,
         "corpus": text.sha256,
         "fingerprint": training.fingerprint(),
-        "versions": json.dumps(versions()),
+        "versions": json.dumps(measured.versions),
         "config": json.dumps(training.as_json()),
     }
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides a training's numbers."""
+    """Versions of what decides a training's numbers, and what decides how this process rounds them."""
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
     if jax.default_backend() == "cpu" and native.available():
         names += ["numba"]
     named = {name: metadata.version(name) for name in names}
-    return {"moejax": moejax.__version__, "python": platform.python_version(), "machine": platform.machine(), **named}
+    for name in _OF_ACCELERATORS if jax.default_backend() != "cpu" else ():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            named[name] = metadata.version(name)
+    return {
+        "moejax": moejax.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **named,
+        **rounding(),
+    }
 
 
 def _conventions(design: Any, is_moe: bool) -> dict[str, float | None]:

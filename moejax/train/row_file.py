@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from moejax.stored import Damaged, foreign_json, parse_json, read_bytes
+from moejax.train.identity import check_trained
 from moejax.train.metrics import branch_name
+from moejax.wording import told
+
+if TYPE_CHECKING:
+    from moejax.train.training import Training
 
 
 class CutShort(ValueError):
-    """A row's file does not hold a row: whoever wrote or copied it did not come to the end."""
+    """A row's file does not hold a row: it was cut short, damaged, or changed by hand."""
+
+
+_ROW = {"model": str, "tokens": int, "loss": float, "fingerprint": str}
 
 
 def row_file(budget_tokens: int) -> str:
@@ -18,19 +27,46 @@ def row_file(budget_tokens: int) -> str:
     return f"{branch_name(budget_tokens)}.json"
 
 
-def parse_row(text: str, path: object) -> dict[str, Any]:
+def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
     """The row that a file holds.
 
     Raises:
       CutShort: it holds none.
     """
     try:
-        row = json.loads(text)
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict) or not {"model", "tokens", "loss", "fingerprint"} <= set(row):
-        raise CutShort(f"{path} was cut short; its run is done again.")
-    return row
+        return parse_json(text, _ROW, path, remedy="its run is done again")
+    except Damaged as problem:
+        raise CutShort(told(problem)) from None
+
+
+def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -> None:
+    """Raise ``ValueError`` if a row is another model's or budget's than its file is for."""
+    if (row["model"], row["tokens"]) != (model, tokens):
+        raise ValueError(
+            f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens, and stands where that of "
+            f"{model} at {tokens:,} belongs; put it back, or remove it and the run is done again."
+        )
+
+
+def check_row(
+    row: Mapping[str, Any],
+    training: Training,
+    budget_tokens: int,
+    folder: object,
+    history: Sequence[Mapping[str, Any]],
+    path: object,
+) -> None:
+    """Refuse a row that is not the one of ``training`` at a budget.
+
+    Raises:
+      ValueError: it is another model's or budget's, or was trained with other settings than its folder tells of.
+    """
+    check_place(row, training.name, training.recipe.tokens(training.recipe.steps(budget_tokens)), path)
+    remedy = "remove it, and its run is done again"
+    config = row.get("config")
+    if config is not None:
+        config = foreign_json(str(config), f"The column config of {path}", shape=dict, remedy=remedy)
+    check_trained(folder, history, training, config, f"{path}")
 
 
 def read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
@@ -40,4 +76,6 @@ def read_row(folder: Path, budget_tokens: int) -> dict[str, Any] | None:
       CutShort: the file holds no row.
     """
     path = folder / row_file(budget_tokens)
-    return parse_row(path.read_text(errors="replace"), path) if path.exists() else None
+    if not path.exists():
+        return None
+    return parse_row(read_bytes(path, remedy="remove it, and its run is done again"), path)

@@ -19,7 +19,9 @@ from moejax.data.corpus import Corpus
 from moejax.train.allocator import release_memory
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.evaluation import Evaluated, evaluate
+from moejax.train.identity import TRAINED, check_trained, read_history
 from moejax.train.legs import Leg, legs
+from moejax.train.manifest import Hashing
 from moejax.train.memory import memory
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.metrics import MetricsLog
@@ -27,7 +29,7 @@ from moejax.train.pace import Pace
 from moejax.train.processes import Together
 from moejax.train.profile import Profile
 from moejax.train.program import Program
-from moejax.train.row import Measured, versions
+from moejax.train.row import Measured
 from moejax.train.sessions import Sessions, goodput
 from moejax.train.speed import Speed
 from moejax.train.start import first_state
@@ -54,6 +56,7 @@ class Saves(Protocol):
     """The checkpoints of a leg."""
 
     def newest(self, at_most: int | None = None) -> int | None: ...
+    def last_step(self) -> int | None: ...
     def save(self, step: int, state: TrainState, about: Any) -> None: ...
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]: ...
     def wait(self) -> None: ...
@@ -77,6 +80,7 @@ class Runner:
     stop: Stop
     progress: Progress
     say: Callable[[str], None]
+    hashing: Hashing
 
     @property
     def order(self) -> int:
@@ -98,6 +102,7 @@ class Runner:
             keep=keep,
             every=recipe.keep_every_steps,
             best=recipe.keep_best,
+            hashing=self.hashing,
             say=self.say,
         )
 
@@ -121,10 +126,13 @@ class Runner:
         self.sessions.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
         state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
+        self.together.do(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {leg.name}"))
         first_step = leg.start if newest is None else newest
         self.rewind(leg, first_step)
         if first_step >= leg.end:
             return state
+        if not self.stop.steps:
+            self.say(f"Compiling the step of {self.training.name}; training begins when that is done.")
         # Compiled ahead, so that the seconds that are logged are seconds of training.
         step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, leg.end)}
         release_memory()
@@ -162,8 +170,9 @@ class Runner:
                     self._save(saves, position, state, seconds + time.perf_counter() - started)
                     saves.wait()
                     raise Stopped(self.stop.number)
-        # What is being written is waited for before anything else is done.
-        self.sessions.enter("checkpointing")
+            # What is being written is waited for before anything else is done.
+            self.sessions.enter("checkpointing")
+            saves.wait()
         return state
 
     def trunk_at(self, step: int, trunk: Leg, saves: Saves) -> TrainState:
@@ -190,7 +199,12 @@ class Runner:
         """Loss and routing on the fixed validation rows, and what the log tells of the training."""
         evaluated = self._evaluate(state)
         return Measured(
-            evaluated, self.log.lines(), branch.name, goodput(self.sessions.all()), memory()["memory_peak_bytes"]
+            evaluated,
+            self.log.lines(),
+            branch.name,
+            goodput(self.sessions.all()),
+            memory()["memory_peak_bytes"],
+            self.sessions.versions,
         )
 
     def evaluate(self, state: TrainState) -> Any:
@@ -261,7 +275,16 @@ class Runner:
     def about(self, position: int, seconds: float, measured: Any = None) -> Any:
         """What is saved beside the state: where the data goes on, the time it took, with which software, what of it was
         measured."""
-        return {"next_batch": position, "seconds": seconds, "versions": versions(), **(measured or {})}
+        known = {"next_batch": position, "seconds": seconds, "versions": self.sessions.versions}
+        return {**known, TRAINED: self.training.as_json(), **(measured or {})}
+
+    def check_trained(self, about: Mapping[str, Any], what: str) -> None:
+        """Refuse a checkpoint of another training than the folder's.
+
+        Raises:
+          ValueError: it is one.
+        """
+        check_trained(self.folder, read_history(self.folder), self.training, about.get(TRAINED), what)
 
     def rewind(self, leg: Leg, step: int) -> None:
         """Forget what was logged of a leg after a step."""

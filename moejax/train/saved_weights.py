@@ -5,9 +5,8 @@ A chunk is what one device held of one array when the checkpoint was saved; it i
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,13 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from moejax.config import build
 from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.folder import whole_folder, write_json
+from moejax.stored import foreign_json, read_bytes, read_json
+from moejax.train.identity import REMEDY, TRAINED, TRAINING, check_trained, read_history
+from moejax.train.manifest import damage, finished_steps
 from moejax.train.metrics import TRUNK, branch_name
 from moejax.train.population import MEMBERS
 from moejax.train.training import Training
@@ -63,19 +64,30 @@ def find_saved_state(path: Path) -> SavedState:
     folder = _owner(path)
     if folder is None:
         raise ValueError(f"{path} is no folder of a training: there is no training.json in it or above it.")
-    file = folder / "training.json"
-    training = build(Training, json.loads(file.read_text()), str(file))
+    training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.population:
         raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     legs = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for leg in legs:
-        steps = _steps(folder / "checkpoints" / leg)
+        steps = finished_steps(folder / "checkpoints" / leg)
         if named[:1] == ("checkpoints",):
             steps = [step for step in steps if ("checkpoints", leg, str(step))[: len(named)] == named[:3]]
         if steps:
-            return SavedState(training, folder, leg, steps[-1])
+            saved = SavedState(training, folder, leg, steps[-1])
+            _check(saved)
+            return saved
     raise ValueError(f"{path} holds no finished checkpoint; go on with the training first.")
+
+
+def _check(saved: SavedState) -> None:
+    path = saved.state.parent / "about" / "metadata"
+    remedy = "go on with the training, which takes the checkpoint before it"
+    if wrong := damage(saved.state.parent):
+        raise ValueError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
+    about = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
+    what = f"The checkpoint of step {saved.step} of {saved.leg}"
+    check_trained(saved.folder, read_history(saved.folder), saved.training, about.get(TRAINED), what)
 
 
 def write_saved_weights(
@@ -116,7 +128,8 @@ def _copy(array: Any, file: TensorFileWriter, name: str) -> None:
 
 def _open(state: Path, name: str) -> Any:
     """One array of the state, of which nothing is read yet."""
-    metadata: Mapping[str, Any] = json.loads((state / _METADATA).read_text())
+    remedy = "go on with the training, which takes the checkpoint before it"
+    metadata = foreign_json(read_bytes(state / _METADATA, remedy=remedy), state / _METADATA, shape=dict, remedy=remedy)
     key = "balance_bias" if name == BALANCE_BIAS else f"params.{name}"
     base = f"file://{state.resolve()}/"
     database = {"driver": "ocdbt", "base": base, "path": f"{key}/"}
@@ -136,15 +149,9 @@ def _open(state: Path, name: str) -> Any:
         ) from error
 
 
-def _steps(leg: Path) -> list[int]:
-    """Of the finished checkpoints, in order."""
-    found = leg.iterdir() if leg.is_dir() else []
-    return sorted(int(step.name) for step in found if step.name.isdigit() and (step / _STATE / _METADATA).is_file())
-
-
 def _owner(path: Path) -> Path | None:
     candidates = [path, *path.resolve().parents[:4]] if path.is_dir() else []
-    return next((folder for folder in candidates if (folder / "training.json").is_file()), None)
+    return next((folder for folder in candidates if (folder / TRAINING).is_file()), None)
 
 
 def _carry(saved: SavedState, target: Path) -> list[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from moejax.pytree import pytree
 
 
 def linear(done: Array, final: Array) -> Array:
@@ -38,7 +39,7 @@ DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqr
 """Shapes of the decay: from the part that is done, 0 to 1, to a share of the peak, 1 to ``final``."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
     """How far a training is when its batch grows in stretches: in steps of its last batch, so that a schedule is the
@@ -67,7 +68,7 @@ class Ramp:
         return jnp.asarray(leaf)[stretch]
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class WarmupStableDecay:
     """Linear warm-up to ``peak``, stable, then down to ``final_share · peak``.
@@ -100,7 +101,7 @@ _LEAST = 1e-6
 """Steps, instead of none, where something ends at once."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """What a step is given beside state and batch. All numbers are leaves: trainings that differ in them alone, as the

@@ -7,18 +7,20 @@ which steps were taken for the first time is the goodput.
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moejax.config import build, dump
-from moejax.folder import write_json
+from moejax.config import dump
+from moejax.folder import changes
+from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
+from moejax.wording import told
 
 SESSIONS = "sessions.json"
 
@@ -55,6 +57,9 @@ class Session:
     processes: int = 1
     devices: int = 1
     device_kind: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    """What decides the last bits of numbers beside settings and seed: ``moejax.train.row.versions`` of all processes,
+    the mesh and the number of processes."""
     members: int = 1
     """Of the population whose devices and seconds these are."""
     legs: dict[str, int] = field(default_factory=dict)
@@ -71,9 +76,17 @@ class Sessions:
     Of several processes one writes. Writing is as good as the disk: what cannot be written is not told.
     """
 
-    def __init__(self, folder: Path, *, writes: bool = True, began: float | None = None, about: Mapping[str, Any]):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        writes: bool = True,
+        began: float | None = None,
+        about: Mapping[str, Any],
+        say: Callable[[str], None] = lambda text: None,
+    ):
         self._path, self._writes, self._about = folder / SESSIONS, writes, dict(about)
-        self._earlier = read_sessions(folder)
+        self._earlier = kept_sessions(folder, say) if writes else []
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(CAUSES, 0.0)
@@ -83,6 +96,11 @@ class Sessions:
             for leg, step in session.reached.items():
                 self.reach(leg, step)
         self._written = -SECONDS_BETWEEN_WRITES
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Those of this session."""
+        return self._about["versions"]
 
     def enter(self, cause: str) -> None:
         """From now on, time goes to ``cause``."""
@@ -132,23 +150,53 @@ class Sessions:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        self.write(*_ending(error))
+        self.write(*ending(error))
 
 
 def read_sessions(folder: Path) -> list[Session]:
-    """The sessions of a training's folder, oldest first; none if it tells of none."""
+    """The sessions of a training's folder, oldest first; none if it tells of none.
+
+    Raises:
+      Damaged: the file cannot be read.
+    """
+    path = folder / SESSIONS
+    return parse_sessions(read_bytes(path, remedy=_REMEDY), path) if path.exists() else []
+
+
+def parse_sessions(content: bytes | str, path: object) -> list[Session]:
+    """The sessions that a file tells of.
+
+    Raises:
+      Damaged: it tells of none.
+    """
+    return parse_json(content, list[Session], path, remedy=_REMEDY)
+
+
+def kept_sessions(folder: Path, say: Callable[[str], None]) -> list[Session]:
+    """The same, of a training that goes on: a file that is damaged is moved aside, and said.
+
+    Raises:
+      Unreadable: the system cannot read it now.
+    """
     try:
-        return parse_sessions((folder / SESSIONS).read_text())
-    except OSError:
+        return read_sessions(folder)
+    except Unreadable:
+        raise
+    except Damaged as problem:
+        place = next(place for i in itertools.count(1) if not (place := folder / f"sessions.damaged-{i}.json").exists())
+        (folder / SESSIONS).rename(place)
+        say(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and sessions are counted anew.")
         return []
 
 
-def parse_sessions(text: str) -> list[Session]:
-    """The sessions that a file tells of; none if it is torn."""
-    try:
-        return [build(Session, session, SESSIONS) for session in json.loads(text)]
-    except ValueError:
-        return []
+def changed_versions(sessions: Sequence[Session], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """What of ``Session.versions`` is no longer as the last of the sessions that tells of them had it: old and new, or
+    None where it is not told."""
+    before = next((session.versions for session in reversed(sessions) if session.versions), dict(now))
+    return changes(before, dict(now))
+
+
+_REMEDY = "bring back a copy; a training that goes on moves it aside and counts its sessions anew"
 
 
 def device_seconds(sessions: Sequence[Session]) -> float:
@@ -177,8 +225,8 @@ def work_place() -> str:
     return f"{by} on {socket.gethostname()}"
 
 
-def _ending(error: BaseException | None) -> tuple[str, str]:
-    """State and reason."""
+def ending(error: BaseException | None) -> tuple[str, str]:
+    """State and reason of a session that ended with ``error``, or well."""
     if error is None:
         return DONE, ""
     # Here, so that reading sessions needs no JAX.

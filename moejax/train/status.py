@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from moejax.folder import has_writer
-from moejax.train.identity import TRAINING
-from moejax.train.manifest import MANIFEST, finished_steps, validation_losses
-from moejax.train.metrics import TRUNK, branch_name, last_lines
+from moejax.stored import Missing, Unreadable, read_bytes, read_json
+from moejax.train.identity import REMEDY, TRAINING
+from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
+from moejax.train.metrics import TRUNK, last_lines, number
 from moejax.train.population import MEMBERS
+from moejax.train.row_file import check_place, parse_row, row_file
 from moejax.train.sessions import (
     DONE,
     INTERRUPTED,
@@ -85,19 +87,22 @@ def read_status(folder: Path) -> Status:
       ValueError: it holds no training.
     """
     try:
-        training = json.loads((folder / TRAINING).read_text())
-    except OSError:
+        # Not the type itself, which needs JAX.
+        shape = {"name": str, "recipe": {"budgets_tokens": list[int]}}
+        training = read_json(folder / TRAINING, shape, remedy=REMEDY)
+    except Missing:
         raise ValueError(
             f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
         ) from None
-    if any(training.get("population", {}).values()):
+    population = training.get("population")
+    if isinstance(population, dict) and any(population.values()):
         raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     budgets = training["recipe"]["budgets_tokens"]
     sessions = read_sessions(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
     leg = last.get("run")
-    rows = [_row(folder / f"{branch_name(budget)}.json") for budget in budgets]
+    rows = [_row(folder / row_file(budget), training["name"], budget) for budget in budgets]
     state, why = _state(folder, None not in rows, sessions)
     total = sum(sessions[-1].legs.values()) if sessions else None
     done = total if state == DONE and total else last.get("steps_done", 0)
@@ -120,12 +125,12 @@ def read_status(folder: Path) -> Status:
         loss=_number(last.get("loss")),
         validation_loss=_number(measured[-1]) if measured else None,
         tokens_per_second=tokens_per_second,
-        mfu=last.get("mfu"),
+        mfu=_number(last.get("mfu")),
         eta_seconds=left,
         silent_seconds=max(0.0, time.time() - sessions[-1].until) if sessions else None,
         last_checkpoint=_last_checkpoint(folder, leg),
         best_checkpoint=_best_checkpoint(folder),
-        skipped_steps=int(last["skipped_steps"]) if "skipped_steps" in last else None,
+        skipped_steps=int(number(last["skipped_steps"])) if "skipped_steps" in last else None,
         sessions=len(sessions),
         goodput=goodput(sessions),
         seconds=seconds_by_cause(sessions),
@@ -166,14 +171,15 @@ def _state(folder: Path, has_rows: bool, sessions: Sequence[Session]) -> tuple[s
 
 
 def _number(value: float | str | None) -> float | None:
-    """In a log, what is not finite is text."""
-    return None if value is None else float(value)
+    return None if value is None else number(value)
 
 
-def _row(path: Path) -> dict[str, Any] | None:
+def _row(path: Path, model: str, budget_tokens: int) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    row = json.loads(path.read_text())
+    row = parse_row(read_bytes(path, remedy="its run is done again"), path)
+    # Every budget falls on a step, so a row has just as many tokens.
+    check_place(row, model, budget_tokens, path)
     return {name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")}
 
 
@@ -183,26 +189,45 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
         return None, None
     first, last = lines[0], lines[-1]
     seconds = last["seconds"] - first["seconds"]
-    if seconds <= 0:
-        return None, last.get("tokens_per_second")
-    return seconds / (last["step"] - first["step"]), (last["tokens"] - first["tokens"]) / seconds
+    steps = last["step"] - first["step"]
+    if seconds <= 0 or steps <= 0:
+        return None, _number(last.get("tokens_per_second"))
+    return seconds / steps, (last["tokens"] - first["tokens"]) / seconds
 
 
 def _last_checkpoint(folder: Path, leg: str | None) -> dict[str, Any] | None:
     """Of the present leg, or else, as before its first one, of the trunk."""
     for name in (leg, TRUNK):
         place = folder / "checkpoints" / str(name)
-        steps = finished_steps(place)
-        if steps:
-            age = time.time() - (place / str(steps[-1]) / MANIFEST).stat().st_mtime
-            return {"leg": name, "step": steps[-1], "age_seconds": max(0.0, age)}
+        # One may be removed meanwhile.
+        with contextlib.suppress(OSError):
+            steps = finished_steps(place)
+            if steps:
+                age = time.time() - (place / str(steps[-1]) / COMMITTED).stat().st_mtime
+                return {"leg": name, "step": steps[-1], "age_seconds": max(0.0, age)}
     return None
+
+
+def interrupted_text(folders: Sequence[Path]) -> str:
+    """What a person is told of trainings that were stopped while no step was taken: how much of them is saved."""
+    legs = [path for folder in folders for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
+    saved = [leg / str(steps[-1]) for leg in legs if (steps := finished_steps(leg))]
+    if not saved:
+        return "Stopped before the first checkpoint: no step is saved, and the same command begins again."
+    newest = max(saved, key=lambda path: (path / COMMITTED).stat().st_mtime)
+    return (
+        f"Stopped while no step was taken; the newest checkpoint is that of step {int(newest.name):,} of "
+        f"{newest.parent.name}, and the same command goes on from there."
+    )
 
 
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The checkpoint with the lowest validation loss of all that were saved with one."""
     legs = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
-    found = [(loss, leg.name, step) for leg in legs for step, loss in validation_losses(leg).items()]
+    found = []
+    for leg in legs:
+        with contextlib.suppress(OSError, Unreadable):
+            found += [(loss, leg.name, step) for step, loss in validation_losses(leg).items()]
     if not found:
         return None
     loss, leg, step = min(found)

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.loss import Whole, auxiliary, token_costs, total_cost
 from moejax.model.sharding import constrain
+from moejax.pytree import pytree
 from moejax.routing.sigmoid import update_bias
 from moejax.routing.statistics import statistics
-from moejax.routing.sums import RoutingSums
+from moejax.routing.sums import RoutingSums, load_shares
 from moejax.train.guard import Guard, new_guard
 from moejax.train.optimizer import ParameterParts, make_optimizer
 from moejax.train.schedule import Schedule
@@ -31,7 +33,7 @@ LAYERS = "layers/"
 """Before the name of a metric that each mixture layer has a value of."""
 
 
-@jax.tree_util.register_dataclass
+@pytree
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
     """All that a step changes, but the position in the data, which the batches carry and checkpoints hold beside it."""
@@ -44,6 +46,9 @@ class TrainState:
     """State of the Optax chain."""
     balance_bias: Any
     """Float32[mixture layers, experts], or None; the counts of each step move it, not the gradient."""
+    balance_loads: Any
+    """Float32[mixture layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
+    before the first; None unless ``loss.balance_loads`` is "previous_step"."""
     average: Any
     """Running mean of the parameters, or None."""
     guard: Guard
@@ -68,6 +73,7 @@ def make_functions(training: Training) -> Functions:
     are arguments."""
     architecture, recipe = training.architecture, training.recipe
     runtime, average = recipe.runtime, recipe.average_decay
+    keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
     optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
 
     def init(seed: Any) -> TrainState:
@@ -77,6 +83,7 @@ def make_functions(training: Training) -> Functions:
             params=params,
             optimizer=optimizer().init(params),
             balance_bias=transformer.init_balance_bias(architecture),
+            balance_loads=_uniform_loads(architecture) if keeps_loads else None,
             average=jax.tree.map(jnp.copy, params) if average else None,
             guard=new_guard(),
             seed=jnp.asarray(seed, jnp.uint32),
@@ -109,16 +116,17 @@ def make_functions(training: Training) -> Functions:
             found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
             return found, metrics, routing
 
+        whole = Whole(_tokens(batch), jnp.asarray(batch["tokens"].shape[0]), state.balance_loads)
         if recipe.microbatches == 1:
-            return gradient(batch, noise)
+            return gradient(batch, noise, whole if keeps_loads else None)
         parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
-        counts = None
-        if architecture.is_moe and recipe.loss.balance:
+        if training.counts_loads_first:
             # The whole batch's loads weigh every microbatch, so they are counted before any gradient is taken.
-            counts = _summed(lambda part, key: forward(state.params, state.balance_bias, part, key=key).routing, parts)
-            counts = counts.counts
-        whole = Whole(_tokens(batch), jnp.asarray(batch["tokens"].shape[0]), counts)
-        return _summed(lambda part, key: gradient(part, key, whole), parts)
+            sums, _ = _summed(
+                lambda part, key: (forward(state.params, state.balance_bias, part, key=key).routing, None), parts
+            )
+            whole = whole._replace(loads=sums.counts)
+        return _summed(lambda part, key: (gradient(part, key, whole), None), parts)[0]
 
     def step(state: TrainState, batch: Batch, schedule: Schedule) -> tuple[TrainState, dict[str, Array]]:
         gradients, metrics, routing = gradients_of(state, batch)
@@ -136,6 +144,7 @@ def make_functions(training: Training) -> Functions:
             params=params,
             optimizer=optimizer_state,
             balance_bias=_moved(state.balance_bias, routing, recipe.loss.balance_bias_rate),
+            balance_loads=load_shares(routing.counts) if keeps_loads and routing is not None else state.balance_loads,
             average=_averaged(state.average, params, average),
         )
         after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
@@ -147,10 +156,18 @@ def make_functions(training: Training) -> Functions:
     def evaluate(
         params: Any, balance_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
     ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
-        tokens = jnp.broadcast_to(real[:, None], batch["tokens"][:, 1:].shape)
-        output = forward(params, balance_bias, batch, real=tokens)
-        costs = token_costs(architecture, params, output.hidden, batch["tokens"][:, 1:])
-        return jnp.where(_predicted(batch), costs, 0.0).sum(axis=1), output.routing
+        def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
+            tokens = jnp.broadcast_to(real[:, None], part["tokens"][:, 1:].shape)
+            output = forward(params, balance_bias, part, real=tokens)
+            costs = token_costs(architecture, params, output.hidden, part["tokens"][:, 1:])
+            return output.routing, jnp.where(_predicted(part), costs, 0.0).sum(axis=1)
+
+        # A measured loss must not depend on how the step cuts its batch.
+        if recipe.microbatches == 1 or transformer.is_batch_dependent(architecture):
+            routing, nats = of(batch, real)
+            return nats, routing
+        routing, nats = _summed(of, _microbatches((batch, real), recipe.microbatches))
+        return nats.swapaxes(0, 1).reshape(-1), routing
 
     return Functions(init, step, evaluate)
 
@@ -180,6 +197,10 @@ def _moved(bias: Array | None, routing: RoutingSums | None, rate: float) -> Arra
     return bias if bias is None or routing is None else update_bias(bias, routing.counts, rate)
 
 
+def _uniform_loads(architecture: Architecture) -> Float[Array, "mixture_layers experts"]:
+    return jnp.full((sum(architecture.has_experts), architecture.num_experts), 1 / architecture.num_experts)
+
+
 def _averaged(average: Any, params: Any, decay: float) -> Any:
     if average is None:
         return None
@@ -200,18 +221,25 @@ def _tokens(batch: Batch) -> Int[Array, ""]:
     return jnp.asarray(inputs.size) if "segments" not in batch else (batch["segments"][:, :-1] > 0).sum()
 
 
-def _microbatches(batch: Batch, parts: int) -> Batch:
-    """Every so-manieth sequence of a batch, stacked: each part is spread over the mesh as the whole is."""
+def _microbatches(batch: Any, parts: int) -> Any:
+    """Arrays of sequences, cut into microbatches that are stacked: each has every ``parts``-th sequence, so that it is
+    spread over the mesh as the whole is."""
 
     def cut(rows: Array) -> Array:
-        cut = rows.reshape(rows.shape[0] // parts, parts, -1).swapaxes(0, 1)
-        return constrain(cut, (None, "batch", None))
+        cut = rows.reshape(rows.shape[0] // parts, parts, *rows.shape[1:]).swapaxes(0, 1)
+        return constrain(cut, (None, "batch", *(None for _ in rows.shape[1:])))
 
     return jax.tree.map(cut, batch)
 
 
-def _summed(run: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
-    """The sum of what ``run`` returns for each part, of which only one is held at a time."""
-    first = jax.eval_shape(run, *jax.tree.map(lambda leaf: leaf[0], parts))
+def _summed(run: Callable[..., tuple[Any, Any]], parts: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Of the two that ``run`` returns for each part, the sum of the first, of which only one is held at a time, and the
+    second, stacked."""
+    first, _ = jax.eval_shape(run, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
-    return jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, run(*part)), None), zeros, parts)[0]
+
+    def add(total: Any, part: tuple[Any, ...]) -> tuple[Any, Any]:
+        more, other = run(*part)
+        return jax.tree.map(jnp.add, total, more), other
+
+    return jax.lax.scan(add, zeros, parts)

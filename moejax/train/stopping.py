@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NoReturn
 
 from jax.experimental import multihost_utils
 
@@ -21,32 +22,57 @@ class Stopped(Exception):
         """Of the signal."""
 
 
+def exit_status(number: int) -> int:
+    """Of a process that a signal stopped: 130 for Ctrl-C; 75, to be started again, for a scheduler's SIGTERM."""
+    return 130 if number == signal.SIGINT else os.EX_TEMPFAIL
+
+
 class Stop:
     """Whether a signal has asked a training to stop. In many processes, all stop after the same step."""
 
     def __init__(self, processes: int = 1):
         self._many = processes > 1
-        self._steps = 0
+        self.steps = 0
+        """Taken since the process was started."""
+        self._endings: list[Callable[[int], str]] = []
         self._between_steps = False
         self.number = 0
         """Of the first signal that came."""
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """While steps are taken, a signal waits until ``after_step`` asks for it; else there is nothing to be saved."""
+        """While steps are taken and saved, a signal waits until ``after_step`` asks for it, or until this ends.
+
+        Raises:
+          Stopped: a signal came after the last step, which is saved.
+        """
         self._between_steps = True
         try:
             yield
         finally:
             self._between_steps = False
+        if self.number and not self._many:
+            raise Stopped(self.number)
+
+    @contextlib.contextmanager
+    def ending(self, end: Callable[[int], str]) -> Iterator[None]:
+        """While this lasts, ``end`` is called with a signal's number before the process ends outside of ``stepping``.
+
+        It notes that the training is interrupted, and returns a sentence for the person.
+        """
+        self._endings.append(end)
+        try:
+            yield
+        finally:
+            self._endings.remove(end)
 
     def after_step(self) -> bool:
         """Whether to save and stop now. Every process asks after each of its steps."""
-        self._steps += 1
+        self.steps += 1
         if not self._many:
             return self.number > 0
         # A signal that one process got reaches the others, and all agree on the step.
-        reached = multihost_utils.reached_preemption_sync_point(self._steps)
+        reached = multihost_utils.reached_preemption_sync_point(self.steps)
         self.number = self.number or (signal.SIGTERM if reached else 0)
         return reached
 
@@ -61,7 +87,25 @@ class Stop:
             # The processes agree by what JAX makes of SIGTERM.
             os.kill(os.getpid(), signal.SIGTERM)
         elif not self._between_steps:
-            raise Stopped(number)
+            self._end(number)
+
+    def _end(self, number: int) -> NoReturn:
+        """End the process here, where there is nothing to be saved.
+
+        An exception would come up in whatever frame is running: a compiler's, or a callback of a library, which loses
+        it, goes on without what it was computing, or fails in a way of its own.
+        """
+        said = "Stopped. What was written is kept; the same command goes on, or begins again."
+        for end in self._endings:
+            with contextlib.suppress(Exception):
+                said = end(number)
+        with contextlib.suppress(OSError):
+            # Not print: the signal may have come in the middle of one. A progress bar has hidden the cursor.
+            os.write(2, f"{_SHOW_CURSOR if os.isatty(2) else ''}\nmoejax: {said}\n".encode())
+        os._exit(exit_status(number))
+
+
+_SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextlib.contextmanager

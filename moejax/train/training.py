@@ -21,6 +21,7 @@ from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.population import Population
 from moejax.train.sinks import SinkConfig
+from moejax.wording import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,8 @@ class Recipe:
     mesh: MeshShape = field(default_factory=MeshShape)
     guard: GuardConfig = field(default_factory=GuardConfig)
     microbatches: int = 1
-    """Parts into which a batch is cut, one after another, to save memory. They change no loss, but a capacity is that
-    of a part, and routers with noise draw it anew."""
+    """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
+    loss, but a capacity is that of a part, and routers with noise draw it anew."""
     average_decay: float = 0.0
     """Running mean of the parameters, by this share of its old value at each step; 0 keeps none."""
     log_every_steps: int = 10
@@ -220,6 +221,13 @@ class Training:
     population: Population = field(default_factory=Population)
     """Where it has an axis, this stands for its members, each a training of its own."""
 
+    @property
+    def counts_loads_first(self) -> bool:
+        """Whether a step runs through all microbatches once before, to count the loads that its balance loss needs."""
+        recipe = self.recipe
+        weighs = self.architecture.is_moe and recipe.loss.balance > 0
+        return weighs and recipe.microbatches > 1 and recipe.loss.balance_loads == "batch"
+
     def fingerprint(self) -> str:
         """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""
         return fingerprint(self.as_json())
@@ -237,7 +245,7 @@ class Training:
         try:
             transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from None
+            raise ValueError(f"{self.name}: {told(error)}") from None
         self.recipe.check()
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.folder import write_json
+from moejax.stored import read_json, write_json
 from moejax.train.sinks import Line, scalars
+from moejax.wording import says
 
 SHOWN = "wandb.json"
 
@@ -25,9 +25,10 @@ class WandbSink:
         self._run: Any = None
         self._leg = ""
         path = folder / SHOWN
-        self._shown: dict[str, Any] = (
-            json.loads(path.read_text()) if path.exists() else {"id": uuid.uuid4().hex[:12], "steps": {}}
-        )
+        self._shown: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "steps": {}}
+        if path.exists():
+            remedy = "remove it, and the log is shown anew under other ids"
+            self._shown = read_json(path, {"id": str, "steps": dict[str, int]}, remedy=remedy)
 
     def begin(self, run: str, kept: Sequence[Line]) -> None:
         """Open the run, or go on with it, and show what was logged and not shown.
@@ -53,7 +54,7 @@ class WandbSink:
             )
         except Exception as error:
             raise ValueError(
-                f"Weights & Biases cannot be written to ({' '.join(str(error).split())}); run wandb login, set "
+                f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
                 f"WANDB_MODE=offline, or leave recipe.sinks.wandb empty."
             ) from error
         for line in kept:

@@ -6,8 +6,8 @@ stored in, float32, bfloat16 or float16. One file, whatever its size, since tens
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.config import build, dump
-from moejax.folder import whole_folder, write_json
+from moejax.config import dump
+from moejax.folder import check_as_written, note, whole_folder
 from moejax.model import transformer
+from moejax.stored import read_json, write_json
 from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
 from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
 from moejax.wording import some
@@ -84,11 +85,7 @@ def read_architecture(folder: Path) -> Architecture:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} is no folder of weights: it has no {name}; write one with moejax convert.")
     path = folder / ARCHITECTURE
-    try:
-        found = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}); write it again with moejax convert.") from error
-    architecture = build(Architecture, found, str(path))
+    architecture = read_json(path, Architecture, remedy="write it again with moejax convert")
     transformer.check(architecture)
     return architecture
 
@@ -97,8 +94,9 @@ def open_weights(folder: Path, architecture: Architecture) -> TensorFile:
     """The file of a folder of weights, its tensors those of ``architecture``.
 
     Raises:
-      ValueError: tensors are missing, too many, or of another shape or type.
+      ValueError: it holds other bytes than were written, or tensors are missing, too many, or of another shape or type.
     """
+    check_as_written(folder / WEIGHTS)
     file = TensorFile(folder / WEIGHTS)
     try:
         _check(file, architecture)
@@ -108,15 +106,18 @@ def open_weights(folder: Path, architecture: Architecture) -> TensorFile:
     return file
 
 
-def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str, Kind]) -> TensorFileWriter:
-    """The file of weights in a new folder, to be filled; writes the architecture beside it."""
+@contextlib.contextmanager
+def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str, Kind]) -> Iterator[TensorFileWriter]:
+    """The file of weights in a new folder, to be filled; writes the architecture beside it, and its hash at the end."""
     known = {name: parameter.shape for name, parameter in parameters(architecture).items()}
     given = {name: kind.shape for name, kind in kinds.items()}
     if known != given:
         different = sorted(name for name in known.keys() | given.keys() if known.get(name) != given.get(name))
         raise ValueError(f"The arrays {', '.join(different[:5])} are not those of the architecture.")
     write_json(folder / ARCHITECTURE, dump(architecture))
-    return TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"})
+    with TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"}) as file:
+        yield file
+    note(folder, WEIGHTS, folder / WEIGHTS)
 
 
 def _check(file: TensorFile, architecture: Architecture) -> None:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from moejax.stored import foreign_json
+
 DTYPES = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -151,13 +153,7 @@ def _read_header(file: int, path: Path) -> tuple[dict, int]:
         raise ValueError(f"{path} is no safetensors file, or only the beginning of one; fetch it again.")
     text = bytearray(length)
     _read(file, memoryview(text), 8, path)
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError):
-        header = None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} is no safetensors file: its header is not JSON; fetch it again.")
-    return header, 8 + length
+    return foreign_json(bytes(text), path, shape=dict, remedy="fetch it again"), 8 + length
 
 
 def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:

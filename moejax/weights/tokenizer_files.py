@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
+
+from moejax.stored import foreign_json, read_bytes
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -36,8 +37,7 @@ def special_token(folder: Path, name: str) -> str | None:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return None
-    try:
-        found = json.loads(path.read_text()).get(name)
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); copy it again, or remove it.") from error
-    return found.get("content") if isinstance(found, dict) else found
+    remedy = "copy it again, or remove it"
+    found = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy).get(name)
+    text = found.get("content") if isinstance(found, dict) else found
+    return text if isinstance(text, str) else None

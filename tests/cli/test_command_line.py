@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import importlib
+import os
 import shlex
 import signal
 import subprocess
@@ -71,6 +72,25 @@ def test_overrides_are_read_as_the_type_they_replace(config_file):
     assert training.recipe.optimizer.learning_rate == 1e-3
 
 
+@pytest.mark.parametrize("key", ["²", "١", "01", "-1", "2", "9" * 5_000])
+def test_an_item_of_a_list_that_is_not_there_is_named(key):
+    from moejax.cli.config_file import override
+    from moejax.cli.errors import UserError
+
+    with pytest.raises(UserError, match=r"config\.sizes is a list with items 0 to 1"):
+        override({"sizes": [1, 2]}, f"--config.sizes.{key}=3")
+
+
+@pytest.mark.parametrize("text", ["-" * 50_000, "[" * 50_000, "1if 1else 2", "{[]: 1}", "plain"])
+def test_what_python_cannot_read_as_a_value_is_a_text(text, recwarn):
+    from moejax.cli.config_file import override
+
+    settings = {"note": None}
+    override(settings, f"--config.note={text}")
+    assert settings["note"] == text
+    assert not recwarn.list
+
+
 EXAMPLES = [
     shlex.split(line.partition("  #")[0])[1:]
     for text in (
@@ -136,7 +156,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
     ("words", "sentence"),
     [
         (["trian"], "trian is no command; did you mean train?"),
-        (["zzz"], "known are data, study, launch, train"),
+        (["zzz"], "known are init, data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),
@@ -276,8 +296,11 @@ def test_ctrl_c_while_the_command_line_is_imported_is_a_sentence(monkeypatch, ca
     [
         ("x = 1", "no function get_config"),
         ("def get_config(): return {}", "it must be an ml_collections.ConfigDict"),
-        ("import nothing_like_this", "cannot be read: ModuleNotFoundError"),
-        ("def get_config(:", "cannot be read: SyntaxError"),
+        (
+            "import nothing_like_this",
+            "cannot be run (Python says: ModuleNotFoundError: No module",
+        ),
+        ("def get_config(:", "cannot be run (Python says: SyntaxError: "),
         ("def get_config(): return {}['x']", "get_config of"),
         ("def get_config(size): return {}", "needs an argument"),
     ],
@@ -299,3 +322,139 @@ def test_results_that_a_file_is_in_the_way_of_are_refused_before_the_work(tmp_pa
     (tmp_path / "taken").write_text("")
     assert main(["report", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "taken")]) == 2
     assert "is a file; choose another --out." in capsys.readouterr().err
+
+
+ENDS = """
+import atexit, ctypes, sys
+from moejax.__main__ import command
+from moejax.cli import command_line
+
+class Native:
+    "What a library's thread meets when the interpreter has been taken apart."
+    def __del__(self, read=ctypes.string_at):
+        read(0)
+
+taken_apart, run = Native(), command_line.run
+def with_a_library(words):
+    atexit.register(print, "what was registered has run")
+    return run(words)
+
+command_line.run = with_a_library
+sys.argv = ["moejax", {word!r}]
+command()
+"""
+
+
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("nothing", 2)])
+def test_a_process_ends_with_its_status_whatever_its_libraries_meet_afterwards(word, status):
+    ended = subprocess.run([sys.executable, "-c", ENDS.format(word=word)], capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert ended.stdout.endswith("what was registered has run\n")
+    assert ("moejax: nothing is no command" in ended.stderr) == (status == 2)
+
+
+WRITES = """
+import asyncio, atexit, sys, time
+import numpy, tensorstore
+from moejax.__main__ import command
+from moejax.cli import command_line
+
+def opened(number):
+    kvstore = {"driver": "file", "path": f"DIR/{number}"}
+    return tensorstore.open(
+        {"driver": "zarr", "kvstore": kvstore}, create=True, dtype=tensorstore.float32, shape=[2000, 2000]
+    ).result()
+
+async def waits(write):
+    await write
+
+async def fails():
+    values = numpy.random.default_rng(0).random((2000, 2000), numpy.float32)
+    tasks = [asyncio.ensure_future(waits(opened(number).write(values))) for number in range(8)]
+    await asyncio.sleep(0.001)
+    raise ValueError
+
+def run(words):
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(fails())
+    except ValueError:
+        loop.close()
+    # The others end after the command has returned, and before the process does.
+    atexit.register(time.sleep, 2)
+    return 2
+
+command_line.run = run
+sys.argv = ["moejax"]
+command()
+"""
+
+
+def test_writes_that_end_after_one_that_failed_show_no_traceback(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", WRITES.replace("DIR", str(tmp_path))], capture_output=True, text=True)
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "sentence"),
+    [("> /dev/full", 2, "the disk is full; make room"), ("| head -c 1; exit ${PIPESTATUS[0]}", 0, "")],
+    ids=["a full disk", "a reader that goes away"],
+)
+def test_output_that_cannot_be_printed_ends_in_no_traceback(after, status, sentence):
+    words = f"{shlex.quote(sys.executable)} -m moejax laws --json {after}"
+    found = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    assert found.returncode == status
+    assert sentence in found.stderr
+    assert len(found.stderr.splitlines()) <= 1
+
+
+def test_a_terminal_without_unicode_shows_what_it_can():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    words = [sys.executable, "-m", "moejax", "laws", "show", "chinchilla"]
+    found = subprocess.run(words, capture_output=True, env=environment)
+    assert found.returncode == 0
+    assert found.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "range_of_it"),
+    [
+        (["train", "--cpu-devices", "1e6"], "1 to 1,024"),
+        (["train", "--cpu-devices", "0"], "1 to 1,024"),
+        (["train", "--processes", "0"], "1 to 100,000"),
+        (["study", "--workers", "1e10"], "1 to 1,024"),
+        (["study", "--workers", "0"], "1 to 1,024"),
+        (["study", "--population", "0"], "1 to 4,096"),
+        (["data", "prepare", "texts", "--out", "set", "--workers", "0"], "1 to 1,024"),
+        (["fit", "runs.csv", "--law", "chinchilla", "--bootstrap", "-3"], "0 to 100,000"),
+    ],
+)
+def test_more_or_fewer_than_a_machine_holds_are_refused(words, range_of_it, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert f"give a whole number from {range_of_it}\n" in capsys.readouterr().err
+
+
+def test_more_processes_than_are_started_here_are_refused(config_file, capsys):
+    assert main(["train", f"--config={config_file}", "--processes", "1000"]) == 2
+    assert "give 256 at most" in capsys.readouterr().err
+
+
+def test_a_value_of_two_dashes_and_a_folder_with_a_line_break_are_refused(capsys):
+    assert main(["predict", "--law", "chinchilla", "--tokens=--"]) == 2
+    assert "--tokens is '--', which is no value" in capsys.readouterr().err
+    assert main(["fit", "runs.csv", "--out", "a\ntouch b"]) == 2
+    assert "control characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status"), [("laws", ">&-", 0), ("trian", "2>&-", 2), ("trian", ">&- 2>&-", 2)]
+)
+def test_a_closed_stream_changes_no_status(words, closed, status):
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m moejax {words} {closed}", shell=True, capture_output=True, check=False
+    )
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr

@@ -131,3 +131,26 @@ def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_
         # The tensor as read, rearranged and cast, and what the allocator keeps.
         assert more < 8 * one + 10_000_000
         assert more < whole / 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["train", "--config=tiny", "--config.architecture.shared_expert_gate=False", "--exportable", "hf"],
+            "qwen2_moe cannot express shared_expert_gate = False (there True)",
+        ),
+        (["train", "--config=tiny", "--exportable", "hf:mixtral"], "mixtral cannot express num_shared_experts = 1"),
+        (["train", "--config=tiny", "--exportable", "hf:llama"], "There is no family 'llama'"),
+        (["train", "--config=tiny", "--exportable", "gguf"], "--exportable gguf is not known"),
+        (["study", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
+        (["launch", "slurm", "--config=quickstart", "--exportable", "hf"], "dense-32 could not be exported"),
+    ],
+)
+def test_what_could_not_be_exported_is_refused_before_it_is_trained_if_asked(
+    words, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

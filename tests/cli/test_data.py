@@ -81,7 +81,6 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "has no text"),
         (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
         (["prepare", "TEXTS", "--out", "OUT", "--validation-share", "2"], "--validation-share is 2.0"),
-        (["prepare", "TEXTS", "--out", "OUT", "--workers", "0"], "--workers must be at least 1"),
         (["prepare", "TEXTS", "--out", "TEXTS"], "is not empty and holds no set"),
         (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
         (["show", "OUT"], "holds no prepared set"),
@@ -93,3 +92,29 @@ def test_a_mistake_is_a_sentence(texts, tmp_path, capsys, words, sentence):
     error = capsys.readouterr().err
     assert sentence in error
     assert "Traceback" not in error
+
+
+def test_what_is_skipped_of_a_folder_is_counted_and_named(texts, tmp_path, capsys):
+    for name in ("lib.rs", "main.rs", "Makefile", ".secret.txt"):
+        (texts / name).write_text("not read")
+    words = ["--out", str(tmp_path / "set"), "--validation-share", ".3", "--workers", "1", "--json"]
+    assert main(["data", "prepare", str(texts), *words]) == 0
+    found = capsys.readouterr()
+    assert "1 of 4 files are read" in found.err
+    assert "2 .rs, 1 without a suffix (Makefile, lib.rs, main.rs)" in found.err
+    assert "as hidden: 1 files (.secret.txt)" in found.err
+    skipped = json.loads(found.out)["skipped"]
+    assert (skipped["files"], skipped["by_suffix"], skipped["hidden"]) == (3, {".rs": 2, "none": 1}, 1)
+    # The set lies in the source from now on.
+    (tmp_path / "set").rename(texts / "set")
+    (texts / "torn.jsonl").write_text('{"text": "whole"}\n{"text": ')
+    assert main(["data", "tokenizer", str(texts), "--vocab-size", "300", "--out", str(tmp_path / "t.json")]) == 0
+    said = capsys.readouterr().err
+    assert "2 of 5 files are read" in said
+    assert "as prepared sets: set" in said
+    assert "nothing was learned from 1 documents: torn.jsonl" in said
+
+
+def test_a_folder_that_is_read_whole_says_nothing_of_skipping(texts, tmp_path, capsys):
+    assert main(["data", "tokenizer", str(texts), "--vocab-size", "300", "--out", str(tmp_path / "t.json")]) == 0
+    assert "kipped" not in capsys.readouterr().err

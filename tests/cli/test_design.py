@@ -1,6 +1,8 @@
 """``moejax design``."""
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,11 +10,15 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import design, design_text
 from moejax.cli.config_file import load
+from moejax.design.decide import decide
 from moejax.design.measures import Setting
+from moejax.design.problem import Limit, of_sizes
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.interval import Interval
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
+from moejax.quantities import format_bytes
 from moejax.run_table import write
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Training
@@ -84,7 +90,7 @@ def test_text_without_a_price_for_repeats_is_a_hard_limit_and_said(capsys):
     assert main(["design", "--law", "chinchilla", *SHORT_OF_TEXT]) == 0
     said = capsys.readouterr().out
     assert "No price for repeated tokens: Chinchilla" in said
-    assert said.count("Train what is built: ") == 1
+    assert said.count("Train the first column: ") == 1
     assert "tokens <= 25B" in said
 
 
@@ -123,8 +129,50 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     said = json.loads(capsys.readouterr().out)
     interval = said["intervals"]["params_active"]
     assert interval["low"] < said["optimum"]["values"]["params_active"] < interval["high"]
+    assert (interval["by"], interval["level"], interval["says_nothing"]) == ("resamples", 0.9, False)
+    assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
+    shown = capsys.readouterr()
+    assert "4 groups cannot carry 5 coefficients" in shown.err
+    assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
+    assert "! Sizes alone lie beyond the fitted runs: flops " in shown.out
+    assert "! What to train lies beyond what the law was fitted to: flops " in shown.out
     assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "8"]) == 2
     assert "--runs gives intervals to a fit" in capsys.readouterr().err
+
+
+def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(capsys):
+    words = ("design", "--law", "zhao", "--flops", "1e22", "--params-total", "1e11")
+    assert main([*words, "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    alone, shape = (plain[key]["values"]["loss"] for key in ("optimum", "shape"))
+    built = plain["built"]["predicted"]["loss"]
+    assert alone <= shape <= built
+    assert main([*words]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("params_active ") == 1
+    assert f"loss {built:.5f} {shape:.5f} {alone:.5f}" in said
+    assert f"cost {shape - alone:+.5f} nats over sizes alone" in said
+    assert f"cost {built - shape:+.5f} nats more" in said
+    assert f"{format_bytes(plain['built']['measures']['memory_bytes'])} " in said
+    assert "sizes alone, whose FLOPs are 6·N·D; those of the other columns are counted layer by layer" in said
+    assert "chips of 9.89e+14 FLOP/s at 40% of it" in said
+
+
+def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_parameters_are_said_once():
+    wide = Interval(low=1e8, middle=1e9, high=1e10, deviation=1e9, undefined=0.0)
+    found = decide(of_sizes(HOFFMANN_2022, (Limit(name="flops", high=1e21),)))
+    found = dataclasses.replace(found, intervals={"params_active": wide}, level=0.8, by="drawn laws")
+    said = str(design_text.text("chinchilla", found))
+    assert re.search(r"Train the first column: [\d.]+B parameters on", said)
+    assert "80% interval, of sizes alone, by drawn laws" in said
+    assert "[100M, 10B] (not determined by these runs)" in said
+    assert [design_text._cost(2.0, after, "loss") for after in (2.5, 1.5)] == [
+        "cost +0.50000 nats",
+        "save 0.50000 nats",
+    ]
+    assert design_text._cost(2.0, 1.5, "flops") == "save 25.00%"
+    assert str(Limit(name="memory_bytes", high=40.96e12)) == "memory_bytes <= 40.96 TB"
+    assert str(Limit(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
 
 
 def test_limits_that_conflict_are_named(capsys):

@@ -1,11 +1,14 @@
 """``moejax fit`` from a file to an answer, and from a mistake to a sentence."""
 
+import argparse
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 from moejax.__main__ import main
+from moejax.cli import fit
 from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
 from moejax.laws.chinchilla import HOFFMANN_2022
@@ -93,7 +96,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--fix", "alpha=1"], "has no coefficient alpha"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1", "--fix", "irreducible=2"], "irreducible twice"),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible"], "NAME=VALUE"),
-        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is not below 0"),
+        (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=-1"], "irreducible is finite and not below 0"),
         (
             ["--law", "chinchilla", *MAPPED, "--fix", "irreducible=9"],
             "irreducible is fixed at 9, and a run has a loss of",
@@ -119,7 +122,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
         (["--law", "chinchilla", *MAPPED, "--starts", "0"], "at least 1"),
         (
-            ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step", "--starts", "hoffmann"],
+            ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step * 3120000", "--starts", "hoffmann"],
             "has no values for scale",
         ),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "flops"], "have no flops"),
@@ -137,7 +140,6 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
             ["--law", "chinchilla", *MAPPED, "--recipe", "launch-check", "--pilot", "none.csv"],
             "no run table at none.csv",
         ),
-        (["--law", "chinchilla", *MAPPED, "--bootstrap", "-3"], "at least 1"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_exit_status_2(table, capsys, options, words):
@@ -171,7 +173,7 @@ def test_a_table_that_cannot_be_is_described(tmp_path, capsys, rows, words):
     [
         ("runs.csv", b"", "cannot be read as a table"),
         ("runs.csv", b"params_active,tokens,loss\n", "has no rows"),
-        ("runs.csv", b"\xff\xfe\x00\x81", "cannot be read as a table"),
+        ("runs.csv", b"\xff\xfe\x00", "cannot be read as a table"),
         ("runs.jsonl", b"{broken", "cannot be read as a table"),
         ("runs.parquet", b"not parquet at all", "cannot be read as a table"),
         ("runs.xlsx", b"", "its name must end in one of"),
@@ -344,3 +346,24 @@ def test_a_launch_check_gives_a_verdict(table, capsys):
     options = ["--recipe", "launch-check", "--hold-out", "params_active", "--pilot", str(table)]
     assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, *options]) == 0
     assert capsys.readouterr().out.startswith("Launch check: ")
+
+
+def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
+    from types import SimpleNamespace
+
+    from moejax.cli import compare
+
+    def parsed(module, words):
+        parser = argparse.ArgumentParser()
+        module.add_arguments(parser)
+        return parser.parse_args(words)
+
+    options = ["my runs.csv", "--where", "seed == 42", "--map", "tokens=step * 2", "--best-by", "lr", "--drop-invalid"]
+    found = SimpleNamespace(next_law="kaplan")
+    given = parsed(compare, [*options, "--penalty", "squared"])
+    words = shlex.split(compare.next_command(given, found))
+    assert words[:2] == ["moejax", "fit"]
+    again = vars(parsed(fit, words[2:]))
+    assert again["law"] == "kaplan"
+    for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
+        assert again[name] == getattr(given, name)

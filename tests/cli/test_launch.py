@@ -2,15 +2,20 @@
 
 import dataclasses
 import json
+import os
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from moejax.__main__ import main
+from moejax.config import build, dump
 from moejax.data.config import DataConfig
 from moejax.laws.chips import find
 from moejax.plan.topology import parse
+from moejax.stored import write_json
 from moejax.study.estimate import estimate
 from moejax.study.gke import kubernetes_name
 from moejax.study.launches import launched
@@ -104,6 +109,50 @@ def test_skypilot_gets_a_task_file_for_each_training(printed):
         assert "--distributed" in task["run"]
 
 
+ONE = f"--config={STUDIES.parent / 'tiny.py'}"
+
+
+def test_a_single_training_is_launched_as_a_study_of_one(printed):
+    words = [ONE, "--config.recipe.budgets_tokens=65536", "--out", "/shared/one", "--chip", "cpu", "--json"]
+    (task,) = json.loads(printed("slurm", *words))
+    assert task["command"] == ["moejax", "train", "--out", "/shared/one/models/tiny", "--data", "/shared/one/data"]
+
+
+def test_a_launched_training_has_the_numbers_it_would_have_here():
+    from moejax.cli.config_file import load
+    from moejax.study.study import Study, study_of
+    from moejax.train.population import members
+    from moejax.train.training import Training
+
+    axes = ["--config.population.seeds=0,3", "--config.population.learning_rates=1e-3,2e-3"]
+    for overrides in ([], axes):
+        here = load(Training, ONE.removeprefix("--config="), overrides)
+        study = study_of(here)
+        study.check()
+        assert study.doubts() == []
+        stored = build(Study, json.loads(json.dumps({**study.identity(), "analysis": dump(study.analysis)})))
+        there = {one.name: one.fingerprint() for one in stored.trainings()}
+        assert there == {one.name: one.fingerprint() for one in members(here)}
+        assert len(there) == (4 if overrides else 1)
+
+
+def test_a_setting_that_neither_a_training_nor_a_study_has_is_refused(capsys):
+    assert main(["launch", "slurm", ONE, "--config.architecture.topk=1", "--out", "x"]) == 2
+    assert "did you mean top_k" in capsys.readouterr().err
+
+
+def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkeypatch):
+    words = ["launch", "sky", TINY, "--chip", "h100", "--out", "gs://b/tiny"]
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 0
+    assert f"{tmp_path} is no checkout of it" in capsys.readouterr().err
+    assert main([*words, "--image", "docker:registry/moejax:gpu"]) == 0
+    assert "no checkout" not in capsys.readouterr().err
+    monkeypatch.chdir(STUDIES.parents[1])
+    assert main(words) == 0
+    assert "no checkout" not in capsys.readouterr().err
+
+
 def test_a_slice_that_is_chosen_holds_the_training():
     from moejax.cli.config_file import load
     from moejax.study.resources import chips_for
@@ -143,7 +192,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["slurm", TINY, "--chip", "h1000"], "did you mean h100"),
         (["slurm", PILOT[0], "--chip", "h100"], "spread it with --config.recipe.mesh.fsdp=-1"),
         (["gke", PILOT[0], *PILOT[2:], "--out", "gs://b/x", *IMAGE], "token shards do not divide 2430 sequences"),
-        (["slurm"], "No study was named"),
+        (["slurm"], "Nothing to train was named"),
         (["gke", TINY, "--out", "runs/x", *IMAGE], "a bucket, such as gs://BUCKET/STUDY"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5p:4x4x5"], "The nearest are v5p:4x4x4"),
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--topology", "v5q:4x4x4"], "did you mean v5"),
@@ -235,6 +284,9 @@ def test_skypilot_is_not_given_again_what_it_has(called, texts, capsys):
     stand_in, read = called
     stand_in("sky")
     words = ["launch", "sky", TINY, *texts, "--chip", "h100", "--out", "memory://sky-bucket/tiny", "--submit"]
+    assert main(words) == 2
+    assert "is no checkout of it: give it in one, or name an image" in capsys.readouterr().err
+    words += ["--image", "docker:registry/moejax:gpu"]
     assert main(words) == 0
     first = len(read("calls"))
     assert read("calls")[0].startswith("sky jobs launch --name zhao-tiny-")
@@ -260,6 +312,107 @@ def test_a_folder_of_another_study_is_refused(capsys, tmp_path):
 
     study = load(Study, TINY.removeprefix("--config="), [])
     other = dataclasses.replace(study, seed=5)
-    (tmp_path / "study.json").write_text(json.dumps(other.identity()))
+    write_json(tmp_path / "study.json", other.identity())
     assert main(["launch", "slurm", TINY, "--out", str(tmp_path), "--chip", "cpu"]) == 2
     assert "belongs to another run: seed was 5, is 0" in capsys.readouterr().err
+
+
+HOSTILE = "a b'c\"d$(touch owned);touch owned;`touch owned` $$(HOME) &|#é"
+"""A folder's name that a shell would run if it were not quoted."""
+
+
+@pytest.fixture
+def run_by_a_shell(tmp_path_factory):
+    """What a script hands to the commands that it names, word by word; it runs nothing else."""
+    stand_ins, here = tmp_path_factory.mktemp("stand-ins"), tmp_path_factory.mktemp("here")
+    for name in ("python", "srun", "sky", "xpk"):
+        (stand_ins / name).write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+        (stand_ins / name).chmod(0o755)
+
+    def run(script):
+        environment = os.environ | {"PATH": f"{stand_ins}:/usr/bin:/bin", "SKYPILOT_NODE_IPS": "10.0.0.1"}
+        found = subprocess.run(["bash", "-eu"], input=script.encode(), capture_output=True, cwd=here, env=environment)
+        assert (found.returncode, found.stderr) == (0, b""), found.stderr.decode()
+        assert not list(here.iterdir())
+        return found.stdout.decode().split("\0")[:-1]
+
+    return run
+
+
+def test_a_script_of_slurm_quotes_the_folder(printed, run_by_a_shell):
+    script = printed("slurm", TINY, "--out", f"/shared/{HOSTILE}", "--chip", "cpu", "--cores", 4)
+    words = run_by_a_shell(script)
+    assert words[-1] == f"/shared/{HOSTILE}/slurm/%j"
+    lines = [line.partition(":")[2] for line in script.partition("# which runs")[2].splitlines()[1:]]
+    for line in filter(None, lines):
+        command = shlex.split(line)
+        assert command[command.index("--data") + 1] == f"/shared/{HOSTILE}/data"
+
+
+def test_a_folder_whose_name_slurm_would_change_is_refused(capsys):
+    assert main(["launch", "slurm", TINY, "--out", "/shared/100%j", "--chip", "cpu", "--cores", "4"]) == 2
+    assert "has a %, which Slurm replaces in the names of logs; choose another --out" in capsys.readouterr().err
+
+
+def _as_kubernetes_takes_it(word):
+    assert "$" not in word.replace("$$", "")
+    return word.replace("$$", "$")
+
+
+def test_a_manifest_of_kubernetes_holds_the_folder_as_it_is(printed, run_by_a_shell):
+    words = [TINY, "--topology", "v6e:1x1", "--out", f"gs://bucket/{HOSTILE}", *IMAGE]
+    jobsets = list(yaml.safe_load_all(printed("gke", *words)))
+    for jobset in jobsets:
+        job = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        command = [_as_kubernetes_takes_it(word) for word in job["containers"][0]["command"]]
+        assert command[command.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
+    attach, *rest = printed("gke", *words, "--xpk", "C").splitlines()
+    assert shlex.split(attach)[:3] == ["xpk", "storage", "attach"]
+    assert len(rest) == len(jobsets)
+    for line in rest:
+        handed = run_by_a_shell(line)
+        inner = run_by_a_shell(handed[handed.index("--command") + 1])
+        assert inner[inner.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
+
+
+def test_a_task_file_of_skypilot_quotes_the_folder(printed, run_by_a_shell):
+    for chip in (["--chip", "h100"], ["--topology", "v6e:1x1"]):
+        text = printed("sky", TINY, *chip, "--out", f"s3://bucket/{HOSTILE}")
+        heads = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# sky")]
+        assert all(run_by_a_shell(head)[:3] == ["jobs", "launch", "--name"] for head in heads)
+        for task in yaml.safe_load_all(text):
+            words = run_by_a_shell(task["run"])
+            assert words[words.index("--data") + 1] == f"/bucket/{HOSTILE}/data"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--minutes", "-5"], ["--minutes", "1e300"], ["--grace", "1e20"], ["--at-a-time", "0"]),
+        *(["--at-a-time", "-3"], ["--memory", "-1"], ["--memory", "0"], ["--nodes", "0"], ["--cores", "0"]),
+        *(["--mfu", "0", "--chip", "cpu"], ["--mfu", "1.5"], ["--chips-per-node", "0"]),
+    ],
+)
+def test_a_number_that_no_scheduler_could_take_is_refused_with_its_range(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["launch", "slurm", TINY, *words])
+    assert stopped.value.code == 2
+    assert "out of range; give a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--set", "account=a\n#SBATCH --wrap=evil"], ["--config.name=a\nrm x"]])
+def test_no_word_begins_a_line_of_its_own_in_a_script(words, capsys):
+    assert main(["launch", "slurm", TINY, "--chip", "cpu", *words]) == 2
+    said = capsys.readouterr()
+    assert "has a line break or another control character" in said.err
+    assert said.out == ""
+
+
+def test_a_folder_that_leaves_the_volume_by_dots_is_refused(capsys):
+    assert main(["launch", "gke", TINY, "--out", "/shared/../etc", *IMAGE, "--volume", "claim:/shared"]) == 2
+    assert "a folder below PATH" in capsys.readouterr().err
+
+
+def test_one_training_is_one(capsys):
+    assert main(["launch", "slurm", "--config=configs/tiny.py", "--chip", "cpu", "--out", "/shared/one"]) == 0
+    assert "1 training; nothing was submitted" in capsys.readouterr().err

@@ -35,3 +35,12 @@ def test_a_wide_terminal_has_one_table_and_a_narrow_one_repeats_the_first_column
     assert said.count("moe-64-8e1-1s") > 1
     # Where nothing is said of a row, it is left out below.
     assert "12,345.67" in said.split("dense-32")[-1]
+
+
+@pytest.mark.parametrize("width", ["0", "1", "7"])
+def test_a_terminal_of_no_width_is_shown_every_cell(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    show("title", COLUMNS, ROWS, words=["tokens", "note"])
+    found = "".join(capsys.readouterr().out.split())
+    for word in [word for row in ROWS for cell in row[1:] for word in cell.split()]:
+        assert word in found

@@ -94,8 +94,9 @@ def test_the_unigram_entropy_is_that_of_the_frequencies(text_folder, tmp_path):
 
 
 def contents(folder):
-    """Every file of a set but its lock."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    """Every file of a set but its lock and what tells of the clock."""
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != ".checked.json"]
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
 def test_processes_write_what_one_writes(text_folder, bpe, tmp_path, many_parts):
@@ -221,7 +222,7 @@ def test_tokens_of_a_larger_vocabulary_are_refused(tmp_path):
 
 
 def test_a_side_without_documents_is_refused(tmp_path):
-    text_files(tmp_path, texts=TEXTS[:1])
+    json_lines(tmp_path, texts=TEXTS[:1])
     with pytest.raises(ValueError, match=r"side of .* has no document, of 1 in all"):
         prepare(str(tmp_path), tmp_path / "set", validation_share=0.5)
 

@@ -68,6 +68,20 @@ def test_a_large_text_is_cut_at_line_ends_and_loses_nothing(tmp_path, small_part
     assert all(piece.endswith("\n") for piece in pieces)
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_a_source_of_one_text_is_cut_into_documents_so_that_some_can_be_held_out(tmp_path, suffix):
+    text = "".join(f"line {i}\n" for i in range(2000)) + "no line end"
+    path = tmp_path / f"book{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+    for given in (path, tmp_path):
+        pieces = texts(read(given))
+        assert 200 < len(pieces) <= 256
+        assert "".join(pieces) == text
+        assert all(piece.endswith("\n") for piece in pieces[:-1])
+    (tmp_path / "second.txt").write_text("another text\n" * 10)
+    assert len(read(tmp_path)) == 2
+
+
 def test_a_text_without_line_ends_is_cut_between_characters(tmp_path, small_parts, monkeypatch):
     monkeypatch.setattr(text_format, "_LONGEST_LINE", 10)
     (tmp_path / "large.txt").write_text("é多" * 3000)
@@ -120,7 +134,7 @@ def test_damaged_lines_are_named_and_their_neighbours_read(tmp_path):
     assert texts(f for f in found if isinstance(f, Document)) == [*TEXTS[:2], "last"]
     wrong = [f for f in found if isinstance(f, Corrupt)]
     assert [w.name for w in wrong] == ["web.jsonl:3", "web.jsonl:4", "web.jsonl:5", "web.jsonl:7"]
-    assert [w.why[:12] for w in wrong] == ["no JSON: Inv", "no JSON obje", "no text in i", "a surrogate "]
+    assert [w.why[:12] for w in wrong] == ["no JSON (jso", "no JSON obje", "no text in i", "a surrogate "]
 
 
 @pytest.mark.parametrize("how", [".gz", ".zst"])

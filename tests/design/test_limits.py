@@ -4,17 +4,21 @@ import math
 
 import pytest
 
-from moejax.design.build import build, spend
+from moejax.design.build import build, spend, whole
+from moejax.design.coordinates import Sizes
 from moejax.design.decide import beyond, of_shapes
 from moejax.design.measures import MEASURES, Setting
 from moejax.design.problem import Limit, of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices
 from moejax.design.shapes import Shapes
-from moejax.laws import PUBLISHED
+from moejax.design.variables import restated
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier
-from moejax.laws.design import Design
+from moejax.laws.design import COMMON_LETTERS, FIELDS, LETTERS, Design
 from moejax.laws.five_factor import ZHAO_2025
+from moejax.laws.sparsity import ABNAR_2025
 
 BUDGET = (Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12))
 
@@ -131,3 +135,76 @@ def test_measures_are_straight_lines_in_tokens():
     for name in MEASURES:
         assert at[0][name] + at[2][name] == pytest.approx(2 * at[1][name], rel=1e-12), name
         assert math.isfinite(at[0][name])
+
+
+@pytest.mark.parametrize(
+    ("law", "letter", "word", "value", "searched"),
+    [
+        ("sparsity", "S", "sparsity", 0.9, ("expert_expansion", 10.0)),
+        ("sparsity", "N", "params_total", 1e9, ("params_total", 1e9)),
+        ("five_factor", "S", "shared_share", 0.3, ("shared_share", 0.3)),
+        ("five_factor", "G", "active_experts", 7.0, ("active_experts", 7.0)),
+        ("granularity", "G", "granularity", 8.0, ("granularity", 4.0)),
+        ("leverage", "A", "activation_ratio", 0.05, ("expert_expansion", 20.0)),
+        ("effective_params", "N_act", "params_active", 1e9, ("params_active", 1e9)),
+        ("chinchilla", "N", "params_active", 1e9, ("params_active", 1e9)),
+    ],
+)
+def test_a_limit_in_a_papers_letter_is_one_on_what_is_searched(law, letter, word, value, searched):
+    space = Sizes(LAWS[law].inputs)
+    known = next(iter(PUBLISHED[law].values())).law
+    one = restated(Limit(name=letter, low=value, high=value), known, space)
+    assert (one.name, one.low, one.high) == (searched[0], pytest.approx(searched[1]), pytest.approx(searched[1]))
+    if law != "granularity":
+        other = restated(Limit(name=word, low=value, high=value), known, space)
+        assert (other.name, other.high) == (one.name, one.high)
+    assert str(one).startswith(letter)
+
+
+def test_every_letter_is_a_field_or_a_ratio_of_a_design_and_every_law_is_there():
+    assert set(LETTERS) <= set(LAWS)
+    words = {word for letters in LETTERS.values() for word in letters.values()} | set(COMMON_LETTERS.values())
+    assert all(hasattr(Design, word) or word in FIELDS for word in words)
+
+
+def test_a_held_sparsity_is_that_of_the_optimum_and_of_the_shape():
+    problem = of_sizes(ABNAR_2025, (Limit(name="flops", high=1e20), Limit(name="sparsity", low=0.9, high=0.9)))
+    found = optimise(problem)
+    assert found.values["expert_expansion"] == pytest.approx(10.0)
+    assert "sparsity = 0.9" in [str(price.limit) for price in prices(found)]
+
+
+@pytest.mark.parametrize("value", [1.0, 1.5, -0.1])
+def test_a_share_of_experts_that_cannot_be_is_refused(value):
+    with pytest.raises(ValueError, match="sparsity is a share of the experts, at least 0 and below 1"):
+        of_sizes(ABNAR_2025, [Limit(name="S", low=value, high=value)])
+
+
+def test_a_shared_share_of_a_shape_is_limited_by_the_routed_one():
+    space = Shapes(CATALOGUE["glm-4.5-air"].architecture, ZHAO_2025.inputs)
+    found = restated(Limit(name="shared_share", low=0.25, high=0.25), ZHAO_2025, space)
+    assert (found.name, found.low, found.high) == ("routed_share", 0.75, 0.75)
+    assert "routed_share" in MEASURES
+
+
+@pytest.mark.parametrize("taken", ACTIVE_PARAMS.values(), ids=ACTIVE_PARAMS)
+def test_sizes_have_the_active_parameters_of_the_convention(taken):
+    space = Sizes(ABNAR_2025.inputs, taken)
+    design = space.candidate({"params_active": 1e9, "tokens": 1e11, "expert_expansion": 10.0}).design
+    assert float(taken(design.params_total, 0.9)) == pytest.approx(1e9)
+    assert taken.meaning in space.assumes
+    assert Sizes(ZHAO_2025.inputs, taken).assumes == ""
+
+
+@pytest.mark.parametrize("model", [name for name, one in CATALOGUE.items() if not one.architecture.kv_latent_dim])
+@pytest.mark.parametrize("wider", [0.3, 0.77, 1.375, 2.6])
+def test_shapes_have_heads_and_widths_that_hardware_likes(model, wider):
+    like = CATALOGUE[model].architecture
+    built = whole(like, {"model_dim": round(like.model_dim * wider / 128) * 128})
+    built.check()
+    assert built.num_heads % built.num_kv_heads == 0
+    assert built.num_heads % 8 == 0 or built.num_heads < 64
+    if like.num_kv_heads < like.num_heads:
+        assert built.num_kv_heads & (built.num_kv_heads - 1) == 0, "a power of two"
+    exact = whole(like, {"model_dim": round(like.model_dim * wider)}, exact=True)
+    assert exact.num_kv_heads == max(1, round(like.num_kv_heads * exact.model_dim / like.model_dim))

@@ -144,6 +144,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reader")
     (folder / "configs").symlink_to(ROOT / "configs")
     shutil.copy("configs/tiny.py", folder)
+    # Machines of SkyPilot install what lies there.
+    shutil.copy("pyproject.toml", folder)
     for name, text in FILES.items():
         (folder / name).write_text(text)
     _write_tables(folder)

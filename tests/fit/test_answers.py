@@ -11,14 +11,19 @@ from test_fit_law import RESULT, RUNS
 
 from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
 from moejax.fit.bootstrap import bootstrap
-from moejax.fit.decide import decide, table, to_json
+from moejax.fit.covariance import confidence_interval
+from moejax.fit.decide import beyond, beyond_each, decide, reach, table, to_json
 from moejax.fit.decisions import RULES
+from moejax.fit.extrapolation import outside, sentences, where_decided
 from moejax.fit.fit_law import fit_law
 from moejax.fit.influence import deciding
+from moejax.fit.intervals import share_ends
+from moejax.fit.runs import runs_from
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.claim import check
 from moejax.laws.dense_to_moe import DenseToMoe
+from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams, compute_optimal
 from moejax.laws.fewer_factors import FourFactor
 from moejax.laws.five_factor import ZHAO_2025, FiveFactor
@@ -150,6 +155,7 @@ def test_abnars_sizes_spend_the_budget_at_the_sparsity():
 
 def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
     found = {answer.symbol: answer for answer in decision_answers(FiveFactor)}
+    assert [symbol for symbol, answer in found.items() if answer.is_share] == ["S*"]
     assert set(found) == {"G*", "S*"}
     assert found["G*"].of(ZHAO_2025) == best_active_experts(ZHAO_2025)
     assert decision_answers(Chinchilla) == []
@@ -196,10 +202,61 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
     for one in found:
         assert one.interval.low < one.value < one.interval.high
         assert one.error == pytest.approx(one.interval.deviation, rel=0.5)
+    assert "90% interval by resamples" in table(found, RUNS)
+    assert {one["interval"]["by"] for one in to_json(found)} == {"resamples"}
     text = table(found, RUNS)
     assert "decided at flops = 1e+25, expansion = 8" in text
     assert "Beyond the largest fitted run" in text
     assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
+
+
+def test_an_answer_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
+    def times(given):
+        found = decide(RESULT, RUNS, decision_answers(EffectiveParams, given))
+        return table(found, RUNS), beyond_each(found, RUNS)
+
+    text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
+    assert far["times"] == {"expansion": pytest.approx(4.0)}
+    assert "Beyond the largest fitted run: 4 times in expansion." in text
+    assert times({"flops": 1e21, "expansion": 32.0})[1] == []
+    kept = RUNS.where(RUNS.design.params_total > 1.5 * RUNS.design.params_active)
+    assert sentences(outside({"expansion": 1.0}, where_decided(kept))) == [
+        "Below the smallest fitted run: 0.5 times in expansion."
+    ]
+
+
+def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
+    sizes = np.geomspace(1e8, 1e9, 12)
+    design = Design(params_total=sizes, num_experts=np.tile([4.0, 20.0], 6), top_k=np.ones(12), tokens=100 * sizes)
+    runs = runs_from(design, np.ones(12))
+    assert beyond(reach({"sparsity": 0.95}), runs) == {}
+    assert beyond(reach({"sparsity": 0.99}), runs) == {"expert_expansion": pytest.approx(5.0)}
+    assert beyond(reach({"num_experts": 20.0, "top_k": 1.0, "params_total": 5e8}), runs) == {}
+
+
+def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_its_own_degrees_of_freedom():
+    answers = decision_answers(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
+    found = decide(RESULT, RUNS, answers, level=0.8)
+    for one in found:
+        low, high = confidence_interval(RESULT, RUNS, one.answer.of, 0.8, one_sign=True)
+        assert 0 < one.interval.low < one.value < one.interval.high
+        np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
+    assert "80% interval by standard errors" in (text := table(found, RUNS, 0.8))
+    assert text.count("[") == len(found)
+    assert {(one["interval"]["by"], one["interval"]["level"]) for one in to_json(found, 0.8)} == {
+        ("standard errors", 0.8)
+    }
+
+
+def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
+    middle, reach = np.array([0.02, 0.5, 0.97]), np.array([0.05, 0.6, 0.4])
+    low, high = share_ends(middle, reach)
+    assert (low > 0).all()
+    assert (low < middle).all()
+    assert (middle < high).all()
+    assert (high < 1).all()
+    low, high = share_ends(middle, 1e-6 * reach)
+    np.testing.assert_allclose((high - middle, middle - low), (1e-6 * reach, 1e-6 * reach), rtol=1e-4)
 
 
 def test_a_loss_that_no_compute_reaches_has_no_cost():

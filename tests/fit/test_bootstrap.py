@@ -1,13 +1,16 @@
 """Resamples tell how far an answer hangs on the runs that were trained."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_fit_law import RESULT, RUNS, sweep
 
-from moejax.fit.bootstrap import bootstrap, interval, resample, table
+from moejax.fit.bootstrap import bootstrap, resample, table
 from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
+from moejax.interval import interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
@@ -59,6 +62,8 @@ def test_an_interval_that_spans_everything_says_so():
     assert interval([np.nan, 1.0, 1.1]).says_nothing
     assert not interval([1.0, 1.1, 1.2]).says_nothing
     assert "not determined" in str(interval([0.01, 5.0, 300.0]))
+    assert interval([0.01, 5.0, 300.0]).ends(str).endswith(" (not determined by these runs)")
+    assert interval([1.0, 1.1, np.nan]).ends("{:.1f}".format).startswith("[1.0, 1.1], no answer under 33% of the laws")
 
 
 def test_a_decision_without_an_answer_is_counted_not_hidden():
@@ -78,7 +83,9 @@ def test_other_runs_than_those_of_the_fit_are_refused():
 
 
 def test_the_table_has_a_line_per_coefficient():
-    assert all(name in table(RESULT, RESAMPLED) for name in RESULT.coefficients)
+    said = table(RESULT, RESAMPLED, 0.8)
+    assert all(name in said for name in RESULT.coefficients)
+    assert "median [80% interval], 64 resamples" in said
 
 
 def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):
@@ -103,3 +110,19 @@ def test_kept_resamples_of_another_fit_are_not_taken_for_this_ones(tmp_path):
     bootstrap(RESULT, RUNS, 8, seed=1, kept=kept)
     found = bootstrap(RESULT, RUNS, 8, kept=kept)
     np.testing.assert_array_equal(found.values, bootstrap(RESULT, RUNS, 8).values)
+
+
+def test_kept_resamples_of_another_grouping_are_not_taken_for_this_ones(tmp_path):
+    kept = tmp_path / "bootstrap.npz"
+    alone = dataclasses.replace(RUNS, group=np.arange(len(RUNS)))
+    bootstrap(RESULT, alone, 8, kept=kept)
+    found = bootstrap(RESULT, RUNS, 8, kept=kept)
+    np.testing.assert_array_equal(found.values, bootstrap(RESULT, RUNS, 8).values)
+
+
+def test_kept_resamples_serve_groups_of_other_names(tmp_path):
+    kept, seen = tmp_path / "bootstrap.npz", []
+    bootstrap(RESULT, RUNS, 8, kept=kept)
+    renamed = dataclasses.replace(RUNS, group=100 + RUNS.group)
+    bootstrap(RESULT, renamed, 8, kept=kept, progress=lambda *at: seen.append(at))
+    assert seen == []

@@ -1,14 +1,18 @@
 """Every law of the library is found again from the losses it predicts, whatever its form."""
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.problem import describes_its_dimensions
+from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
 from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.design import Design
+from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import coefficients
 
 
@@ -62,10 +66,39 @@ def test_all_published_laws_are_found_again_from_their_predictions(name):
     assert_found_again(name)
 
 
+@pytest.mark.parametrize("name", [name for name in LAWS if name not in NOT_A_LOSS_OF_RUNS])
+def test_a_law_is_fitted_to_an_output_of_its_own_or_refused(name):
+    """The column `loss` was once taken for a learning rate."""
+    others = {output for law in LAWS.values() for output in law.outputs} - set(LAWS[name].outputs)
+    for output in others:
+        with pytest.raises(ValueError, match=f"what would be fitted is the {output}"):
+            fit_law(LAWS[name], dataclasses.replace(RUNS, output=output))
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_table_is_read_by_the_columns_of_a_laws_outputs(name):
+    law, known = LAWS[name], {"learning_rate": 1e-3, "efficiency_leverage": 2.0}
+    frame = pd.DataFrame(
+        {f: getattr(RUNS.design, f) for f in FIELDS if getattr(RUNS.design, f) is not None} | {"loss": RUNS.loss}
+    ).assign(**{f: 24.0 for f in ("num_layers", "sequence_length") if f in law.inputs})
+    if "loss" in law.outputs:
+        assert read_runs(frame, law).runs.output == "loss"
+        assert read_runs(frame.rename(columns={"loss": "val"}), law, loss="val").runs.output == "loss"
+        return
+    with pytest.raises(ValueError, match="a fit is to one of them" if len(law.outputs) > 1 else "has no column"):
+        read_runs(frame, law)
+    with pytest.raises(ValueError, match="--map"):
+        read_runs(frame.assign(val=2.0), law, loss="val")
+    for output in law.outputs:
+        measured = frame.drop(columns="loss").assign(**{output: known.get(output, 1e9)})
+        # These sizes are no run's: what is overwritten contradicts the others.
+        assert read_runs(measured, law, loss=output, trust_units=True).runs.output == output
+
+
 def assert_found_again(name):
     truth = next(iter(PUBLISHED[name].values())).law
     output = next(iter(LAWS[name].outputs))
-    found = fit_law(LAWS[name], runs_from(RUNS.design, predict(truth, RUNS, output)))
+    found = fit_law(LAWS[name], runs_from(RUNS.design, predict(truth, RUNS, output), output=output))
     assert found.metrics.max_relative_error < 1e-4
     for key, value in coefficients(truth).items():
         if key not in NOT_IDENTIFIABLE.get(name, ()):

@@ -22,7 +22,7 @@ def budget():
 
 def resampled(*laws):
     stacked = jax.tree.map(lambda *leaves: np.array(leaves), *laws)
-    return Bootstrap(laws=stacked, values=np.zeros(len(laws)), unfinished=0, by="group")
+    return Bootstrap(laws=stacked, values=np.zeros(len(laws)), unfinished=0, by="group", draws=40)
 
 
 def test_it_is_the_optimum_of_the_law_under_the_reading_that_made_the_table(budget):

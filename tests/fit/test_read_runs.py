@@ -1,5 +1,7 @@
 """The door of a fit says every doubt and lets no row vanish."""
 
+import shlex
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from moejax.fit.read_runs import read_runs
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.hyperparameters import Hyperparameters
+from moejax.laws.loss_compute import LossCompute
 
 FRAME = pd.DataFrame(
     {
@@ -135,7 +139,7 @@ def test_a_weight_that_is_not_there_is_named_with_the_nearest():
 
 
 def test_all_columns_that_are_missing_are_named_at_once():
-    frame = pd.DataFrame({"n": [1e7], "d": [1e9], "val_loss": [3.0]})
+    frame = pd.DataFrame({"n": [1e7], "d": [1e9], "y": [3.0]})
     with pytest.raises(ValueError, match=r"--map params_active=COLUMN --map tokens=COLUMN --map loss=COLUMN"):
         read_runs(frame, Chinchilla)
 
@@ -151,3 +155,331 @@ def test_flops_that_are_counted_otherwise_than_decisions_count_them_are_said(sha
     frame = pd.DataFrame({"params_active": [1e7, 2e7], "tokens": [1e9, 3e9], "loss": [3.0, 2.8]})
     frame["flops"] = 6 * share * frame["params_active"] * frame["tokens"]
     assert any("0.90 to 0.90 times 6" in note for note in read_runs(frame, Chinchilla).notes) == said
+
+
+def grid(**columns):
+    """Dense runs over a grid of sizes and tokens, in plain counts."""
+    n, d = (a.ravel() for a in np.meshgrid(np.geomspace(5e7, 7e9, 6), np.geomspace(1e9, 2e11, 5)))
+    loss = 1.7 + 400 / n**0.34 + 400 / d**0.28
+    return pd.DataFrame({"params_active": n, "tokens": d, "loss": loss}).assign(**columns)
+
+
+THIRD = np.arange(30) % 3 == 0
+
+
+@pytest.mark.parametrize("column", ["params_active", "tokens"])
+@pytest.mark.parametrize(("rows", "words"), [(np.ones(30, bool), "between"), (THIRD, r"in 10 of 30 rows \(rows 1, 4")])
+def test_counts_in_billions_are_asked_about_and_the_printed_remedy_mends_them(column, rows, words):
+    right = grid()
+    wrong = right.assign(**{column: np.where(rows, right[column] / 1e9, right[column])})
+    with pytest.raises(
+        ValueError, match=rf"{column} lies? between .*{words}.*are these billions.*--trust-units|{words}"
+    ) as e:
+        read_runs(wrong, Chinchilla)
+    remedy = str(e.value).split("--map '")[1].split("'")[0]
+    read = read_runs(wrong, Chinchilla, mapping=dict([remedy.split("=", 1)]))
+    np.testing.assert_allclose(getattr(read.runs.design, column), right[column], rtol=1e-12)
+    assert len(read_runs(wrong, Chinchilla, trust_units=True).runs) == 30
+
+
+def large():
+    """Runs of which no size is below what toy models have, when it is written in millions."""
+    n, d = (a.ravel() for a in np.meshgrid(np.geomspace(2e9, 7e10, 6), np.geomspace(2e10, 2e12, 5)))
+    return pd.DataFrame({"params_active": n, "params_total": 4 * n, "tokens": d, "loss": 1.7 + 400 / n**0.34})
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens", "words"),
+    [
+        (1e6, 1e6, "toys, or in another unit. Are params_active millions"),
+        (1e6, 1.0, "tokens per parameter at the median, as nobody trains. Are params_active millions"),
+        (1.0, 1e6, r"1\.7e-05 tokens per parameter at the median, as nobody trains. Are tokens millions"),
+    ],
+)
+def test_sizes_and_tokens_that_do_not_go_together_are_asked_about_and_the_printed_remedy_mends_them(
+    size, tokens, words
+):
+    right = large()
+    wrong = right.assign(**{name: right[name] / size for name in right if name.startswith("params")})
+    wrong["tokens"] = right["tokens"] / tokens
+    with pytest.raises(ValueError, match=words) as e:
+        read_runs(wrong, EffectiveParams)
+    remedies = dict(text.split("'")[0].split("=", 1) for text in str(e.value).split("--map '")[1:])
+    read = read_runs(wrong, EffectiveParams, mapping=remedies)
+    for name in ("params_active", "params_total", "tokens"):
+        np.testing.assert_allclose(getattr(read.runs.design, name), right[name], rtol=1e-12)
+    assert len(read_runs(wrong, EffectiveParams, trust_units=True).runs) == 30
+
+
+def remedies(error):
+    """What a shell makes of every --map in a message."""
+    found = []
+    for text in str(error.value).split("--map ")[1:]:
+        words = shlex.shlex(text, posix=True)
+        words.whitespace_split = True
+        found.append((words.get_token() or "").rstrip(".,;").split("=", 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [
+        (("params (M)", 1e6), ("tokens (B)", 1e9)),
+        (("params_millions", 1e6), ("seen_b", 1e9)),
+        (("params, B", 1e9), ("tokens, trillion", 1e12)),
+        (("it's one size (M)", 1e6), ("tokens [B]", 1e9)),
+    ],
+)
+@pytest.mark.parametrize("written", ["`{}`", "{}"])
+def test_the_unit_that_a_columns_name_says_is_the_one_that_is_proposed(size, tokens, written):
+    right = grid()
+    frame = pd.DataFrame(
+        {size[0]: right["params_active"] / size[1], tokens[0]: right["tokens"] / tokens[1], "loss": right["loss"]}
+    )
+    bare = {"params_active": written.format(size[0]), "tokens": written.format(tokens[0])}
+    with pytest.raises(ValueError, match="tokens lie between") as e:
+        read_runs(frame, Chinchilla, mapping=bare)
+    assert len(remedies(e)) == 2
+    design = read_runs(frame, Chinchilla, mapping=dict(remedies(e))).runs.design
+    np.testing.assert_allclose(design.params_active, right["params_active"])
+    np.testing.assert_allclose(design.tokens, right["tokens"])
+
+
+def test_tokens_without_a_unit_are_taken_in_the_one_that_balances_them_with_the_sizes():
+    right = grid().query("params_active < 2e9 and tokens < 4e10")
+    with pytest.raises(ValueError, match="are these billions\\?") as e:
+        read_runs(right.assign(tokens=right["tokens"] / 1e9), Chinchilla)
+    assert remedies(e) == [["tokens", "tokens * 1e9"]]
+
+
+def test_every_unit_that_remains_plausible_is_printed_with_its_remedy():
+    right = grid().query("params_active < 2e9 and tokens < 4e10")
+    with pytest.raises(ValueError, match=r"tokens lie between 1 and .*are these billions or trillions") as e:
+        read_runs(right.assign(params_active=right["params_active"] / 1e6, tokens=right["tokens"] / 1e9), Chinchilla)
+    maps = [tuple(one) for one in remedies(e)]
+    assert {("tokens", "tokens * 1e9"), ("tokens", "tokens * 1e12")} < set(maps)
+    assert {("params_active", "params_active * 1e6"), ("params_active", "params_active * 1e9")} < set(maps)
+
+
+def test_toy_models_whose_flops_are_plain_are_believed_and_so_are_small_models_trained_long():
+    toy = large().assign(**{name: lambda f, name=name: f[name] / 1e6 for name in ("params_active", "tokens")})
+    toy["flops"] = 6 * toy["params_active"] * toy["tokens"]
+    assert len(read_runs(toy, Chinchilla).runs) == 30
+    assert len(read_runs(grid(tokens=lambda f: f["params_active"] * 5e4), Chinchilla).runs) == 30
+
+
+def test_flops_that_say_sizes_and_tokens_are_both_in_millions_are_mended_in_both():
+    right = large().assign(flops=lambda f: 6 * f["params_active"] * f["tokens"])
+    wrong = right.assign(**{n: right[n] / 1e6 for n in ("params_active", "params_total", "tokens")})
+    with pytest.raises(ValueError, match="params_active in millions and params_total in millions and tokens in") as e:
+        read_runs(wrong, Chinchilla)
+    remedies = dict(text.split("'")[0].split("=", 1) for text in str(e.value).split("--map '")[1:])
+    np.testing.assert_allclose(read_runs(wrong, Chinchilla, mapping=remedies).runs.design.tokens, right["tokens"])
+
+
+def test_a_column_that_does_not_vary_is_said_to_be_one_number():
+    with pytest.raises(ValueError, match="tokens are 7 in all rows, and nobody trains"):
+        read_runs(grid(tokens=7.0), Chinchilla)
+
+
+def test_flops_in_another_unit_are_refused_where_they_are_read_and_unread_elsewhere():
+    frame = grid(flops=lambda f: 6 * f["params_active"] * f["tokens"] / 1e18)
+    with pytest.raises(ValueError, match=r"are these exaFLOPs\? Write --map 'flops=flops \* 1e18'"):
+        read_runs(frame, LossCompute)
+    read = read_runs(frame, Chinchilla)
+    assert read.runs.design.flops is None
+    assert any("Column flops is not read" in note for note in read.notes)
+
+
+def test_counts_that_contradict_each_other_by_a_thousand_are_refused_and_the_remedy_mends_them():
+    right = grid(flops=lambda f: 6 * f["params_active"] * f["tokens"])
+    with pytest.raises(ValueError, match=r"flops are 1e\+03 times 6 · params_active · tokens in all rows") as e:
+        read_runs(right.assign(tokens=right["tokens"] / 1e3), Chinchilla)
+    assert "--map 'tokens=tokens * 1000'" in str(e.value)
+    wrong = right.assign(tokens=np.where(THIRD, right["tokens"] / 1e3, right["tokens"]))
+    with pytest.raises(ValueError, match=r"in 10 of 30 rows \(rows 1, 4, 7, 10, 13, …\)"):
+        read_runs(wrong, Chinchilla)
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0, 3.0])
+def test_flops_that_are_counted_another_way_are_no_wrong_unit(share):
+    frame = grid(flops=lambda f: 6 * share * f["params_active"] * f["tokens"])
+    assert len(read_runs(frame, Chinchilla).runs) == 30
+
+
+@pytest.mark.parametrize(
+    ("theirs", "scale"),
+    [
+        ({"params_active": "active_params", "tokens": "n_tokens", "loss": "val_loss"}, 1.0),
+        ({"params_active": "N", "tokens": "D", "loss": "L"}, 1.0),
+        ({"params_active": "Model Size", "tokens": "training tokens", "loss": "Validation Loss"}, 1.0),
+        ({"params_active": "params_b", "tokens": "tokens (billions)", "loss": "eval/loss"}, 1e-9),
+    ],
+)
+def test_columns_that_the_field_calls_otherwise_are_read_and_said(theirs, scale):
+    right = grid()
+    frame = right.assign(params_active=right["params_active"] * scale, tokens=right["tokens"] * scale)
+    read = read_runs(frame.rename(columns=theirs), Chinchilla)
+    np.testing.assert_allclose(read.runs.design.params_active, right["params_active"])
+    np.testing.assert_allclose(read.runs.design.tokens, right["tokens"])
+    np.testing.assert_allclose(read.runs.loss, right["loss"])
+    (said,) = read.notes
+    assert said.startswith("Columns under other names:")
+    assert all(name in said for name in theirs.values() if "(" not in name)
+
+
+def test_a_name_that_two_columns_bear_is_asked_about():
+    frame = grid().rename(columns={"loss": "val_loss"}).assign(eval_loss=3.0)
+    with pytest.raises(ValueError, match="loss could be read from val_loss or eval_loss; say which: --loss COLUMN"):
+        read_runs(frame, Chinchilla)
+    assert (read_runs(frame, Chinchilla, loss="eval_loss").runs.loss == 3.0).all()
+
+
+def test_the_one_size_of_models_with_experts_is_not_taken_for_either():
+    frame = grid(num_experts=8).rename(columns={"params_active": "params"})
+    with pytest.raises(ValueError, match="params could be params_total or params_active"):
+        read_runs(frame, Chinchilla)
+    dense = read_runs(frame.assign(num_experts=0), EffectiveParams).runs.design
+    assert (dense.params_active == dense.params_total).all()
+
+
+def test_the_one_size_of_models_with_experts_has_a_remedy_for_both_readings_that_a_shell_passes_on():
+    right = grid()
+    frame = right.assign(params_active=right["params_active"] / 1e6, num_experts=8)
+    with pytest.raises(ValueError, match="could be params_total or params_active") as e:
+        read_runs(frame.rename(columns={"params_active": "params (M)"}), Chinchilla)
+    assert [name for name, _ in remedies(e)] == ["params_active", "params_total"]
+    read = read_runs(
+        frame.rename(columns={"params_active": "params (M)"}), EffectiveParams, mapping=dict(remedies(e))
+    ).runs.design
+    np.testing.assert_allclose(read.params_active, right["params_active"])
+    np.testing.assert_allclose(read.params_total, right["params_active"])
+
+
+def test_a_count_that_two_columns_may_hold_is_asked_about_with_the_unit_of_each():
+    frame = grid(D=1e9).rename(columns={"tokens": "tokens (B)"})
+    with pytest.raises(ValueError, match="tokens could be read from") as e:
+        read_runs(frame, Chinchilla)
+    assert remedies(e) == [["tokens", "`tokens (B)` * 1e9"], ["tokens", "D"]]
+
+
+def test_a_perplexity_under_another_name_has_a_remedy_that_reads_it():
+    right = grid()
+    frame = right.rename(columns={"loss": "eval loss"}).assign(**{"eval loss": np.exp(right["loss"])})
+    (said,) = [
+        note for note in read_runs(frame.assign(**{"eval loss": 50.0}), Chinchilla).notes if "perplexity" in note
+    ]
+    remedy = shlex.split(said.split("Then say ")[1].split(". If")[0])[1].split("=", 1)
+    np.testing.assert_allclose(read_runs(frame, Chinchilla, mapping=dict([remedy])).runs.loss, right["loss"])
+
+
+def mixed():
+    """Dense models, and mixtures of the active parameters and tokens of some of them."""
+    dense = FRAME.assign(params_total=FRAME["params_active"], num_experts=0, top_k=0)
+    dense = pd.concat([dense, dense.assign(tokens=dense["tokens"] * 2, loss=dense["loss"] - 0.1)])
+    mixtures = dense[:3].assign(params_total=lambda f: 4 * f["params_active"], num_experts=8, top_k=2)
+    return pd.concat([dense, mixtures.assign(loss=lambda f: f["loss"] - 0.05)])
+
+
+def test_mixtures_are_no_replicates_of_dense_models_to_a_law_that_reads_neither_experts_nor_totals():
+    (said,) = [note for note in read_runs(mixed(), Chinchilla).notes if "repeat" in note]
+    assert "kept as replicates" not in said
+    assert "they differ in num_experts, top_k and params_total, and chinchilla does not read them" in said
+    assert "3 of 11 rows are mixtures; keep the dense ones with --where 'num_experts == 0', or fit effective_" in said
+    assert not any("repeat" in note for note in read_runs(mixed(), Chinchilla, where=["num_experts == 0"]).notes)
+    assert not any("repeat" in note for note in read_runs(mixed(), EffectiveParams).notes)
+
+
+@pytest.mark.parametrize(
+    ("frame", "there", "missing"),
+    [
+        (mixed().drop(columns="params_total"), "num_experts == 0", "effective_params"),
+        (mixed().drop(columns=["num_experts", "top_k"]), "params_total <= params_active", "num_experts"),
+        (mixed().assign(num_experts=lambda f: f["num_experts"].replace(0, 1)), "num_experts <= 1", "=="),
+        (mixed()[6:].assign(tokens=1e9, params_active=1e8), "fit effective_params", "--where"),
+    ],
+)
+def test_what_to_do_about_mixtures_is_only_what_the_table_supports(frame, there, missing):
+    (said,) = [note for note in read_runs(frame, Chinchilla).notes if "no replicates" in note]
+    assert there in said
+    assert missing not in said
+
+
+def test_what_a_table_says_of_the_experts_of_dense_models_makes_no_difference():
+    frame = FRAME.assign(params_total=FRAME["params_active"], num_experts=0, top_k=0)
+    frame = pd.concat([frame, frame.assign(num_experts=1, top_k=1, loss=3.1)])
+    (said,) = [note for note in read_runs(frame, Chinchilla).notes if "repeat" in note]
+    assert "kept as replicates" in said
+
+
+def test_a_batch_is_read_in_tokens_only_where_its_unit_is_known():
+    frame = grid(bs=256)
+    assert any(
+        note.startswith("bs is 256 in all rows: these are sequences") for note in read_runs(frame, Chinchilla).notes
+    )
+    with pytest.raises(ValueError, match="Say which is which: --map tokens=COLUMN"):
+        read_runs(frame.drop(columns="tokens"), Chinchilla)
+    assert (read_runs(frame.assign(seq_len=2048), Chinchilla).frame["batch_tokens"] == 256 * 2048).all()
+    assert (read_runs(frame.assign(bs=2**20), Chinchilla).frame["batch_tokens"] == 2**20).all()
+
+
+def swept(seeds=1):
+    """Every model at nine settings, the best of them known."""
+    found = []
+    for lr in (1e-4, 1e-3, 1e-2):
+        for bs in (64, 128, 256):
+            for seed in range(seeds):
+                excess = 0.1 * abs(np.log10(lr / 1e-3)) + 0.05 * abs(np.log2(bs / 128)) + 0.001 * seed
+                found.append(grid(lr=lr, bs=bs, seed=seed, loss=lambda f, x=excess: f["loss"] + x))
+    return pd.concat(found)
+
+
+def test_a_sweep_of_learning_rates_is_not_taken_for_replicates():
+    notes = read_runs(swept(), Chinchilla).notes
+    (said,) = [note for note in notes if "sweep" in note]
+    assert "240 of 270 rows" in said
+    assert "30 groups" in said
+    assert "--best-by lr,bs" in said
+    assert not any("replicates," in note or note.endswith("replicates.") for note in notes)
+
+
+@pytest.mark.parametrize("names", [("lr", "bs"), ("learning_rate", "batch_tokens")])
+def test_the_best_of_each_sweep_is_kept_and_the_rest_is_said(names):
+    read = read_runs(swept(), Chinchilla, best_by=names)
+    np.testing.assert_allclose(np.sort(read.runs.loss), np.sort(grid()["loss"]))
+    assert any("Dropped: 240 of 270 rows" in note for note in read.dropped)
+    assert not any("end of the sweep" in note for note in read.notes)
+    cut = read_runs(swept(), Chinchilla, best_by=names, where=["lr < 5e-3", "bs < 200"])
+    assert any("end of the sweep" in note and note.count("in 30 of 30") == 2 for note in cut.notes)
+
+
+def test_seeds_are_replicates_and_each_keeps_its_best():
+    read = read_runs(swept(seeds=3), Chinchilla, best_by=["lr", "bs"])
+    assert len(read.runs) == 90
+    assert any("kept as replicates, though they differ in seed" in note for note in read.notes)
+
+
+@pytest.mark.parametrize(("name", "words"), [("tokens", "the law reads"), ("colour", "no column colour for --best-by")])
+def test_what_cannot_be_swept_is_a_sentence(name, words):
+    with pytest.raises(ValueError, match=words):
+        read_runs(swept(), Chinchilla, best_by=[name])
+
+
+def test_the_best_learning_rates_of_a_sweep_are_what_a_law_of_them_is_fitted_to():
+    frame = swept().assign(flops=lambda f: 6 * f["params_active"] * f["tokens"], batch_tokens=lambda f: f["bs"] * 2048)
+    read = read_runs(frame, Hyperparameters, loss="learning_rate", best_by=["lr", "bs"])
+    assert (read.runs.loss == 1e-3).all()
+    assert len(read.runs) == frame["flops"].nunique()
+
+
+def test_a_group_that_is_the_same_in_all_rows_groups_nothing():
+    read = read_runs(FRAME.assign(group="all_data"), Chinchilla)
+    assert len(set(read.runs.group)) == 4
+    assert any("Column group is the same in all rows" in note for note in read.notes)
+    assert len(set(read_runs(FRAME.assign(group="all_data"), Chinchilla, group="group").runs.group)) == 1
+
+
+def test_no_columns_name_moves_the_terminals_cursor():
+    with pytest.raises(ValueError, match=r"has no column tokens") as told:
+        read_runs(pd.DataFrame({"\x1b[2Jx": [1.0], "params_active": [1.0], "loss": [1.0]}), "chinchilla")
+    assert str(told.value).isprintable()

@@ -129,7 +129,8 @@ def test_the_joint_law_of_leverage_is_recovered_from_the_smaller_leverages(runs)
     mixtures = runs.where(runs.design.num_experts > 0)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         leverage = np.asarray(jax.vmap(TRUTH)(mixtures.design)["efficiency_leverage"], float)
-    fit, held_out, residuals = joint_law(dataclasses.replace(mixtures, loss=leverage), Sobol())
+    points = dataclasses.replace(mixtures, loss=leverage, output="efficiency_leverage")
+    fit, held_out, residuals = joint_law(points, Sobol())
     assert held_out.runs == (leverage >= TRAINED_BELOW).sum() > 0
     assert held_out.max_relative_error < 1e-4
     assert residuals.deviation < 1e-4

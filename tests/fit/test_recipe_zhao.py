@@ -19,6 +19,7 @@ from moejax.laws.design import FIELDS, Design
 from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.five_factor_optima import best_active_experts, best_shared_share
 from moejax.laws.sparsity import ABNAR_2025
+from moejax.stored import write_json
 
 
 def small_sweep(noise):
@@ -137,7 +138,7 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
 def _fit_alone(plain, folder):
     """A fit out of the recipe's JSON, as a file that is loaded again."""
     path = folder / "fit.json"
-    path.write_text(json.dumps(plain))
+    write_json(path, plain)
     return path
 
 

@@ -67,7 +67,8 @@ ZHAO_SINGLE = [lambda law, i=i: zhao_decisions(law)[i] for i in range(3)]
 
 
 def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", intervals=by_errors):
-    """How often each decision's interval holds its true value, and the held-out errors over the noise."""
+    """How often each decision's interval has two ends and holds its true value, how often it has no end on a side, and
+    the held-out errors over the noise."""
     exact = predict(truth, sweep, output)
 
     def decided(law):
@@ -75,34 +76,39 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", inter
             return np.asarray(decision(law), float)
 
     wanted = decided(truth)
-    hits, errors = np.zeros(len(wanted)), []
+    hits, opened, errors = np.zeros(len(wanted)), np.zeros(len(wanted)), []
     for seed in range(seeds):
         losses = exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(exact)))
         runs = dataclasses.replace(sweep, loss=losses)
         fitted = runs.only(~held_out)
         result = fit_law(type(truth), fitted, starts=Given((truth,)), penalty=Squared(), output=output)
         low, high = intervals(result, fitted, decision)
-        hits += (low <= wanted) & (wanted <= high)
+        closed = np.isfinite(low) & np.isfinite(high)
+        hits += closed & (low <= wanted) & (wanted <= high)
+        opened += ~closed
         if held_out.any():
             errors.append(metrics(result.law, runs.only(held_out), output).rmse_log / noise)
-    return hits, np.array(errors)
+    return hits, opened, np.array(errors)
 
 
 @pytest.mark.slow
 def test_zhaos_optima_are_within_their_intervals_and_validation_errors_at_the_noise():
     sweep, held_out = zhao_sweep()
     assert (len(sweep), held_out.sum()) == (446, 88)
-    hits, errors = covered(ZHAO_2025, sweep, zhao_decisions, 0.003, held_out, seeds=5)
+    hits, _, errors = covered(ZHAO_2025, sweep, zhao_decisions, 0.003, held_out, seeds=5)
     assert (hits >= 3).all()
     assert errors.mean() == pytest.approx(1.0, abs=0.15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, 0.006])
-def test_zhaos_optima_are_covered_in_85_of_100_seeds(noise):
+def test_zhaos_optima_are_missed_in_at_most_15_of_100_seeds_and_few_intervals_are_open(noise):
     sweep, held_out = zhao_sweep()
-    hits, errors = covered(ZHAO_2025, sweep, zhao_decisions, noise, held_out, seeds=100, intervals=by_profiles)
-    assert (hits >= 85).all(), hits
+    hits, opened, errors = covered(ZHAO_2025, sweep, zhao_decisions, noise, held_out, seeds=100, intervals=by_profiles)
+    print(f"of 100 intervals {hits} hold the truth between two ends, and {opened} are open")
+    # An open interval misses nothing and says little: it is no evidence of coverage, so there must be few.
+    assert (100 - hits - opened <= 15).all(), (hits, opened)
+    assert (opened <= 15).all(), opened
     assert errors.mean() == pytest.approx(1.0, abs=0.1)
 
 
@@ -130,5 +136,5 @@ def test_what_other_laws_say_far_beyond_the_table_is_covered_in_85_of_100_seeds(
         return [found[output] if isinstance(found, dict) else found]
 
     nothing = np.zeros(len(RUNS), bool)
-    hits, _ = covered(truth, RUNS, decision, 0.003, nothing, seeds=100, output=output)
+    hits, _, _ = covered(truth, RUNS, decision, 0.003, nothing, seeds=100, output=output)
     assert hits[0] >= 85

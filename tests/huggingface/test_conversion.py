@@ -135,6 +135,8 @@ def test_an_architecture_of_no_family_is_told_each_familys_reason(tmp_path):
     with pytest.raises(ValueError, match="No family") as raised:
         to_huggingface(tmp_path / "ours", tmp_path / "theirs")
     assert all(family in str(raised.value) for family in FAMILIES)
+    # Positions are what mixtral has otherwise, and nothing else.
+    assert str(raised.value).splitlines()[1].strip().startswith("mixtral cannot express positions = 'alibi'")
     assert not (tmp_path / "theirs").exists()
 
 
@@ -238,9 +240,14 @@ def test_an_interrupted_conversion_leaves_no_folder_and_can_be_repeated(tmp_path
     with pytest.raises(KeyboardInterrupt):
         from_huggingface(theirs, tmp_path / "ours", progress=stop)
     assert {path.name for path in tmp_path.iterdir()} == {"theirs"}
-    # What a killed process leaves is in the way of nobody.
-    (tmp_path / ".ours.partial").mkdir()
-    (tmp_path / ".ours.partial" / "weights.safetensors").write_text("half")
+    # What a killed process leaves is in the way of nobody; what moejax did not leave is replaced by nobody.
+    left = tmp_path / ".ours.partial"
+    left.mkdir()
+    (left / "weights.safetensors").write_text("half")
+    with pytest.raises(ValueError, match=r"\.ours\.partial is there already"):
+        from_huggingface(theirs, tmp_path / "ours")
+    assert (left / "weights.safetensors").read_text() == "half"
+    (left / ".lock").touch()
     from_huggingface(theirs, tmp_path / "ours")
     assert {path.name for path in tmp_path.iterdir()} == {"theirs", "ours"}
     with pytest.raises(ValueError, match="there already"):

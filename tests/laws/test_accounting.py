@@ -172,3 +172,17 @@ def test_a_design_carries_the_counts():
     assert (design.num_experts, design.top_k, design.expert_hidden) == (128, 8, 768)
     assert design_of(QWEN3_30B, tokens=1).flops is None
     assert design_of(DENSE, tokens=1).expert_hidden == 160
+
+
+def test_laws_read_a_shared_expert_by_its_width_and_not_by_how_it_is_cut():
+    whole = QWEN3_30B.replace(num_shared_experts=1, shared_hidden=2 * QWEN3_30B.expert_hidden)
+    cut = QWEN3_30B.replace(num_shared_experts=2)
+    one, two = design_of(whole, 1e9), design_of(cut, 1e9)
+    assert one.params_active == two.params_active
+    for name in ("active_experts", "shared_share", "activation_ratio", "granularity"):
+        assert float(getattr(one, name)) == float(getattr(two, name)), name
+
+
+def test_a_dense_model_has_no_shared_experts_however_wide_they_would_be():
+    assert design_of(DENSE, 1e9).num_shared_experts == 0
+    assert design_of(DENSE.replace(shared_hidden=64), 1e9).num_shared_experts == 0

@@ -67,6 +67,17 @@ def test_a_design_that_cannot_be_is_refused(fields, words):
         check_design(Design(**fields))
 
 
+def test_a_law_that_says_no_number_is_answered_with_a_sentence():
+    endless = Design(params_total=1e9, tokens=1e10, num_experts=1e18, top_k=1)
+    with pytest.raises(ValueError, match=r"Sparsity says no finite number of .*num_experts 1e\+18.*loss = inf"):
+        predict("sparsity", endless)
+
+
+def test_a_model_of_embeddings_alone_is_no_model():
+    with pytest.raises(ValueError, match=r"params_embedding is 1e\+09 and params_active is 1e\+09.*and more"):
+        check_design(Design(params_total=2e9, params_active=1e9, params_embedding=1e9))
+
+
 def test_a_law_of_active_experts_refuses_a_model_that_has_none():
     with pytest.raises(ValueError, match="must be positive"):
         predict("zhao", Design(params_total=1e9, params_active=1e9, tokens=1e10, top_k=0, num_shared_experts=0))

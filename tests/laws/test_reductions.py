@@ -99,3 +99,10 @@ def test_algorithm_1_is_the_loop_that_the_document_prints(gain):
     with jax.enable_x64(True):
         found = efficient_active_share(ZHAO_2025, total, 7.0, 0.31, least_gain=gain)
     np.testing.assert_allclose(found, share + step)
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(0, 0), (0, 1), (1, 1), (0, 8)])
+def test_a_dense_model_has_no_sparsity_however_its_table_counts_no_experts(experts, top_k):
+    design = Design(num_experts=experts, top_k=top_k, num_shared_experts=0)
+    assert design.expert_expansion == 1
+    assert design.sparsity == 0

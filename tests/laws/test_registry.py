@@ -156,3 +156,16 @@ def test_a_constant_is_no_coefficient_but_has_a_unit():
     surface = LAWS["isoflop_surface"](size=(1.0,), sparsity=(), interaction=(), offset=0.0, params_unit=1e9)
     assert "params_unit" not in laws.coefficients(surface)
     assert laws.in_units(surface, {"params": 1e6}).params_unit == pytest.approx(1e3)
+
+
+@pytest.mark.parametrize("name", LAWS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=5)
+def test_a_law_says_which_of_its_inputs_is_missing(name, data):
+    law, design = data.draw(any_law(name)), data.draw(any_design())
+    missing = data.draw(st.sampled_from(law.inputs))
+    lacking = dataclasses.replace(design, **{missing: None})
+    # As it stands, and traced.
+    for call in (law, jax.jit(lambda given: law(given))):
+        with pytest.raises(ValueError, match=rf"The law {type(law).__name__} reads .*; also give {missing}\."):
+            call(lacking)

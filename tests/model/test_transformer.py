@@ -329,7 +329,12 @@ def test_an_impossible_architecture_is_refused_in_a_sentence(change, sentence):
 def test_a_kernel_that_does_not_know_a_feature_is_refused():
     for name, feature in (("gpt_oss", "attention_sinks"), ("alibi", "alibi"), ("latent", "latent attention")):
         with pytest.raises(ValueError, match=feature):
-            transformer.check(KNOWN[name], Runtime(attention="cudnn"))
+            transformer.check(KNOWN[name], Runtime(attention="cudnn", compute_dtype="bfloat16"))
+    with pytest.raises(
+        ValueError, match=r"'cudnn' knows no compute_dtype = 'float32' \(it computes in 'bfloat16'\); choo"
+    ):
+        transformer.check(MIXTURE, Runtime(attention="cudnn"))
+    transformer.check(MIXTURE, Runtime(attention="cudnn", compute_dtype="bfloat16"))
 
 
 def test_the_kernels_of_a_cpu_are_refused_where_they_cannot_compute(monkeypatch):

@@ -210,6 +210,8 @@ def test_candidates_are_buildable_near_the_table_and_within_the_budget():
     assert found.flops.max() <= 2e12
     assert found.design.params_active.max() <= 4 * 4e5 * (1 + 1e-9)
     assert found.design.params_active.min() >= 5e4
+    # Four times the active parameters with four times the ratio to the total would be sixteen times the largest run.
+    assert found.design.params_total.max() <= 4 * 1e6 * (1 + 1e-9)
     for architecture in found.architectures:
         architecture.check()
     assert len({a.num_experts for a in found.architectures}) > 3

@@ -1,6 +1,7 @@
 """A plan for 8 devices of a CPU says what a real training on them holds and exchanges."""
 
 import importlib.util
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from moejax.architecture import Architecture
 from moejax.config import build, dump
 from moejax.data.config import DataConfig
 from moejax.laws.accounting import params
+from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
 from moejax.plan.guess import exchanged, guess
 from moejax.plan.memory import parameter_bytes
@@ -89,6 +91,12 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
     measured = step.memory_analysis()
     assert memory.temporaries >= measured.temp_size_in_bytes > 0
     assert memory.temporaries <= measured.temp_size_in_bytes + measured.output_size_in_bytes
+    with jax.set_mesh(mesh):
+        evaluation = program.lowered_evaluation().compile().memory_analysis()
+    assert memory.evaluation == evaluation.temp_size_in_bytes + evaluation.output_size_in_bytes > 0
+    # Whichever needs more is what must fit.
+    small, large = (replace(memory, evaluation=memory.temporaries + more) for more in (-1, 1000))
+    assert large.total - small.total == 1000
     real = Counter()
     for collective in collectives(step.as_text(), dict(mesh.shape)):
         if not collective.in_branch:
@@ -108,14 +116,57 @@ def test_parameter_bytes_need_no_device(planned):
     assert parameter_bytes(one, found.mesh) == found.memory.parameters
 
 
-def test_a_guess_has_the_bytes_along_fsdp_of_the_program(planned):
-    """Weights of the experts, gathered and scattered; what XLA adds is small."""
+def cut(one, microbatches):
+    return replace(one, recipe=replace(one.recipe, microbatches=microbatches))
+
+
+@pytest.mark.parametrize(
+    ("shape", "microbatches", "remat"),
+    [
+        (MeshShape(data=2, fsdp=2, expert=2), 2, "none"),
+        *(
+            pytest.param(shape, parts, remat, marks=pytest.mark.slow)
+            for shape in (MeshShape(data=8), MeshShape(data=4, fsdp=2), MeshShape(data=1, fsdp=2, expert=4))
+            for parts, remat in ((1, "none"), (2, "none"), (2, "full"))
+        ),
+    ],
+)
+def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat):
+    """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads."""
+    one = cut(training(shape, remat=remat), microbatches)
+    found = measure(one, parse("cpu:8"))
+    guessed, compiled = Counter(), Counter()
+    sent = [("+".join(axes), kind, bytes_) for kind, axes, bytes_ in exchanged(one, found.mesh) if axes]
+    for counter, every in ((guessed, sent), (compiled, [(e.axes, e.kind, e.bytes) for e in found.exchanges])):
+        for axes, kind, bytes_ in every:
+            added = axes == "fsdp" and kind == "all-reduce"
+            counter["fsdp" if axes == "fsdp" else "others", "reduce-scatter" if added else kind] += bytes_
+    assert guessed.keys() == compiled.keys()
+    for what, bytes_ in compiled.items():
+        assert 0.9 <= guessed[what] / bytes_ <= 1.05, what
+
+
+def test_gradients_that_are_added_in_bfloat16_send_half_of_all_but_the_tables():
+    sums = {}
+    for reduce in ("float32", "bfloat16"):
+        one = cut(training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), 2)
+        sent = exchanged(one, vars(SHAPES[0]))
+        sums[reduce] = sum(b for _, axes, b in sent if set(axes) & {"data", "fsdp"} and _ != "all-gather")
+    table = params(one.architecture).vocabulary * 4
+    # Scattered whole, and each half added over data and expert; twice, as there are two microbatches.
+    assert sums["float32"] + 2 * (table + table / 2) == pytest.approx(2 * sums["bfloat16"])
+
+
+def test_gradients_that_are_added_in_float32_are_guessed_to_need_their_memory():
+    wide, narrow = (
+        guess(training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), parse("cpu:8")).memory_bytes
+        for reduce in ("float32", "bfloat16")
+    )
+    assert wide > narrow
+
+
+def test_a_guess_needs_more_memory_than_the_state(planned):
     one, found = planned
-    guessed = sum(b for kind, axes, b in exchanged(one, found.mesh) if axes == ("fsdp",) and kind == "all-gather")
-    compiled = sum(e.bytes for e in found.exchanges if e.axes == "fsdp" and e.kind == "all-gather")
-    # Without remat the weights that were gathered for the forward pass are kept for the backward pass.
-    assert guessed / 2 <= compiled * 1.01
-    assert compiled <= guessed * 1.01
     assert guess(one, parse("cpu:8")).memory_bytes > 3 * found.memory.parameters
 
 
@@ -143,6 +194,12 @@ def test_computing_again_costs_flops_that_the_model_does_not_need():
     assert step_flops(none) < step_flops(dots) < step_flops(full) < 4 / 3 * model_flops(none)
 
 
+def test_counting_loads_costs_flops_and_the_previous_steps_loads_do_not():
+    whole = cut(training(SHAPES[0]), 2)
+    lagging = replace(whole, recipe=replace(whole.recipe, loss=LossWeights(balance_loads="previous_step")))
+    assert step_flops(whole) > step_flops(lagging) == model_flops(whole)
+
+
 def test_a_mesh_that_does_not_tile_is_a_sentence():
     with pytest.raises(ValueError, match="which does not fit 8 devices"):
         measure(training(MeshShape(data=3)), parse("cpu:8"))
@@ -150,9 +207,13 @@ def test_a_mesh_that_does_not_tile_is_a_sentence():
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
 @pytest.mark.parametrize("exchange", ["gather", "all_to_all"])
-def test_a_step_compiles_for_a_tpu_that_is_not_there(exchange):
+def test_a_step_compiles_for_a_tpu_that_is_not_there(exchange, tmp_path):
     one = training(MeshShape(data=1, fsdp=2, expert=2), compute_dtype="bfloat16", exchange=exchange, remat="full")
-    found = plan(one, parse("v5e:2x2"))
+    found = plan(one, parse("v5p:2x2x1"), text_to=tmp_path / "program.txt")
+    # The embedding's gradient is a scatter that adds, in float32.
+    adding = re.findall(r"= (\w+)\[[^\n]*? scatter\(", (tmp_path / "program.txt").read_text())
+    assert "f32" in adding
+    assert "bf16" not in adding
     assert found.fits
     assert found.memory.parameters == parameter_bytes(one, found.mesh)
     assert found.roofline is not None

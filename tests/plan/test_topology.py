@@ -35,6 +35,8 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
         ("v5p:8x8x9", "The nearest are .*v5p:8x8x8"),
         ("v5p:16x8x8", "The nearest are v5p:8x8x16"),
         ("v5e:4x4x4", "slices are 1x1, 2x2, 2x4"),
+        (f"v5p:{'9' * 400}x1x1", "write it as"),
+        (f"cpu:{'9' * 5_000}", "write the number of a CPU's devices"),
         ("v5p", "write it as"),
         ("cpu:many", "as cpu:8"),
     ],

@@ -11,14 +11,15 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.corpus import read_summary
 from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.choice import Choice
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, metrics, predict
 from moejax.fit.objective import Huber
 from moejax.fit.runs import runs_from
-from moejax.folder import write_json
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams, dense_slice
+from moejax.stored import write_json
 from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
 from moejax.study.decision import claims, decide
 from moejax.study.place import TABLE
@@ -180,14 +181,23 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
             largest = float(runs["flops"].max())
             decided = decide(name, law, resampled, expansion, claim_of, study.analysis.decision_flops, largest)
             decisions.append(decided)
-    analysed = Analysed(runs=len(runs), laws=fitted, decisions=decisions, limits=limits(runs, fitted, decisions))
+    analysed = Analysed(
+        runs=len(runs), laws=fitted, decisions=decisions, choice=_choice(fitted), limits=limits(runs, fitted, decisions)
+    )
     return Concluded(study, folder, read_summary(folder / "data"), signals(runs.to_dict("records")), analysed)
+
+
+def _choice(fitted):
+    """The law of the lowest error, as if nothing stood against it."""
+    best = min(fitted, key=lambda law: law.held_out.mae).name
+    sentence = f"For extrapolation trust {best}: it has the lowest error."
+    return Choice(best=best, tied=(), simplest=best, trusted=best, title=best, sentence=sentence)
 
 
 def _resampled(law, spread: float) -> Bootstrap:
     draws = np.random.default_rng(1)
     laws = jax.tree.map(lambda value: value * np.exp(spread * draws.normal(size=40)), law)
-    return Bootstrap(laws=laws, values=np.zeros(40), unfinished=0, by="group")
+    return Bootstrap(laws=laws, values=np.zeros(40), unfinished=0, by="group", draws=40)
 
 
 def _fit(law, found: Metrics) -> FitResult:

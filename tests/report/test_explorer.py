@@ -386,7 +386,7 @@ def test_folders_and_files_that_hold_nothing_are_refused_in_a_sentence(capsys, w
     assert "There is no" in complaint(capsys, str(tmp_path / "nowhere"), "--port", "0")
     assert "holds neither fit.json" in complaint(capsys, str(tmp_path), "--port", "0")
     (tmp_path / "fit.json").write_text("{}")
-    assert "holds no fit" in complaint(capsys, str(tmp_path), "--port", "0")
+    assert "fit anew with moejax fit" in complaint(capsys, str(tmp_path), "--port", "0")
     (tmp_path / "runs.csv").write_text("loss,width\n2.0,3\n")
     assert "nothing to draw" in complaint(capsys, str(tmp_path / "runs.csv"), "--port", "0")
 

@@ -11,6 +11,7 @@ from moejax.config import dump
 from moejax.folder import only_writer
 from moejax.report import sources
 from moejax.report.plots import draw, subject_of
+from moejax.stored import write_json
 from moejax.study.place import TABLE
 from moejax.train.sessions import SESSIONS, Session
 
@@ -19,7 +20,7 @@ HOUR = 3600.0
 
 def _sessions(folder, *sessions):
     folder.mkdir(parents=True)
-    (folder / SESSIONS).write_text(json.dumps(dump(list(sessions))))
+    write_json(folder / SESSIONS, dump(list(sessions)))
 
 
 @pytest.fixture
@@ -58,8 +59,9 @@ def test_one_training_s_folder_has_its_own_sessions(interrupted):
 
 def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
     for tokens in (1_000_000, 200_000):
-        row = {"tokens": tokens, "expert_loads": json.dumps([[0.5, 1.5], [1.0, 1.0]])}
-        (tmp_path / f"branch-{tokens}.json").write_text(json.dumps(row))
+        loads = json.dumps([[0.5, 1.5], [1.0, 1.0]])
+        row = {"model": "moe", "tokens": tokens, "loss": 3.0, "fingerprint": "0", "expert_loads": loads}
+        write_json(tmp_path / f"branch-{tokens}.json", row)
     table = sources.loads_table(tmp_path)
     assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
     crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
@@ -98,7 +100,7 @@ def test_a_folder_without_what_a_figure_reads_is_a_sentence(name, sentence, tmp_
 def test_json_that_is_no_plan_is_a_sentence(tmp_path, capsys):
     (tmp_path / "plan.json").write_text("[1]")
     assert main(["plot", "plan", "--runs", str(tmp_path / "plan.json"), "--out", str(tmp_path / "out")]) == USERS
-    assert "is not a plan.json" in capsys.readouterr().err
+    assert "moejax plan --out DIR writes a plan.json" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -135,5 +137,5 @@ def example_plan(tmp_path):
     )
     folder = tmp_path / "planned"
     folder.mkdir()
-    (folder / "plan.json").write_text(json.dumps(as_data(plan)))
+    write_json(folder / "plan.json", as_data(plan))
     return folder, plan

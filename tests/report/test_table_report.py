@@ -10,10 +10,12 @@ import pytest
 from known_study import TRUTH, _fit
 from test_report import Page
 
+from moejax import run_table
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.fit.metrics import metrics
 from moejax.fit.runs import runs_from
+from moejax.folder import WRITTEN
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.quantities import format
@@ -22,6 +24,7 @@ from moejax.report.findings import read
 from moejax.report.markdown import markdown
 from moejax.report.report import DATA, PAGE, TEXT, write_report
 from moejax.report.wording import worth
+from moejax.stored import write_json
 from moejax.study import run as study_run
 from moejax.study.analysis import Analysed, limits
 from moejax.study.decision import prices
@@ -34,7 +37,7 @@ def unfitted(monkeypatch):
 
     def nothing(table, analysis, update):
         frame = study_run.run_table.read(table)
-        return Analysed(runs=len(frame), laws=[], decisions=[], limits=limits(frame, [], []))
+        return Analysed(runs=len(frame), laws=[], decisions=[], choice=None, limits=limits(frame, [], []))
 
     monkeypatch.setattr(study_run, "analyse", nothing)
 
@@ -81,6 +84,12 @@ def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
     text = _page(made_up.runs(12)[columns], tmp_path)
     assert "12 runs" in text
     assert markdown(read(conclude_table(made_up.runs(12)[columns], "x", tmp_path, lambda *_: None))).startswith("# x")
+
+
+def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):
+    table = made_up.runs(12).assign(num_experts=0, top_k=1, num_shared_experts=0)
+    _page(table.drop(columns=["sparsity"], errors="ignore"), tmp_path)
+    assert (run_table.read(tmp_path / "runs.parquet")["sparsity"] == 0).all()
 
 
 def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
@@ -143,7 +152,7 @@ def test_proposed_runs_in_the_folder_are_on_the_page(tmp_path, unfitted):
         "deviation_of_log_before": {asked: 0.2},
         "deviation_of_log_after": {asked: 0.12},
     }
-    (tmp_path / "next.json").write_text(json.dumps(proposed))
+    write_json(tmp_path / "next.json", proposed)
     text = _page(made_up.runs(8), tmp_path)
     assert 'id="next"' in text
     assert "standard deviation 20.00% now, 12.00% expected" in text
@@ -162,7 +171,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     parsed = Page((tmp_path / "out" / PAGE).read_text())
     assert parsed.open == []
     assert {"chapter-002", "laws", "provenance"} <= set(parsed.names)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA, WRITTEN}
     assert "report:" in capsys.readouterr().out
 
 
@@ -219,7 +228,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
 
 def _changed(fitted, folder, **parts):
     found = json.loads((fitted / "fit.json").read_text()) | parts
-    (folder / "fit.json").write_text(json.dumps(found))
+    write_json(folder / "fit.json", found)
     assert main(["report", str(folder / "fit.json"), "--out", str(folder / "out")]) == DONE
     return (folder / "out" / PAGE).read_text(), (folder / "out" / TEXT).read_text()
 

@@ -17,7 +17,8 @@ MIXTURE = Architecture(**SHAPE, num_experts=4, top_k=2, expert_hidden=16)
 
 @pytest.fixture
 def study(tmp_path):
-    (tmp_path / "text.txt").write_text("the router sends each token to some experts and the loss falls.\n" * 400)
+    lines = (f"the router sends token {number} to some experts and the loss falls.\n" for number in range(400))
+    (tmp_path / "text.txt").write_text("".join(lines))
     return Study(
         name="packed",
         models={"a": MIXTURE, "b": MIXTURE, "c": MIXTURE, "dense": Architecture(**SHAPE, dense_hidden=32)},

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import os
 import random
 import time
 
@@ -14,6 +15,7 @@ from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.config import DataConfig
+from moejax.stored import sealed
 from moejax.study.place import open_place
 from moejax.study.run import fetch, lay_out_at, write_table
 from moejax.study.status import progress, seconds_left, standings
@@ -56,7 +58,7 @@ def write(place, path, text):
 
 def lay_out(place):
     """The study's folder, without its corpus."""
-    write(place, "study.json", json.dumps(STUDY.identity()))
+    write(place, "study.json", sealed(STUDY.identity()))
 
 
 def row(training, budget):
@@ -67,11 +69,11 @@ def row(training, budget):
 
 def finish(place, training, budgets=None):
     for budget in budgets or training.recipe.budgets_tokens:
-        write(place, f"models/{training.name}/branch-{budget}.json", json.dumps(row(training, budget)))
+        write(place, f"models/{training.name}/branch-{budget}.json", sealed(row(training, budget)))
 
 
 def work_on(place, model, *sessions):
-    write(place, f"models/{model}/{SESSIONS}", json.dumps(dump(sessions)))
+    write(place, f"models/{model}/{SESSIONS}", sealed(dump(sessions)))
 
 
 def session(began, until, state=RUNNING, why=""):
@@ -110,7 +112,8 @@ def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_sai
 def test_time_left_follows_from_the_speed_of_the_last_steps(place):
     lay_out(place)
     training = STUDY.trainings()[0]
-    lines = [{"run": "trunk", "steps_done": step, "seconds": 2.0 * step, "loss": 3.0} for step in (1, 2, 3)]
+    at = [{"step": step, "steps_done": step, "tokens": 64 * step, "seconds": 2.0 * step} for step in (1, 2, 3)]
+    lines = [{"run": "trunk", "loss": 3.0, **one} for one in at]
     work_on(place, training.name, session(time.time() - 10, time.time()))
     write(place, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
     one = of(place, training.name)
@@ -123,6 +126,19 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(place):
     assert text == f"0 of 3 models trained; {training.name} loss 3.00"
 
 
+def test_a_last_loss_that_is_not_finite_is_no_end_of_the_status(place, capsys):
+    lay_out(place)
+    training = STUDY.trainings()[0]
+    work_on(place, training.name, session(time.time() - 10, time.time()))
+    line = {"run": "trunk", "step": 1, "steps_done": 1, "tokens": 64, "seconds": 1.0, "loss": "nan"}
+    before = {**line, "step": 0, "steps_done": 0}
+    write(place, f"models/{training.name}/metrics.jsonl", "".join(f"{json.dumps(one)}\n" for one in (before, line)))
+    assert f"{training.name} loss nan" in progress(standings(open_place(place), STUDY.trainings()))[1]
+    assert main(["study", "status", place]) == 0
+    assert "nan" in capsys.readouterr().out
+    assert main(["study", "status", place, "--json"]) == 0
+
+
 def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(place):
     lay_out(place)
     training = STUDY.trainings()[0]
@@ -131,7 +147,21 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(place)
     write(place, path, json.dumps(row(training, 8_192))[:40])
     one = of(place, training.name)
     assert (one.state, len(one.rows)) == ("waiting", 1)
-    assert one.why == f"{path} was cut short; its run is done again."
+    assert one.why.startswith(f"{path} cannot be read: it is no JSON, or only a part of it")
+    assert one.why.endswith("; its run is done again.")
+
+
+def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(place):
+    lay_out(place)
+    first, second = STUDY.trainings()[:2]
+    path = f"models/{first.name}/branch-8192.json"
+    write(place, path, sealed(row(second, 8_192)))
+    one = of(place, first.name)
+    assert one.rows == ()
+    assert f"{path} holds the row of {second.name} at 8,192 tokens" in one.why
+    write(place, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
+    assert of(place, first.name).rows == ()
+    assert "it holds NaN, which is no number; its run is done again." in of(place, first.name).why
 
 
 def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):
@@ -158,6 +188,48 @@ def test_what_is_done_is_gathered_before_all_is(place, tmp_path, capsys):
     assert said.out.startswith("2 of 6 runs: ")
     assert "not done: " in said.err
     assert len(run_table.read(tmp_path / "table" / "runs.parquet")) == 2
+
+
+def test_a_table_that_was_changed_by_hand_is_not_replaced(tmp_path, capsys):
+    place = str(tmp_path / "study")
+    lay_out(place)
+    finish(place, STUDY.trainings()[0])
+    for _ in range(2):
+        assert main(["study", "gather", place]) == 0
+    table = tmp_path / "study" / "runs.parquet"
+    run_table.read(table).assign(mine="a note").to_parquet(table)
+    assert main(["study", "gather", place]) == 2
+    assert "runs.parquet is not what moejax wrote there" in capsys.readouterr().err
+    # One that was removed is written again.
+    table.unlink()
+    assert main(["study", "gather", place]) == 0
+
+
+def test_gathering_replaces_what_was_gathered_and_no_row_that_was_trained_there(place, tmp_path, capsys):
+    lay_out(place)
+    first, second, _ = STUDY.trainings()
+    for training in (first, second):
+        finish(place, training)
+        work_on(place, first.name, session(0.0, time.time()))
+        assert main(["study", "gather", place, "--out", str(tmp_path / "gathered")]) == 0
+    lay_out(str(tmp_path / "mine"))
+    path, mine = f"models/{first.name}/branch-8192.json", sealed({**row(first, 8_192), "loss": 9.0})
+    write(str(tmp_path / "mine"), path, mine)
+    assert main(["study", "gather", place, "--out", str(tmp_path / "mine")]) == 2
+    assert f"{path} is not what was gathered there from {place}" in capsys.readouterr().err
+    assert (tmp_path / "mine" / path).read_text() == mine
+    assert not (tmp_path / "mine" / f"models/{second.name}").exists()
+
+
+def test_a_pipe_in_a_files_place_is_named(tmp_path, capsys):
+    lay_out(str(tmp_path))
+    folder = tmp_path / "models" / STUDY.trainings()[0].name
+    folder.mkdir(parents=True)
+    for name in ("branch-4096.json", "sessions.json", "metrics.jsonl"):
+        os.mkfifo(folder / name)
+        assert main(["study", "status", str(tmp_path)]) == 2
+        assert f"{name} is no regular file" in capsys.readouterr().err
+        (folder / name).unlink()
 
 
 def test_status_says_all_this_to_people_and_machines(place, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorstore
 
+from moejax import stored
 from moejax.train import metrics, row
 
 CONFIG = '''
@@ -49,8 +50,10 @@ def write_config(folder):
 
 
 def environment(cache):
-    """Of a user without fake devices. Programs are compiled once for all processes that share ``cache``."""
-    return os.environ | {
+    """Of a user without fake devices or threads asked for. Programs are compiled once for all processes that share
+    ``cache``."""
+    plain = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    return plain | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": os.environ.get("MOEJAX_TEST_XLA_FLAGS", ""),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -86,8 +89,8 @@ def logged(folder):
 
 
 def rows(folder):
-    """The rows, without the clock's columns and what tells how many devices there were."""
-    apart = (*row.OF_THE_CLOCK, "num_devices", "config")
+    """The rows, without the clock's columns, what tells how many devices there were, and the seal."""
+    apart = (*row.OF_THE_CLOCK, "num_devices", "config", stored.SEAL)
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("branch-*.json"))]
     return [{key: value for key, value in row.items() if key not in apart} for row in found]
 

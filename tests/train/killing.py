@@ -35,23 +35,30 @@ def while_saving(folder, process, dice):
     time.sleep(dice.uniform(0, 0.05))
 
 
-def before_the_manifest(folder, process, dice):
-    """When a checkpoint is in its place and its manifest is not."""
+def before_the_hashes(folder, process, dice):
+    """When a checkpoint is in its place and its hashes are not."""
     _until(
         process,
         lambda: [
             step
             for step in folder.glob("checkpoints/*/*")
-            if step.name.isdigit() and (step / "about").exists() and not (step / "manifest.json").exists()
+            if step.name.isdigit() and (step / "about").exists() and not _has_hashes(step / "manifest-0.json")
         ],
     )
+
+
+def _has_hashes(manifest):
+    try:
+        return "null" not in manifest.read_text()
+    except OSError:
+        return False
 
 
 MOMENTS = {
     "any time": at_any_time,
     "between steps": between_steps,
     "while saving": while_saving,
-    "before the manifest": before_the_manifest,
+    "before the hashes": before_the_hashes,
 }
 
 

@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from moejax.train import allocator
+from moejax.train.allocator import computes_on_cpu
+
 PROGRAM = """
 import resource, threading
 from moejax.train.allocator import keep_memory
@@ -81,3 +84,48 @@ def test_each_of_several_devices_has_memory_for_which_it_does_not_wait(devices, 
     command = [sys.executable, "-c", ARENAS.format(devices=devices)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert said.count("<heap nr=") == arenas
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "device", "expected"),
+    [
+        ("", None, True),
+        ("", "nvidia0", False),
+        ("", "nvidiactl", False),
+        ("", "accel0", False),
+        ("", "vfio/0", False),
+        ("cpu", "nvidia0", True),
+        ("cuda,cpu", None, False),
+        ("tpu", None, False),
+    ],
+)
+def test_a_host_of_accelerators_is_told_apart_before_jax_starts(tmp_path, monkeypatch, asked_for, device, expected):
+    monkeypatch.setenv("JAX_PLATFORMS", asked_for)
+    monkeypatch.setattr(allocator, "_has_plugin", lambda: True)
+    if device:
+        (tmp_path / device).parent.mkdir(exist_ok=True)
+        (tmp_path / device).touch()
+    assert computes_on_cpu(tmp_path) is expected
+
+
+def test_jax_without_a_plugin_for_the_accelerator_computes_on_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS")
+    (tmp_path / "nvidia0").touch()
+    for has, expected in ((True, False), (False, True)):
+        monkeypatch.setattr(allocator, "_has_plugin", lambda has=has: has)
+        assert computes_on_cpu(tmp_path) is expected
+
+
+TRAIN = """
+from moejax.train import allocator
+allocator.keep_memory = lambda devices: print("kept")
+from moejax.__main__ import main
+main(["train", "--out", {out!r}])
+"""
+
+
+@pytest.mark.parametrize(("platform", "said"), [("cpu", "kept"), ("cuda", "")])
+def test_memory_is_kept_only_where_the_cpu_computes(tmp_path, monkeypatch, platform, said):
+    monkeypatch.setenv("JAX_PLATFORMS", platform)
+    command = [sys.executable, "-c", TRAIN.format(out=str(tmp_path / "nothing"))]
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == said

@@ -1,5 +1,7 @@
 """What cannot be trained is a sentence with its remedy, status 2, before anything is written or compiled."""
 
+import os
+
 import numpy as np
 import pytest
 from command import WORDS, write_config
@@ -7,6 +9,9 @@ from command import WORDS, write_config
 from moejax.__main__ import main
 from moejax.data.prepare import prepare
 from moejax.data.train_tokenizer import train_tokenizer
+from moejax.stored import Damaged
+from moejax.train import metrics
+from moejax.train.row_file import read_row, row_file
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,14 @@ def test_a_mesh_or_budget_that_cannot_be_leaves_no_folder(place, tmp_path, case)
     assert not (tmp_path / "out").exists()
 
 
-def test_devices_are_counted_from_one(place, capsys):
-    assert main(["train", f"--config={place / 'small.py'}", "--cpu-devices", "0"]) == 2
-    assert "--cpu-devices is 0; give at least 1" in capsys.readouterr().err
+def test_a_pipe_in_a_logs_or_a_rows_place_is_not_waited_for(tmp_path):
+    for name in ("metrics.jsonl", row_file(4096)):
+        os.mkfifo(tmp_path / name)
+    for use in (
+        lambda: metrics.read(tmp_path / "metrics.jsonl"),
+        lambda: metrics.last_lines(tmp_path / "metrics.jsonl", 1),
+        lambda: metrics.MetricsLog(tmp_path / "metrics.jsonl").rewind("trunk", 0),
+        lambda: read_row(tmp_path, 4096),
+    ):
+        with pytest.raises(Damaged, match="is no regular file"):
+            use()

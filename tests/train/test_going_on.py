@@ -8,7 +8,8 @@ import time
 import pytest
 from command import assert_same_training, run, start, write_config
 
-from moejax.train import metrics
+from moejax.stored import write_json
+from moejax.train import checkpoint, metrics
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
@@ -53,6 +54,34 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     assert any("no checkpoint at step 7, so its steps from 0 on are taken once more" in text for text in said)
 
 
+def test_a_restart_inside_a_branch_reads_no_checkpoint_of_the_trunk(eight, trained, tmp_path, monkeypatch):
+    shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
+    (tmp_path / "out" / "branch-4096.json").unlink()
+    read, plain = [], checkpoint.wrong_content
+
+    def record(folder, *words):
+        read.append(folder.parent.name)
+        return plain(folder, *words)
+
+    monkeypatch.setattr(checkpoint, "wrong_content", record)
+    train(with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out")
+    assert read == ["branch-4096"]
+
+
+def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, trained, tmp_path):
+    """Edited so that the file is whole: its checkpoints tell what was trained."""
+    whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"
+    shutil.copytree(trained(eight, (4096,))[1], out)
+    (out / "branch-4096.json").unlink()
+    edited = with_recipe(whole, optimizer=dataclasses.replace(whole.recipe.optimizer, learning_rate=5e-3))
+    write_json(out / "training.json", edited.as_json())
+    sentence = (
+        r"is of another training than training.json there says: recipe.optimizer.learning_rate was 0.01, is 0.005"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        train(edited, out)
+
+
 @pytest.mark.slow
 def test_another_mesh_goes_on_unasked(eight, trained, tmp_path):
     shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
@@ -68,7 +97,7 @@ def test_a_full_disk_stops_a_training_cleanly_and_it_goes_on_when_there_is_room(
     config, cache, out = write_config(tmp_path), tmp_path / "cache", tmp_path / "out"
     assert run(cache, f"--config={config}", "--out", tmp_path / "whole").returncode == 0
     process = start(cache, f"--config={config}", "--out", out)
-    while not list(out.glob("checkpoints/trunk/*/manifest.json")):
+    while not list(out.glob("checkpoints/trunk/*/manifest-0.json")):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.005)
     # No file may grow beyond this from now on, as if the disk were full.
@@ -76,7 +105,7 @@ def test_a_full_disk_stops_a_training_cleanly_and_it_goes_on_when_there_is_room(
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 2, said
     assert "cannot be written to" in said
-    assert "Traceback" not in said
+    assert "Traceback" not in said, said
     with Checkpoints(out / "checkpoints" / "trunk") as saves:
         assert saves.newest() is not None
     # The line that met the limit is torn, and passed over.

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from moejax.stored import read_json, write_json
 from moejax.train import identity
 from moejax.train.identity import decisive_changes, own, read_history
 from moejax.train.mesh import MeshShape
@@ -42,6 +43,7 @@ NEVER = [
     {"optimizer__name": "muon"},
     {"initialisation__std": 0.1},
     {"average_decay": 0.9},
+    {"loss__balance_loads": "previous_step"},
 ]
 
 
@@ -55,7 +57,7 @@ def owned(training, tmp_path):
 def test_how_it_is_computed_may_change_and_is_recorded(training, owned, change):
     other, said = changed(training, **change), []
     own(owned, other, say=said.append)
-    assert json.loads((owned / "training.json").read_text()) == json.loads(json.dumps(other.as_json()))
+    assert read_json(owned / "training.json", dict, remedy="") == json.loads(json.dumps(other.as_json()))
     assert other.fingerprint() == training.fingerprint()
     assert len(read_history(owned)) == len(said) == 1
     assert decisive_changes(owned) == []
@@ -67,7 +69,7 @@ def test_what_decides_its_numbers_changes_only_when_told(training, owned, change
     assert other.fingerprint() != training.fingerprint()
     with pytest.raises(ValueError, match=r"belongs to another run: recipe\..* was .*, is .*--accept-changes"):
         own(owned, other)
-    assert json.loads((owned / "training.json").read_text()) == json.loads(json.dumps(training.as_json()))
+    assert read_json(owned / "training.json", dict, remedy="") == json.loads(json.dumps(training.as_json()))
     own(owned, other, accept=True)
     own(owned, other)
     (entry,) = read_history(owned)
@@ -89,10 +91,19 @@ def test_every_difference_is_named_by_its_path(training, owned):
         own(owned, changed(training, optimizer__learning_rate=0.5))
 
 
+def test_a_training_json_edited_by_hand_is_refused(training, owned):
+    path = owned / "training.json"
+    assert path.read_text().count('"learning_rate": 0.01') == 1
+    path.write_text(path.read_text().replace('"learning_rate": 0.01', '"learning_rate": 0.005'))
+    for now in (training, changed(training, optimizer__learning_rate=5e-3)):
+        with pytest.raises(ValueError, match="was damaged, or changed by hand"):
+            own(owned, now, accept=True)
+
+
 def test_a_folder_older_than_a_setting_has_its_default(training, owned):
-    saved = json.loads((owned / "training.json").read_text())
+    saved = read_json(owned / "training.json", dict, remedy="")
     del saved["recipe"]["keep_every_tokens"]
-    (owned / "training.json").write_text(json.dumps(saved))
+    write_json(owned / "training.json", saved)
     own(owned, training)
     assert read_history(owned) == []
 

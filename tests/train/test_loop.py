@@ -18,7 +18,7 @@ from moejax.train.initial_weights import InitialWeights
 from moejax.train.legs import legs
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
-from moejax.train.optimizer import OptimizerConfig
+from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
 from moejax.train.program import make_program
 from moejax.train.training import Training
 
@@ -52,6 +52,34 @@ def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
     folder = tmp_path / "killed"
     assert lasting(train_killed_at_every_log(training, folder)) == lasting(rows)
     assert logged(folder) == log
+
+
+def test_with_the_loads_of_the_previous_step_too(training, tmp_path):
+    training = on_one_device(training)
+    loss = dataclasses.replace(training.recipe.loss, balance_loads="previous_step", balance=0.1)
+    recipe = dataclasses.replace(training.recipe, loss=loss, budgets_tokens=(2048,))
+    training = dataclasses.replace(training, recipe=recipe)
+    rows = train(training, tmp_path / "whole")
+    assert lasting(train_killed_at_every_log(training, tmp_path / "killed")) == lasting(rows)
+    assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != OptimizerConfig().name])
+def test_with_another_optimiser_too_and_it_goes_on_on_another_mesh(training, trained, tmp_path, name):
+    optimizer = dataclasses.replace(training.recipe.optimizer, name=name)
+    recipe = dataclasses.replace(on_one_device(training).recipe, optimizer=optimizer, budgets_tokens=(2048,))
+    training = dataclasses.replace(training, recipe=recipe)
+    rows, whole = trained(training)
+    folder = tmp_path / "killed"
+    assert lasting(train_killed_at_every_log(training, folder)) == lasting(rows)
+    assert logged(folder) == logged(whole)
+    shutil.copytree(whole, tmp_path / "other")
+    shutil.rmtree(tmp_path / "other" / "checkpoints" / "branch-2048")
+    (tmp_path / "other" / "branch-2048.json").unlink()
+    mesh = dataclasses.replace(recipe, mesh=MeshShape(data=2, expert=2, tensor=2))
+    (row,) = train(dataclasses.replace(training, recipe=mesh), tmp_path / "other")
+    assert row["loss"] == pytest.approx(rows[0]["loss"], abs=1e-4)
 
 
 def test_finished_rows_are_not_trained_again(uninterrupted, tmp_path, monkeypatch):
@@ -125,11 +153,12 @@ def test_other_text_than_at_the_start_is_refused(uninterrupted, tmp_path, monkey
 
 def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"run": "trunk", "step": 1, "seconds": 2.0}\n{"run": "trunk", "st')
+    line = '{"run": "trunk", "step": 1, "tokens": 32, "seconds": 2.0, "steps_done": 1, "loss": 5.5}\n'
+    path.write_text(line + '{"run": "trunk", "st')
     assert [line["step"] for line in metrics.read(path)] == [1]
     log = metrics.MetricsLog(path)
     log.rewind("trunk", 1)
-    assert path.read_text() == '{"run": "trunk", "step": 1, "seconds": 2.0}\n'
+    assert path.read_text() == line
     log.rewind("trunk", 0)
     assert path.read_text() == ""
 

@@ -1,5 +1,7 @@
 """Optimisers against Optax's own, and what they do to which parameter."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moejax.model import transformer
+from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
 from moejax.train.optimizer import _clip_by_global_norm as clipped
+from moejax.train.program import lanes, make_program
 from moejax.train.step import parameter_parts
+
+
+def with_optimizer(training, name, **recipe):
+    optimizer = dataclasses.replace(training.recipe.optimizer, name=name)
+    return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer, **recipe))
 
 
 def directions(config, parts, params, gradients):
@@ -109,3 +118,14 @@ def test_gradients_are_clipped_by_their_global_norm(training):
 def test_an_unknown_name_is_refused_with_the_known_ones(field, value):
     with pytest.raises(ValueError, match="known are"):
         OptimizerConfig(**{field: value}).check()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parameters_do(training, name):
+    program = make_program(with_optimizer(training, name), make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
+    moments = jax.tree_util.tree_leaves_with_path(program.shardings.optimizer)
+    for path, sharding in jax.tree_util.tree_leaves_with_path(program.shardings.params):
+        assert {found.spec for place, found in moments if place[-len(path) :] == path} == {sharding.spec}
+    # Members of a population, too.
+    two = lanes(program, 2)
+    jax.eval_shape(two.step, two.abstract, two.batch, two.schedule)

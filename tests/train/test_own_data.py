@@ -57,6 +57,17 @@ def test_a_set_that_has_grown_since_the_start_is_refused(on_set, texts, tmp_path
         train(on_set, tmp_path / "run")
 
 
+def test_a_shard_of_as_many_other_bytes_is_refused(on_set, tmp_path):
+    with pytest.raises(Begun):
+        train(on_set, tmp_path / "run")
+    (shard, *_) = (tmp_path / "set" / "shards").glob("*.train.tokens")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{shard.name}; remove them and run moejax data prepare"):
+        train(on_set, tmp_path / "run")
+
+
 def test_tokens_beyond_the_models_vocabulary_are_refused(on_set, tmp_path):
     np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 600, 30_000))
     prepare(str(tmp_path / "a.npy"), tmp_path / "large", tokenizer="ids:600:7", validation_share=0.2)

@@ -11,7 +11,9 @@ from command import assert_close, assert_same_training, command, environment, li
 from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
-from moejax.train.processes import Together
+from moejax.train.manifest import verify
+from moejax.train.processes import Agreed, Together
+from moejax.train.status import read_status
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,10 @@ def test_two_processes_train_what_one_does(place, config, alone):
     assert process.stdout.startswith("small")
     assert process.stdout.count("loss, nats/token") == 1
     assert "Gloo" in process.stderr
+    newest = max((place / "two" / "checkpoints" / "branch-8192").iterdir(), key=lambda path: int(path.name))
+    assert verify(place / "two").damaged == ()
+    assert verify(place / "two").without_hash == 0
+    assert {path.name for path in newest.glob("manifest*")} == {"manifest-0.json", "manifest-1.json"}
 
 
 def test_a_stopped_training_says_so_and_goes_on_to_the_same_end(place, config, alone):
@@ -101,6 +107,66 @@ def test_every_agreement_has_a_limit(monkeypatch):
         together.told(None)
     with pytest.raises(ValueError, match="has waited 9 s"):
         together.do(lambda: None, wait_seconds=9.0)
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, steps):
+    class Store:
+        """Of the other process, which tells for so many looks of something more that it has read, and never comes."""
+
+        looks = 0
+
+        def key_value_set(self, key, value, *, allow_overwrite=False): ...
+
+        def key_value_try_get(self, key):
+            self.looks += 1
+            return str(min(self.looks, steps))
+
+        def blocking_key_value_get(self, key, milliseconds):
+            raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
+
+    said, together = [], Together(wait_seconds=300.0)
+    together.count, store = 2, Store()
+    monkeypatch.setattr(distributed.global_state, "client", store)
+    with (
+        together.progress(lambda *who: said.append(who)) as progress,
+        pytest.raises(ValueError, match="has waited 300 s for process 0"),
+    ):
+        together.do(lambda: None, progress=progress)
+    # Five looks, one a minute, after the last sign of it.
+    assert store.looks == steps + 5
+    assert said == [(0, min(look, steps)) for look in range(1, steps + 5)]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(5, "Input/output error", "trunk/3"), "trunk/3: the system says: Input/output error"),
+        (KeyError("a"), "KeyError: 'a'"),
+    ],
+)
+def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, error, sentence):
+    class Store:
+        """What process 0 says, and that the other has nothing to say."""
+
+        def key_value_set(self, key, value):
+            if key.endswith("/0"):
+                self.said = value
+
+        def blocking_key_value_get(self, key, milliseconds):
+            return self.said if key.endswith("/0") else "null"
+
+    def fail():
+        raise error
+
+    together = Together()
+    together.count = 2
+    monkeypatch.setattr(distributed.global_state, "client", Store())
+    with pytest.raises(Agreed, match=f"Process 0 of 2: .*{sentence}"):
+        together.do(fail)
+    together.index = 1
+    with pytest.raises(SystemExit):
+        together.do(lambda: None)
 
 
 def free_port():
@@ -223,7 +289,10 @@ def test_a_port_that_slurm_picks_and_another_process_has_is_a_sentence(place, co
         taken.listen()
         process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed", "--wait", 20)
     assert process.returncode == 2, process.stderr
-    assert "cannot be used on this machine (Address already in use); give all processes another" in process.stderr
+    assert (
+        "cannot be used on this machine (the system says: Address already in use); give all processes another"
+        in process.stderr
+    )
     assert "Traceback" not in process.stderr
 
 
@@ -237,7 +306,6 @@ def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, con
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--processes", 0], "--processes is 0; give at least 1"),
         (["--process", 1], "belong together"),
         (["--coordinator", "a:1", "--process", 0], "belong together"),
         (["--coordinator", "a:1", "--process", 2, "--processes", 2], "count from 0 to 1"),
@@ -254,3 +322,21 @@ def test_a_mistake_about_processes_is_a_sentence(config, tmp_path, capsys, words
 
     assert main(["train", f"--config={config}", "--out", str(tmp_path / "out"), *map(str, words)]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_signal_while_the_step_is_compiled_interrupts_and_says_that_nothing_is_saved(place, config):
+    """With no cache of programs: numba and XLA are at work, in frames that take no exception from a signal."""
+    out = place / "compiling"
+    process = start(place / "no-cache", f"--config={config}", "--out", out)
+    said = ""
+    while "Compiling" not in said:
+        line = process.stderr.readline()
+        assert line, said
+        said += line
+    process.send_signal(signal.SIGTERM)
+    said += process.communicate(timeout=300)[1]
+    assert process.returncode == 75, said
+    assert "no step is saved, and the same command begins again" in said
+    assert "Traceback" not in said
+    assert (found := read_status(out)).state == "interrupted"
+    assert found.why == "stopped by SIGTERM"

@@ -22,7 +22,7 @@ def test_steps_are_recorded_where_they_can_be_opened(one_leg, tmp_path):
     train(one_leg, tmp_path, profile=(4, 6), say=said.append)
     assert list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))
     assert list(tmp_path.glob("profile/plugins/profile/*/*.trace.json.gz"))
-    (sentence,) = said
+    *_, sentence = said
     assert f"xprof --logdir {tmp_path / 'profile'}" in sentence
 
 
@@ -30,7 +30,7 @@ def test_steps_are_recorded_where_they_can_be_opened(one_leg, tmp_path):
 def test_steps_that_are_not_taken_are_said(one_leg, tmp_path):
     said = []
     train(one_leg, tmp_path, profile=(100, 105), say=said.append)
-    assert said == ["None of the steps 100 to 105 was taken, so there is no profile of them."]
+    assert said[1:] == ["None of the steps 100 to 105 was taken, so there is no profile of them."]
     assert not (tmp_path / "profile").exists()
 
 

@@ -1,7 +1,6 @@
 """A training's checkpoint becomes a folder of weights: the very parameters, whatever mesh wrote them."""
 
 import dataclasses
-import json
 import warnings
 
 import jax
@@ -12,6 +11,8 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.model.sharding import MESH_AXES
+from moejax.stored import read_json, write_json
+from moejax.train import manifest
 from moejax.train.loop import train
 from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
@@ -38,7 +39,7 @@ SHARDED = {"mixture_layers.feed_forward.gate": ("data", "expert", "fsdp"), "embe
 def write(folder, training, steps):
     """A training's folder with checkpoints as Orbax saves a state; parameters are numbered by step."""
     (folder / "checkpoints").mkdir(parents=True)
-    (folder / "training.json").write_text(json.dumps(training.as_json()))
+    write_json(folder / "training.json", training.as_json())
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 4, 2, 1), MESH_AXES)
     for leg, step in steps:
         random = np.random.default_rng(step)
@@ -51,7 +52,8 @@ def write(folder, training, steps):
         bias = arrays.pop(BALANCE_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / leg).resolve()) as manager:
-            manager.save(step, args=ocp.args.Composite(state=ocp.args.StandardSave(state)))
+            items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({})}
+            manager.save(step, args=ocp.args.Composite(**items))
     return folder
 
 
@@ -93,6 +95,20 @@ def test_a_path_names_a_checkpoint(two_branches, path, leg, step):
     assert found.state.is_dir()
 
 
+def test_a_checkpoint_with_other_bytes_than_were_recorded_is_refused(training, tmp_path):
+    folder = write(tmp_path / "run", training, [("trunk", 4)])
+    place = folder / "checkpoints" / "trunk" / "4"
+    manifest.write_sizes(place)
+    manifest.write_hashes(place)
+    assert find_saved_state(folder).step == 4
+    part = max(place.glob("state/**/d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(ValueError, match="has other content than was written; go on with the training"):
+        find_saved_state(folder)
+
+
 def test_before_a_branch_is_trained_the_trunk_is_taken(training, tmp_path):
     found = find_saved_state(write(tmp_path / "run", training, [("trunk", 4)]))
     assert (found.leg, found.step) == ("trunk", 4)
@@ -111,7 +127,7 @@ def test_what_is_no_training_or_has_no_checkpoint_is_refused(training, tmp_path)
 def test_a_checkpoint_of_another_architecture_is_refused(two_branches, training, tmp_path):
     settings = training.as_json()
     settings["architecture"]["qk_norm"] = True
-    (two_branches / "training.json").write_text(json.dumps(settings))
+    write_json(two_branches / "training.json", settings)
     with pytest.raises(ValueError, match=r"has no array params\..*_norm"):
         write_saved_weights(find_saved_state(two_branches), tmp_path / "weights")
     assert not (tmp_path / "weights").exists()
@@ -125,9 +141,9 @@ def test_the_tokenizer_beside_the_tokens_travels_along(two_branches, tmp_path):
 
 
 def test_of_a_mixture_the_first_tokenizer_travels_along(two_branches, tmp_path):
-    settings = json.loads((two_branches / "training.json").read_text())
+    settings = read_json(two_branches / "training.json", dict, remedy="")
     settings["recipe"]["data"]["mixture"] = [{"name": "web", "source": "nowhere", "weight": 1.0}]
-    (two_branches / "training.json").write_text(json.dumps(settings))
+    write_json(two_branches / "training.json", settings)
     (two_branches / "data" / "web").mkdir(parents=True)
     (two_branches / "data" / "web" / "tokenizer.json").write_text("{}")
     assert write_saved_weights(find_saved_state(two_branches), tmp_path / "weights") == ["tokenizer.json"]

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from moejax.train import sessions
+from moejax.train.population_runner import EverySession
 from moejax.train.sessions import (
     CAUSES,
     DONE,
@@ -37,8 +38,8 @@ def clock(monkeypatch):
     return move
 
 
-def session(folder, **about):
-    return Sessions(folder, about={"devices": 2, "legs": {"trunk": 100}, **about})
+def session(folder, say=print, **about):
+    return Sessions(folder, about={"devices": 2, "legs": {"trunk": 100}, **about}, say=say)
 
 
 def test_every_second_has_one_cause(tmp_path, clock):
@@ -124,9 +125,20 @@ def test_members_of_a_population_share_the_seconds_of_their_devices(tmp_path, cl
     assert device_seconds(read_sessions(tmp_path)) == 2 * 30 + 2 * 10 / 4
 
 
-def test_a_torn_file_is_as_none(tmp_path):
-    (tmp_path / SESSIONS).write_text('[{"began"')
-    assert read_sessions(tmp_path) == []
+def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_keeps_it_beside(tmp_path, clock):
+    with session(tmp_path):
+        clock(1)
+    torn = (tmp_path / SESSIONS).read_bytes()[:50]
+    (tmp_path / SESSIONS).write_bytes(torn)
+    with pytest.raises(ValueError, match=r"sessions.json cannot be read: it is no JSON, or only a part of it"):
+        read_sessions(tmp_path)
+    said = []
+    with session(tmp_path, say=said.append):
+        clock(1)
+    assert (tmp_path / "sessions.damaged-1.json").read_bytes() == torn
+    assert len(read_sessions(tmp_path)) == 1
+    (sentence,) = said
+    assert "it is now" in sentence
 
 
 def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clock, monkeypatch):
@@ -137,3 +149,26 @@ def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clo
         clock(0.25)
         clocks.write(at_once=False)
     assert len(written) == 10
+
+
+def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
+    """What a Sessions can be asked, they can be asked together: none of it is left to a clock that was never set."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    every = EverySession([session(folder, members=2) for folder in folders])
+    asked = {name for name in vars(Sessions) if not name.startswith("_")}
+    assert asked <= set(vars(EverySession))
+    with every as clocks:
+        clock(5)
+        clocks.step("trunk", 1)
+        clock(7)
+        clocks.waited(2.0)
+        clocks.reach("trunk", 1)
+        clocks.write()
+        assert [read_sessions(folder)[0].state for folder in folders] == [RUNNING, RUNNING]
+        assert device_seconds(clocks.all()) == 2 * 12
+    for folder in folders:
+        (found,) = read_sessions(folder)
+        assert (found.state, found.reached) == (DONE, {"trunk": 1})
+        assert (found.seconds["starting"], found.seconds["training"], found.seconds["data"]) == (5, 5, 2)

@@ -77,10 +77,12 @@ def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
         log = MetricsLog(tmp_path / "metrics.jsonl", sinks=[sink := TensorBoardSink(tmp_path / "tensorboard")])
         log.rewind("trunk", max(kept, default=0))
         for step in range(max(kept, default=0) + 1, 6):
-            log.write("trunk", step, {"loss": 1.0 / step + len(kept)})
+            log.write(
+                "trunk", step, {"loss": 1.0 / step + len(kept), "tokens": step, "seconds": 1.0, "steps_done": step}
+            )
         log.flush()
         sink.close()
-    values = {step: value for (_, step, _), (value,) in points(tmp_path / "tensorboard").items()}
+    values = {step: value for (_, step, tag), (value,) in points(tmp_path / "tensorboard").items() if tag == "loss"}
     assert values == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3 + 2, 4: 2.25, 5: 2.2})
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from interrupted import Killed, on_one_device
 
 from moejax.__main__ import main
 from moejax.folder import only_writer
+from moejax.stored import write_json
 from moejax.train import metrics
 from moejax.train.loop import train
 from moejax.train.sessions import DONE, INTERRUPTED, RUNNING, WAITING
@@ -43,6 +45,28 @@ def test_a_finished_training(eight, tmp_path):
     # Opened once more it is told what it knows, and no new session is counted.
     train(eight, tmp_path)
     assert read_status(tmp_path).sessions == 1
+
+
+def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, capsys):
+    train(eight, tmp_path)
+    assert main(["status", str(tmp_path), "--verify"]) == 0
+    said = capsys.readouterr().err
+    assert "are as they were written" in said
+    assert "no hash" not in said
+    shutil.move(tmp_path / "checkpoints", tmp_path / "elsewhere")
+    assert main(["status", str(tmp_path), "--verify"]) == 2
+    assert "There is nothing to verify" in capsys.readouterr().err
+    shutil.move(tmp_path / "elsewhere", tmp_path / "checkpoints")
+    (part, *_) = sorted(tmp_path.glob("checkpoints/trunk/*/manifest-0.json"))
+    part.unlink()
+    assert main(["status", str(tmp_path), "--verify"]) == 0
+    assert "files have no hash" in capsys.readouterr().err
+    path = max(tmp_path.glob("checkpoints/branch-4096/*/state/**/d/*"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert main(["status", str(tmp_path), "--verify"]) == 2
+    assert "has other content than was written" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -79,24 +103,24 @@ def test_lost_work_is_found(eight, tmp_path):
 def test_states_by_lock_and_last_word(tmp_path, training):
     with pytest.raises(ValueError, match="holds no training"):
         read_status(tmp_path)
-    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    write_json(tmp_path / "training.json", training.as_json())
     assert read_status(tmp_path).state == WAITING
     with only_writer(tmp_path):
         assert read_status(tmp_path).state == RUNNING
     session = {"began": 1.0, "until": 2.0}
-    (tmp_path / "sessions.json").write_text(json.dumps([session]))
+    write_json(tmp_path / "sessions.json", [session])
     status = read_status(tmp_path)
     assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "its process is gone, and said nothing")
     last = {**session, "state": INTERRUPTED, "why": "stopped by SIGTERM"}
-    (tmp_path / "sessions.json").write_text(json.dumps([session, last]))
+    write_json(tmp_path / "sessions.json", [session, last])
     status = read_status(tmp_path)
     assert (status.state, status.why) == (INTERRUPTED, "stopped by SIGTERM")
 
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):
-    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    write_json(tmp_path / "training.json", training.as_json())
     legs = {"trunk": 10, "branch-2048": 3, "branch-4096": 6}
-    (tmp_path / "sessions.json").write_text(json.dumps([{"began": 1.0, "until": 2.0, "legs": legs}]))
+    write_json(tmp_path / "sessions.json", [{"began": 1.0, "until": 2.0, "legs": legs}])
     log = metrics.MetricsLog(tmp_path / "metrics.jsonl")
     # The first steps were slow; ten lines before the last it went on at 2 s a step.
     for line in range(1, 13):
@@ -110,11 +134,98 @@ def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training
     assert read_status(tmp_path).eta_seconds is None
 
 
+LINE = {"run": "trunk", "step": 2, "tokens": 512, "steps_done": 2, "seconds": 2.0, "loss": 3.0}
+LAYERS = {"layer": [0, 1], "load_cv": [0.1, "nan"]}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"run": "weird"},
+        {"run": "branch-x"},
+        {"run": "branch-" + "9" * 5_000},
+        {"step": 10**30},
+        {"tokens": 10**400},
+        {"seconds": float("inf")},
+        {"loss": "much"},
+        {"loss": float("nan")},
+        {"validation_loss": "x"},
+        {"validation_loss": None},
+        {"skipped_steps": "nan"},
+        {"skipped_steps": True},
+        {"mfu": "x"},
+        {"tokens_per_second": []},
+        {"memory_bytes": "x"},
+        {"memory_peak_bytes": "x"},
+        {"layers": 3},
+        {"layers": {"load_cv": [0.1, 0.2]}},
+        {"layers": {**LAYERS, "load_cv": [1]}},
+        {"layers": {**LAYERS, "load_cv": ["?", 2]}},
+        {"layers": {**LAYERS, "layer": ["nan", 1]}},
+    ],
+    ids=lambda changed: str(changed)[:40],
+)
+def test_a_line_of_the_log_with_something_else_in_it_is_damaged_and_named(changed, tmp_path, training, capsys):
+    write_json(tmp_path / "training.json", training.as_json())
+    lines = [{**LINE, "step": 1}, {**LINE, **changed}]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert main(["status", str(tmp_path), "--layers"]) == 2
+    assert "1 lines that are no lines of a log" in capsys.readouterr().err
+
+
+def test_whatever_a_training_logs_is_shown(tmp_path, training, capsys):
+    write_json(tmp_path / "training.json", training.as_json())
+    values = dict.fromkeys(("loss", "validation_loss", "mfu", "tokens_per_second"), float("nan"))
+    values |= {"tokens": 512, "steps_done": 2, "seconds": 2.0, "skipped_steps": 0.0, "layers": LAYERS}
+    log = metrics.MetricsLog(tmp_path / "metrics.jsonl")
+    # A step that stands there twice gives no speed.
+    log.write("branch-4096", 2, values)
+    log.write("branch-4096", 2, {**values, "seconds": 3.0, "loss": float("-inf")})
+    log.flush()
+    assert main(["status", str(tmp_path), "--layers"]) == 0
+    assert "nan nats/token" in capsys.readouterr().out
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] is None
+
+
+def test_names_and_reasons_are_shown_as_they_stand(tmp_path, training, capsys):
+    why = "[/b] [red]it ended[/red] \x1b[2J"
+    (tmp_path / "models" / "a").mkdir(parents=True)
+    write_json(tmp_path / "models" / "a" / "training.json", {**training.as_json(), "name": "[/a]"})
+    write_json(
+        tmp_path / "models" / "a" / "sessions.json", [{"began": 1.0, "until": 2.0, "state": "failed", "why": why}]
+    )
+    for folder in (tmp_path / "models" / "a", tmp_path):
+        assert main(["status", str(folder)]) == 0
+        said = capsys.readouterr().out
+        assert "[/a]" in said
+        assert r"[/b] [red]it ended[/red] \x1b[2J" in said
+        write_json(tmp_path / "study.json", {})
+
+
+def test_a_row_that_stands_in_anothers_place_is_refused(tmp_path, training):
+    write_json(tmp_path / "training.json", training.as_json())
+    row = {"model": training.name, "tokens": 4_096, "loss": 3.0, "fingerprint": ""}
+    write_json(tmp_path / "branch-4096.json", row)
+    assert [row["tokens"] for row in read_status(tmp_path).rows] == [4_096]
+    for wrong in ({"model": "other"}, {"tokens": 2_048}):
+        write_json(tmp_path / "branch-4096.json", {**row, **wrong})
+        with pytest.raises(ValueError, match=r"branch-4096\.json holds the row of .*; put it back, or remove it"):
+            read_status(tmp_path)
+
+
+def test_an_empty_study_has_nothing_to_verify_and_is_named(tmp_path, capsys):
+    write_json(tmp_path / "study.json", {})
+    assert main(["status", str(tmp_path), "--verify"]) == 2
+    assert f"There is nothing to verify: {tmp_path} holds no checkpoint." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("width", [10, 5_000])
 def test_the_end_of_a_log_is_read_from_its_end(tmp_path, width):
     path = tmp_path / "metrics.jsonl"
     assert metrics.last_lines(path, 2) == []
-    lines = [{"step": step, "text": "x" * width} for step in range(30)]
+    known = {"run": "trunk", "tokens": 1, "seconds": 1.0, "steps_done": 1, "loss": 2.0}
+    lines = [{**known, "step": step, "text": "x" * width} for step in range(30)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     assert metrics.last_lines(path, 1) == lines[-1:]
     assert metrics.last_lines(path, 4) == lines[-4:]
@@ -156,7 +267,7 @@ def test_a_study_is_a_table_of_its_models(tmp_path, training, capsys):
     for name in ("a", "b"):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
-        (folder / "training.json").write_text(json.dumps({**training.as_json(), "name": name}))
+        write_json(folder / "training.json", {**training.as_json(), "name": name})
     assert main(["status", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("waiting") == 2
     assert main(["status", str(tmp_path), "--json"]) == 0
@@ -164,7 +275,7 @@ def test_a_study_is_a_table_of_its_models(tmp_path, training, capsys):
 
 
 def test_it_needs_no_jax(tmp_path, training):
-    (tmp_path / "training.json").write_text(json.dumps(training.as_json()))
+    write_json(tmp_path / "training.json", training.as_json())
     code = "import sys; from moejax.__main__ import main; main(sys.argv[1:]); sys.exit('jax' in sys.modules)"
     words = [sys.executable, "-c", code, "status", str(tmp_path)]
     subprocess.run(words, env=environment(tmp_path), capture_output=True, check=True)

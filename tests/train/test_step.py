@@ -13,7 +13,7 @@ from moejax.model.sharding import MESH_AXES
 from moejax.routing.sigmoid import update_bias
 from moejax.train.guard import GuardConfig
 from moejax.train.legs import legs
-from moejax.train.program import make_program
+from moejax.train.program import lanes, make_program
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
 
@@ -75,6 +75,118 @@ def test_microbatches_change_neither_the_losses_nor_the_update(training, batch, 
     # Adam's first step is a sign; its moments are the gradients themselves.
     for a, b in zip(jax.tree.leaves(one.optimizer), jax.tree.leaves(four.optimizer), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-4)
+
+
+def with_previous_loads(training, parts=1, **recipe):
+    weights = LossWeights(balance=0.5, router_z=0.3, balance_loads="previous_step")
+    return changed(training, loss=weights, microbatches=parts, **recipe)
+
+
+def shares(training, state, batch):
+    """Each expert's share of a batch's assignments, under the parameters of a state."""
+    mesh = one_device()
+    program = make_program(training, mesh)
+    with jax.set_mesh(mesh):
+        _, sums = program.evaluate(state.params, None, {"tokens": batch}, np.ones(8, bool))
+    return np.asarray(sums.counts / sums.counts.sum(-1, keepdims=True))
+
+
+def test_with_the_previous_steps_loads_any_number_of_microbatches_gives_the_same_two_steps(training):
+    found = {parts: steps(with_previous_loads(training, parts), [TOKENS, TOKENS[::-1]]) for parts in (1, 2, 4)}
+    one, of_one = found[1]
+    for parts in (2, 4):
+        state, metrics = found[parts]
+        for ours, theirs in zip(metrics, of_one, strict=True):
+            assert ours.keys() == theirs.keys()
+            for name, value in theirs.items():
+                np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-5, err_msg=f"{parts}: {name}")
+        np.testing.assert_allclose(state.balance_loads, one.balance_loads, atol=1e-6)
+        for a, b in zip(jax.tree.leaves(one.optimizer), jax.tree.leaves(state.optimizer), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_where_the_previous_loads_are_the_batchs_the_gradient_is_that_of_the_exact_loss(training, parts):
+    """Adam's moments after one step are the gradients themselves."""
+    lagging = with_previous_loads(training, parts)
+    exact = changed(lagging, loss=dataclasses.replace(lagging.recipe.loss, balance_loads="batch"))
+    mesh, moments = one_device(), {}
+    loads = shares(training, make_program(lagging, mesh).init(0), TOKENS)
+    assert np.ptp(loads) > 0.05
+    uniform = np.full_like(loads, 1 / 8)
+    for name, one, start in [("exact", exact, None), ("equal", lagging, loads), ("uniform", lagging, uniform)]:
+        program = make_program(one, mesh)
+        with jax.set_mesh(mesh):
+            state = dataclasses.replace(program.init(0), balance_loads=start)
+            moments[name] = jax.tree.leaves(program.step(state, {"tokens": TOKENS}, legs(one)[0].schedule)[0].optimizer)
+    for a, b in zip(moments["equal"], moments["exact"], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7, rtol=1e-4)
+    assert any(not np.allclose(a, b, atol=1e-6) for a, b in zip(moments["uniform"], moments["exact"], strict=True))
+
+
+def test_loads_are_uniform_at_first_then_those_of_the_last_step_that_was_taken(training):
+    training = with_previous_loads(training)
+    start = make_program(training, one_device()).init(0)
+    np.testing.assert_array_equal(start.balance_loads, np.full((2, 8), 1 / 8, np.float32))
+    spoilt = TOKENS.copy()
+    spoilt[0, 3] = 1_000_000
+    for batches in ([TOKENS], [TOKENS, spoilt]):
+        state, _ = steps(training, batches)
+        np.testing.assert_allclose(state.balance_loads, shares(training, start, TOKENS), atol=1e-7)
+    assert int(state.guard.skipped) == 1
+    dense = {"num_experts": 0, "top_k": 0, "num_shared_experts": 0, "expert_hidden": 0, "dense_hidden": 32}
+    for without in (changed(training, loss=LossWeights()), changed(training, dense)):
+        assert make_program(without, one_device()).abstract.balance_loads is None
+
+
+def test_the_previous_steps_loads_save_the_pass_that_counts_those_of_the_batch(training):
+    def flops(**weights):
+        program = make_program(changed(training, loss=LossWeights(**weights), microbatches=4), one_device())
+        return program.compiled_step().cost_analysis()["flops"]
+
+    none = flops(balance=0.0)
+    assert flops(balance_loads="previous_step") == pytest.approx(none, rel=0.02)
+    assert flops(balance_loads="batch") > 1.1 * none
+
+
+def test_side_by_side_each_training_has_its_own_loads(training):
+    training, mesh = with_previous_loads(training, 2), one_device()
+    program = make_program(training, mesh)
+    batches = [TOKENS, TOKENS[:, ::-1].copy()]
+    with jax.set_mesh(mesh):
+        both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(program.init(seed) for seed in (0, 1)))
+        schedule = jax.tree.map(lambda leaf: jnp.stack([jnp.float32(leaf)] * 2), legs(training)[0].schedule)
+        both, _ = lanes(program, 2).step(both, {"tokens": np.stack(batches)}, schedule)
+    for number, batch in enumerate(batches):
+        alone, _ = steps(training, [batch], seed=number)
+        np.testing.assert_allclose(both.balance_loads[number], alone.balance_loads, atol=1e-6)
+
+
+def test_an_evaluation_in_microbatches_is_that_of_the_batch_and_needs_no_more_memory_than_a_step(training):
+    training = changed(training, {"model_dim": 64})
+    mesh, real, found, working = one_device(), np.arange(8) != 5, {}, {}
+    for parts in (1, 4):
+        program = make_program(changed(training, microbatches=parts), mesh)
+        with jax.set_mesh(mesh):
+            evaluation = program.lowered_evaluation().compile()
+            found[parts] = evaluation(program.init(0).params, None, {"tokens": TOKENS}, real)
+            compiled = evaluation, program.compiled_step()
+            working[parts] = [one.memory_analysis().temp_size_in_bytes for one in compiled]
+    for whole, cut in zip(jax.tree.leaves(found[1]), jax.tree.leaves(found[4]), strict=True):
+        np.testing.assert_allclose(cut, whole, rtol=2e-5)
+    assert working[4][0] < 0.5 * working[1][0]
+    assert working[4][0] <= working[4][1]
+
+
+@pytest.mark.parametrize("change", [{"capacity_factor": 1.0}, {"router": "expert_choice"}])
+def test_a_measured_loss_does_not_depend_on_microbatches_where_tokens_share_the_room_of_experts(training, change):
+    found = []
+    for parts in (1, 4):
+        program = make_program(changed(training, change, microbatches=parts), one_device())
+        with jax.set_mesh(one_device()):
+            params = jax.tree.map(lambda leaf: 3 * leaf, program.init(0).params)
+            found.append(np.asarray(program.evaluate(params, None, {"tokens": TOKENS}, np.ones(8, bool))[0]))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
 def test_a_document_is_predicted_from_itself_alone(training):
@@ -156,6 +268,7 @@ def test_the_average_follows_the_parameters(training):
     [
         ({"microbatches": 3}, "every part gets as many"),
         ({"average_decay": 1.0}, "average_decay is 1.0"),
+        ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; choose 'batch' or 'previous_step'"),
         ({"guard": GuardConfig(spike=0.5)}, "multiple above 1"),
         ({"guard": GuardConfig(patience=0)}, "at least 1 step"),
     ],

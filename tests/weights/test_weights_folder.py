@@ -1,13 +1,13 @@
 """A folder of weights holds a model: what is saved is loaded, and a folder of another model is refused."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from moejax.architecture import Architecture
+from moejax.folder import WRITTEN
+from moejax.stored import read_json, write_json
 from moejax.weights.folder import ARCHITECTURE, WEIGHTS, load_weights, save_weights
 from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
@@ -102,8 +102,8 @@ def test_an_empty_folder_is_no_folder_of_weights(tmp_path):
 )
 def test_a_file_of_another_architecture_is_refused_and_the_array_named(saved, change, said):
     folder, _, _ = saved
-    settings = json.loads((folder / ARCHITECTURE).read_text()) | change
-    (folder / ARCHITECTURE).write_text(json.dumps(settings))
+    settings = read_json(folder / ARCHITECTURE, dict, remedy="") | change
+    write_json(folder / ARCHITECTURE, settings)
     with pytest.raises(ValueError, match=f"of another architecture.*{said}"):
         load_weights(folder)
 
@@ -119,5 +119,14 @@ def test_weights_that_are_whole_numbers_are_refused(saved):
     with TensorFile(folder / WEIGHTS) as file:
         kinds = {name: Kind(np.dtype(np.int32), kind.shape) for name, kind in file.kinds.items()}
     TensorFileWriter(folder / WEIGHTS, kinds).close()
+    (folder / WRITTEN).unlink()
     with pytest.raises(ValueError, match="is int32; weights are float32"):
         load_weights(folder)
+
+
+def test_a_flipped_byte_of_a_weight_is_refused(saved):
+    file = saved[0] / WEIGHTS
+    content = file.read_bytes()
+    file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    with pytest.raises(ValueError, match="is not what moejax wrote there"):
+        load_weights(saved[0])

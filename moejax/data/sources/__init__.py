@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from moejax.data.sources import (
     text_files,
     token_files,
 )
+from moejax.wording import some
 
 NAMED: dict[str, Callable[[Reading], Iterable[Part]]] = {"python_stdlib": python_stdlib.parts}
 """Sources by name."""
@@ -53,6 +55,8 @@ COMPRESSIBLE: tuple[Format, ...] = (text_files.parts, json_lines.parts)
 """Formats that are read through ``.gz`` and ``.zst``; the others compress inside, or are memory-mapped."""
 
 
+KNOWN = f"known are {', '.join(FORMATS)}, the text formats also with .gz or .zst"
+
 CHOICES = "choices.json"
 """A folder that holds this file is a prepared set: inside a source it is passed over."""
 
@@ -73,14 +77,12 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
             f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
             f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
         )
-    files, passed_over = _files(path)
+    files, skipped = _files(path)
     if not files:
-        seen = ", ".join(f"{count} {suffix or 'without a suffix'}" for suffix, count in passed_over.most_common(5))
-        raise ValueError(
-            f"{source} holds no file that can be read{f' (but {seen})' if seen else ''}; known are "
-            f"{', '.join(FORMATS)}, the text formats also with .gz or .zst."
-        )
+        seen = f" (but {skipped.kinds})" if skipped.files else ""
+        raise ValueError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
     root = path if path.is_dir() else path.parent
+    reading = replace(reading, single_file=len(files) == 1)
     found: list[Part] = []
     for read, group in groupby(files, _format):
         assert read is not None
@@ -88,20 +90,73 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
     return found
 
 
-def _files(path: Path) -> tuple[list[Path], Counter[str]]:
-    """Files that some format reads, in the order of their paths, and how many of what suffix none does."""
+@dataclass(frozen=True)
+class Skipped:
+    """What a folder holds that is not read."""
+
+    read: int
+    """Files that are."""
+    files: tuple[str, ...] = ()
+    """Files that no format reads, below the folder."""
+    hidden: tuple[str, ...] = ()
+    """Files whose name begins with a dot."""
+    prepared: tuple[str, ...] = ()
+    """Folders that are prepared sets."""
+
+    @property
+    def by_suffix(self) -> Counter[str]:
+        """How many of ``files`` have which suffix."""
+        return Counter(Path(name).suffix for name in self.files)
+
+    @property
+    def kinds(self) -> str:
+        """``by_suffix`` in words."""
+        return some([f"{count:,} {suffix or 'without a suffix'}" for suffix, count in self.by_suffix.most_common()])
+
+    def __str__(self) -> str:
+        """Sentences; empty if nothing was skipped."""
+        found = []
+        if self.files:
+            every = self.read + len(self.files)
+            found.append(
+                f"{self.read:,} of {every:,} files are read. Skipped, as no format has their suffix: {self.kinds} "
+                f"({some(self.files)}); {KNOWN}."
+            )
+        if self.hidden:
+            found.append(f"Skipped, as hidden: {len(self.hidden):,} files ({some(self.hidden)}).")
+        if self.prepared:
+            found.append(f"Skipped, as prepared sets: {some(self.prepared)}.")
+        return " ".join(found)
+
+
+def skipped(source: str) -> Skipped | None:
+    """What is not read of a source that is a folder; None for others."""
+    path = Path(source).expanduser()
+    if source in NAMED or source.startswith(hugging_face.PREFIX) or not path.is_dir():
+        return None
+    return _files(path)[1]
+
+
+def _files(path: Path) -> tuple[list[Path], Skipped]:
+    """Files that some format reads, in the order of their paths, and what is not read."""
+    every, hidden, prepared = [], [], []
     if path.is_file():
         every = [path]
-    else:
-        every = []
-        for folder, folders, names in os.walk(path):
-            if CHOICES in names:
-                folders.clear()
-                continue
-            every += [Path(folder, name) for name in names if name[0] != "."]
+    for folder, folders, names in os.walk(path):
+        if CHOICES in names:
+            folders.clear()
+            prepared.append(Path(folder))
+            continue
+        every += [Path(folder, name) for name in names if name[0] != "."]
+        hidden += [Path(folder, name) for name in names if name[0] == "."]
+
+    def below(found: Iterable[Path]) -> tuple[str, ...]:
+        return tuple(sorted(one.relative_to(path).as_posix() if one != path else one.name for one in found))
+
     known = [one for one in every if _format(one) is not None]
-    passed_over = Counter(one.suffix for one in every if _format(one) is None and one.suffix != ".idx")
-    return sorted(known, key=lambda one: one.relative_to(path).as_posix()), passed_over
+    unknown = [one for one in every if _format(one) is None and one.suffix != ".idx"]
+    order = sorted(known, key=lambda one: one.relative_to(path).as_posix())
+    return order, Skipped(len(known), below(unknown), below(hidden), below(prepared))
 
 
 def _format(path: Path) -> Format | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
 from moejax.data.sources.broken import Broken
+from moejax.wording import says
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Recor
             reader.close()
         # The reader tells what is wrong with a file when it is closed.
         except RuntimeError as error:
-            yield Broken(file, str(error))
+            yield Broken(file, f"no ArrayRecord, or a damaged one ({says('array_record', error)})")
             continue
         step = max(1, count * PART_BYTES // max(file.size, 1))
         for start, end in ranges(count, step):
@@ -67,7 +68,7 @@ def _read(reader, name: str, start: int, end: int) -> Iterator[Document | Corrup
         records = reader.read(start, end)
     except (ValueError, RuntimeError, OSError) as error:
         if end - start == 1:
-            yield Corrupt(f"{name}:{start}", str(error))
+            yield Corrupt(f"{name}:{start}", f"damaged ({says('array_record', error)})")
             return
         # One damaged record must not cost its neighbours.
         for number in range(start, end):

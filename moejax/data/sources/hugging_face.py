@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import File, Reading, file
+from moejax.wording import says
 
 PREFIX = "hf:"
 
@@ -50,7 +51,7 @@ class ArrowFile:
                         else:
                             yield Document(name, text.encode() if isinstance(text, str) else text)
         except (OSError, pa.ArrowException) as error:
-            yield Corrupt(f"{self.name}, after row {number}", str(error), self.file.size)
+            yield Corrupt(f"{self.name}, after row {number}", f"damaged ({says('pyarrow', error)})", self.file.size)
 
 
 def parts(source: str, reading: Reading) -> list[ArrowFile]:
@@ -83,9 +84,8 @@ def _load(name: str, config: str):
         return datasets.load_dataset(name, config or None, split="train")
     # What it raises where there is no network differs between its versions and those of its HTTP client.
     except Exception as error:
-        lines = str(error).splitlines()
         raise ValueError(
-            f"{PREFIX}{name} could not be loaded ({type(error).__name__}: {lines[0] if lines else ''}). Is the name "
+            f"{PREFIX}{name} could not be loaded ({says('datasets', error)}). Is the name "
             f"right, and does this machine reach the Hugging Face Hub? Without a network, fetch the data set on one "
             f"that does, save_to_disk, and give {PREFIX}FOLDER."
         ) from error

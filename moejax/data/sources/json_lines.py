@@ -10,6 +10,7 @@ from pathlib import Path
 from moejax.data.compression import UNREADABLE, is_compressed, opened
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
+from moejax.wording import says
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class JsonLines:
                     if line.strip():
                         yield _document(line, f"{self.name}:{number}", self.text_field)
         except UNREADABLE as error:
-            yield Corrupt(f"{self.name}, the rest", str(error) or type(error).__name__, self.size_bytes)
+            yield Corrupt(f"{self.name}, the rest", f"damaged ({says('the reader', error)})", self.size_bytes)
 
 
 def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[JsonLines]:
@@ -61,7 +62,7 @@ def _document(line: bytes, name: str, field: str) -> Document | Corrupt:
     try:
         record = json.loads(line)
     except ValueError as error:
-        return Corrupt(name, f"no JSON: {error}")
+        return Corrupt(name, f"no JSON ({says('json', error)})")
     if not isinstance(record, dict):
         return Corrupt(name, "no JSON object")
     text = record.get(field)

@@ -18,6 +18,7 @@ import numpy as np
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, file
 from moejax.data.sources.broken import Broken
+from moejax.wording import says, told
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER_BYTES = len(_MAGIC) + 8 + 1 + 8 + 8
@@ -74,8 +75,11 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Megat
             )
         try:
             index = _Index(index_of(Path(tokens.path)))
-        except (ValueError, OSError, struct.error, KeyError) as error:
-            yield Broken(tokens, f"its index cannot be read: {error}")
+        except ValueError as error:
+            yield Broken(tokens, f"its index cannot be read: {told(error)}")
+            continue
+        except (OSError, struct.error, KeyError) as error:
+            yield Broken(tokens, f"its index cannot be read ({says('the reader', error)})")
             continue
         described = file(index_of(Path(tokens.path)))
         step = max(1, index.documents * PART_BYTES // max(tokens.size, 1))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading
 from moejax.data.sources.broken import Broken
+from moejax.wording import says
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RowGroups:
                         number += 1
                         yield _document(value, f"{self.name}:{number}", self.text_field)
         except (OSError, pa.ArrowException) as error:
-            yield Corrupt(f"{self.name}, after row {number}", str(error), self.size_bytes)
+            yield Corrupt(f"{self.name}, after row {number}", f"damaged ({says('pyarrow', error)})", self.size_bytes)
 
 
 def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGroups | Broken]:
@@ -53,7 +54,7 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGr
         try:
             found = pq.ParquetFile(file.path)
         except (OSError, pa.ArrowException) as error:
-            yield Broken(file, str(error))
+            yield Broken(file, f"no Parquet file, or a damaged one ({says('pyarrow', error)})")
             continue
         with found:
             _check_column(file, found.schema_arrow, reading.text_field)

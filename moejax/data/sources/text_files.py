@@ -1,4 +1,4 @@
-"""Text files: a file is a document; one larger than a part is read as several, cut at line ends."""
+"""Text files: a file is a document; a source's only file, or one larger than a part, is several, cut at line ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from moejax.data.compression import UNREADABLE, is_compressed, opened
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
+from moejax.wording import says
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class TextFiles:
     files: tuple[File, ...]
     split_by_path: bool = False
     """Decide the side of each file by its path instead of its text."""
+    documents_per_file: int = 1
+    """At most so many of equal size, cut at line ends."""
 
     @property
     def name(self) -> str:
@@ -33,16 +36,21 @@ class TextFiles:
         return sum(file.size for file in self.files)
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """A document per file; of a compressed one, a document per ``PART_BYTES``."""
+        """``documents_per_file`` per file; of a compressed one, per ``PART_BYTES``."""
         for file in self.files:
             path = Path(file.path).relative_to(self.root).as_posix()
             key = path.encode() if self.split_by_path else None
             try:
                 with opened(file.path) as stream:
-                    for number, text in enumerate(_pieces(stream, file.path)):
+                    pieces = (
+                        text
+                        for piece in _pieces(stream, file.path)
+                        for text in _cut_lines(piece, self.documents_per_file)
+                    )
+                    for number, text in enumerate(pieces):
                         yield Document(f"{path}, part {number + 1}" if number else path, text, key)
             except UNREADABLE as error:
-                yield Corrupt(path, str(error) or type(error).__name__, file.size)
+                yield Corrupt(path, f"damaged ({says('the reader', error)})", file.size)
 
 
 @dataclass(frozen=True)
@@ -72,22 +80,26 @@ class TextRange:
                 if start < end:
                     yield Document(self.name, stream.read(end - start))
         except OSError as error:
-            yield Corrupt(self.name, str(error), self.size_bytes)
+            yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
 
 
 def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[TextFiles | TextRange]:
     """Small files gathered to parts, large ones cut into parts, in the order given."""
-    return gathered(files, root, split_by_path=False)
+    return gathered(
+        files, root, split_by_path=False, documents_per_file=DOCUMENTS_OF_A_SINGLE_FILE if reading.single_file else 1
+    )
 
 
-def gathered(files: Sequence[File], root: Path, *, split_by_path: bool) -> Iterator[TextFiles | TextRange]:
+def gathered(
+    files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
+) -> Iterator[TextFiles | TextRange]:
     """As ``parts``, with the choice of what decides a file's side."""
     group: list[File] = []
     size = 0
     for file in files:
         large = file.size > PART_BYTES and not is_compressed(file.path)
         if group and (large or size + file.size > PART_BYTES):
-            yield TextFiles(str(root), tuple(group), split_by_path)
+            yield TextFiles(str(root), tuple(group), split_by_path, documents_per_file)
             group, size = [], 0
         if large:
             yield from (TextRange(file, start, end) for start, end in ranges(file.size, PART_BYTES))
@@ -95,7 +107,21 @@ def gathered(files: Sequence[File], root: Path, *, split_by_path: bool) -> Itera
             group.append(file)
             size += file.size
     if group:
-        yield TextFiles(str(root), tuple(group), split_by_path)
+        yield TextFiles(str(root), tuple(group), split_by_path, documents_per_file)
+
+
+def _cut_lines(text: bytes, documents: int) -> Iterator[bytes]:
+    """``text`` in at most ``documents`` runs of whole lines, none shorter than an equal share, but the last."""
+    share = -(-len(text) // documents)
+    start = 0
+    while len(text) - start > share:
+        end = text.find(b"\n", start + share - 1) + 1
+        if not end:
+            break
+        yield text[start:end]
+        start = end
+    if start < len(text) or not text:
+        yield text[start:]
 
 
 def _pieces(stream, path: str) -> Iterator[bytes]:
@@ -119,3 +145,6 @@ def _cut(stream, position: int) -> int:
 
 
 _LONGEST_LINE = 2**20
+
+DOCUMENTS_OF_A_SINGLE_FILE = 256
+"""So many that a held-out share of 5 % is in practice never empty, and documents are still long."""

@@ -14,6 +14,7 @@ import numpy as np
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
 from moejax.data.sources.broken import Broken
+from moejax.wording import told
 
 _LLM_C_MAGIC = 20240520
 _LLM_C_HEADER_BYTES = 256 * 4
@@ -78,7 +79,7 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Token
         try:
             dtype, offset = _layout(file, reading)
         except ValueError as error:
-            yield Broken(file, str(error))
+            yield Broken(file, told(error))
             continue
         count = (file.size - offset) // dtype.itemsize
         for start, end in ranges(count, PART_BYTES // dtype.itemsize):

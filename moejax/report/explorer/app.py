@@ -25,17 +25,18 @@ def _():
     from moejax.report.explorer.offer import offer
     from moejax.report.explorer.serve import SOURCE
     from moejax.report.explorer.view import view
+    from moejax.wording import told
 
     offered = offer(os.environ.get(SOURCE, ""))
-    return KNOBS, PRESETS, config, mo, models, of_link, offered, page, replace, view
+    return KNOBS, PRESETS, config, mo, models, of_link, offered, page, replace, told, view
 
 
 @app.cell
-def _(mo, of_link, offered):
+def _(mo, of_link, offered, told):
     try:
         start, alarm = of_link(mo.query_params().to_dict(), offered.laws, offered.start), ""
     except ValueError as why:
-        start, alarm = offered.start, str(why)
+        start, alarm = offered.start, told(why)
     # Controls stand in lists: a bare one would make a page twice, for its value and for the choice that follows it.
     # What is chosen, and what controls are made from when another control has moved them.
     get_choice, set_choice = mo.state(start)
@@ -187,13 +188,14 @@ def _(
     steps,
     tokens_slider,
     view,
+    told,
 ):
     controls = {**sliders, "flops": flops_slider[0], "tokens": tokens_slider[0]}
     try:
         # The link tells what differs from a page without one.
         seen = page.seen(view(get_choice(), offered), offered)
     except ValueError as wrong:
-        seen = page.alarm(str(wrong))
+        seen = page.alarm(told(wrong))
     mo.Html(
         page.whole(
             controls=page.controls(get_choice(), controls, law_menu[0], model_menu[0], presets, steps, make_config),
@@ -204,14 +206,14 @@ def _(
 
 
 @app.cell
-def _(config, get_choice, make_config, mo, page):
+def _(config, get_choice, make_config, mo, page, told):
     mo.stop(not make_config.value, None)
     try:
         with mo.status.spinner("Looking for whole numbers; the first time takes some seconds."):
             text = config(get_choice())
         saved = page.config_file(text, mo.download(text.encode(), filename="config.py", label="config.py"))
     except ValueError as wrong:
-        saved = page.alarm(str(wrong))
+        saved = page.alarm(told(wrong))
     mo.Html(saved)
     return
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from moejax import run_table
 from moejax.fit.derived_columns import with_derived
-from moejax.fit.fit_result import load
+from moejax.fit.fit_result import FitResult, load
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published
 from moejax.report.explorer.choice import Choice
@@ -30,6 +30,8 @@ class Offered:
     """None for a fit of one's own."""
     file: str = ""
     """Of a fit of one's own."""
+    fit: FitResult | None = None
+    """A fit of one's own, with its ranges and its covariance."""
     warnings: tuple[str, ...] = ()
 
 
@@ -111,7 +113,7 @@ def _fits(files: list[Path]) -> dict[str, Offered]:
         fit = load(path)
         name = path.stem if path.stem != "fit" else path.resolve().parent.name
         source = f"your fit {path}, {fit.metrics.runs} runs"
-        found[f"fit:{name}"] = Offered(law=fit.law, source=source, file=str(path), warnings=fit.warnings)
+        found[f"fit:{name}"] = Offered(law=fit.law, source=source, file=str(path), fit=fit, warnings=fit.warnings)
     return found
 
 

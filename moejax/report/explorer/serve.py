@@ -14,6 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from moejax.report.explorer.same_machine import same_machine
+from moejax.wording import says
+
 SOURCE = "MOEJAX_EXPLORE"
 """The environment variable that tells the page what was given."""
 HOST = "127.0.0.1"
@@ -42,7 +45,7 @@ def listen(port: int) -> socket.socket:
         found.bind((HOST, port))
     except OSError as error:
         found.close()
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({says('the system', error)})"
         raise ValueError(f"Port {port} {why}; give another with --port, or --port 0 for any that is free.") from error
     found.listen()
     return found
@@ -56,7 +59,7 @@ def serve(source: str, listening: socket.socket, *, browser: bool, say: Callable
     os.environ[SOURCE] = source
     address = f"http://{HOST}:{listening.getsockname()[1]}/"
     page: Any = marimo.create_asgi_app(quiet=True, include_code=False).with_app(path="", root=str(APP)).build()
-    server = uvicorn.Server(uvicorn.Config(page, log_level="warning", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(uvicorn.Config(same_machine(page), log_level="warning", timeout_graceful_shutdown=1))
     say(f"Exploring at {address} (Ctrl-C ends it)")
     if browser and not (has_display() and webbrowser.open(address)):
         say("No browser was opened: there is no display here. Open the address yourself; from another machine,")

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.fit.prediction import range_of
 from moejax.laws import PUBLISHED
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.door import Prediction, predict
@@ -77,6 +78,8 @@ class View:
     offered: Offered
     prediction: Prediction
     """Of the chosen law: what `moejax predict` says."""
+    interval: Mapping[str, float] | None
+    """Of a fit of one's own: ``low`` and ``high`` that hold a share ``level`` of such runs."""
     design: Design
     dense: float
     """Loss of the dense model of equal active parameters and FLOPs."""
@@ -124,7 +127,7 @@ def view(choice: Choice, offer: Offer) -> View:
     with jax.enable_x64(True):
         point = design_of(choice.values)
     design = Design(**{n: float(value) for n in FIELDS if (value := getattr(point, n)) is not None})
-    prediction = predict(offered.published or offered.law, design)
+    prediction = predict(offered.published or offered.fit or offered.law, design)
     grids = _grids(choice)
     found = curves(offered.law, choice.values, grids)
     ranges = [_range(choice, name, found) for name in STRUCTURE if _reads(found, name)]
@@ -135,6 +138,7 @@ def view(choice: Choice, offer: Offer) -> View:
         choice=choice,
         offered=offered,
         prediction=prediction,
+        interval=None if offered.fit is None else range_of(offered.fit, design),
         design=design,
         dense=float(found["dense"]),
         unrepeated=float(found["unrepeated"]),

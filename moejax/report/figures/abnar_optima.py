@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moejax.report.figures.abnar_surfaces import HOW, IDLE, READING, best_sizes, best_sparsities, loss
+from moejax.report.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import MUTED, ramp
@@ -23,7 +23,7 @@ def by_sparsity(subject: Subject) -> Picture:
         best = best_sizes(subject, flops, 1 - SHARES)
         label = f"C = {short(flops)}"
         totals.append(Series(label=label, x=SHARES, y=best, colour=colour))
-        actives.append(Series(label=label, x=SHARES, y=READING(best, 1 - SHARES), colour=colour))
+        actives.append(Series(label=label, x=SHARES, y=subject.active_params(best, 1 - SHARES), colour=colour))
         losses.append(Series(label=label, x=SHARES, y=loss(subject, flops, best, 1 - SHARES), colour=colour))
     panels = [
         Panel(x=IDLE, y=TOTAL, series=totals, title="N*"),
@@ -34,7 +34,7 @@ def by_sparsity(subject: Subject) -> Picture:
     return Picture(
         "The best size at each sparsity",
         f"By {subject.name}: at every budget the best total grows, the best active size shrinks and the loss falls as "
-        f"experts are idle more. {HOW}",
+        f"experts are idle more. {subject.assumes}",
         figure,
         rows,
     )
@@ -57,7 +57,7 @@ def best_sparsity_by_size(subject: Subject) -> Picture:
     return Picture(
         "The best sparsity at each size",
         f"By {subject.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
-        f"larger budget moves the change to larger models. {HOW}",
+        f"larger budget moves the change to larger models. {subject.assumes}",
         figure,
         rows,
     )
@@ -80,7 +80,7 @@ def loss_by_sparsity(subject: Subject) -> Picture:
     return Picture(
         "Least loss against sparsity",
         f"By {subject.name}, every point at its best size: the gain of sparsity is about the same at every budget. "
-        f"{HOW}",
+        f"{subject.assumes}",
         figure,
         rows,
     )
@@ -91,7 +91,7 @@ def sizes_by_budget(subject: Subject) -> Picture:
     totals, actives, ratios = [], [], []
     for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
         best = np.array([best_sizes(subject, flops, [sparsity])[0] for flops in BUDGETS])
-        own = READING(best, sparsity)
+        own = subject.active_params(best, sparsity)
         tokens = np.array(BUDGETS) / (6 * own)
         label = f"S = {100 * sparsity:g} %"
         totals.append(Series(label=label, x=BUDGETS, y=best, colour=colour))
@@ -106,7 +106,7 @@ def sizes_by_budget(subject: Subject) -> Picture:
     figure, rows = draw(panels, columns=3, height=2.7)
     return Picture(
         "The best sizes by budget",
-        f"By {subject.name}: both sizes grow with the budget at every sparsity. {HOW}",
+        f"By {subject.name}: both sizes grow with the budget at every sparsity. {subject.assumes}",
         figure,
         rows,
     )

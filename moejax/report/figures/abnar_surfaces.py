@@ -1,8 +1,8 @@
 """Abnar et al. (2025), Figures 1, 2, 8 and 9: the loss of one budget over size and sparsity, and its slices.
 
 The paper fits a polynomial to each budget's runs, which are not public; these surfaces are Eq. 6 along 6·N_a·D = C.
-A run table of one's own adds its points. The document does not give N_a(N, S): it is read here as experts around a
-backbone of half the active experts' size (``laws/active_params.py``).
+A run table of one's own adds its points. The document does not give N_a(N, S): the subject has a convention for it
+(``laws/active_params.py``), which captions name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from moejax.laws.active_params import BackboneByActive
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.sparsity_optima import best_params_total, best_sparsity
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
@@ -23,8 +22,6 @@ from moejax.report.figures.subject import Subject, column, evaluate
 from moejax.report.wording import size
 from moejax.reproduce.abnar import BUDGETS
 
-READING = BackboneByActive(ratio=0.5)
-HOW = "N_a is read as experts around a backbone of half the active experts' size, which the document does not give."
 IDLE = replace(SPARSITY, scale="share")
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)
 SIZES = (5e8, 1e9, 2e9, 4e9)
@@ -39,7 +36,7 @@ def surface(subject: Subject) -> Picture:
     return Picture(
         "IsoFLOP surface",
         f"Loss at C = 1e20 by {subject.name}: along the line of best sizes the loss falls with sparsity, total "
-        f"parameters grow and active ones shrink. {HOW}" + subject.whose,
+        f"parameters grow and active ones shrink. {subject.assumes}" + subject.whose,
         figure,
         rows,
     )
@@ -52,7 +49,7 @@ def surfaces(subject: Subject) -> Picture:
     return Picture(
         "IsoFLOP surfaces by budget",
         f"Loss over total parameters and sparsity by {subject.name}; the line of best sizes moves up with the budget. "
-        f"{HOW}" + subject.whose,
+        f"{subject.assumes}" + subject.whose,
         figure,
         rows,
     )
@@ -71,7 +68,7 @@ def slices_by_budget(subject: Subject) -> Picture:
 def loss(subject: Subject, flops: float, total: Any, sparsity: Any) -> np.ndarray:
     """Loss of designs that spend a budget, NaN where hardly a token is left."""
     total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
-    active = READING(total, sparsity)
+    active = subject.active_params(total, sparsity)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
     found = evaluate(
         subject.law, params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0, params_active=active
@@ -81,12 +78,14 @@ def loss(subject: Subject, flops: float, total: Any, sparsity: Any) -> np.ndarra
 
 def best_sizes(subject: Subject, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
     """N* at every sparsity."""
-    return np.array([float(best_params_total(subject.law, flops, s, READING)) for s in sparsities])
+    return np.array([float(best_params_total(subject.law, flops, s, subject.active_params)) for s in sparsities])
 
 
 def best_sparsities(subject: Subject, flops: float, sizes: Sequence[float] | np.ndarray, cap: float) -> np.ndarray:
     """S* at every size, at most ``cap``."""
-    return np.array([float(best_sparsity(subject.law, flops, total, READING, cap=cap)) for total in sizes])
+    return np.array(
+        [float(best_sparsity(subject.law, flops, total, subject.active_params, cap=cap)) for total in sizes]
+    )
 
 
 def _fields(subject: Subject, flops: float) -> list[Field]:
@@ -96,13 +95,13 @@ def _fields(subject: Subject, flops: float) -> list[Field]:
     low, high = best.min() / 6, best.max() * 6
     total = np.geomspace(low, high, 61)
     by_total = loss(subject, flops, total[None, :], sparsity[:, None])
-    own = np.geomspace(READING(best, sparsity[::4]).min() / 6, best[0] * 6, 61)
-    per_active = 1 / READING(1.0, sparsity)
+    own = np.geomspace(subject.active_params(best, sparsity[::4]).min() / 6, best[0] * 6, 61)
+    per_active = 1 / subject.active_params(1.0, sparsity)
     by_active = loss(subject, flops, own[None, :] * per_active[:, None], sparsity[:, None])
     fields = []
     for axis, xs, zs, line in (
         (TOTAL, total, by_total, best),
-        (ACTIVE, own, by_active, READING(best, sparsity[::4])),
+        (ACTIVE, own, by_active, subject.active_params(best, sparsity[::4])),
     ):
         floor = np.nanmin(zs)
         marks = [Series(label="best size", x=line, y=active_share[::4], colour=ORANGE)]
@@ -138,8 +137,8 @@ def _slices(subject: Subject, budgets: Sequence[float], title: str) -> Picture:
     return Picture(
         title,
         f"Loss by {subject.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
-        f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. {HOW}"
-        + subject.whose,
+        f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. "
+        f"{subject.assumes}" + subject.whose,
         figure,
         rows,
     )
@@ -160,7 +159,7 @@ def _row(subject: Subject, flops: float) -> list[Panel]:
         total, found = total[keep], found[keep]
         label = f"S = {100 * sparsity:g} %"
         by_total += _curve(label, total, found, colour, dotted=True)
-        by_active += _curve(label, READING(total, sparsity), found, colour, dotted=True)
+        by_active += _curve(label, subject.active_params(total, sparsity), found, colour, dotted=True)
     return [
         Panel(x=IDLE, y=LOSS, series=by_sparsity, title=name),
         Panel(x=TOTAL, y=LOSS, series=by_total),

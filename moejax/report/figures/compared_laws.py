@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from moejax.fit.comparison import Compared, Comparison
+from moejax.fit.choice import Compared
+from moejax.fit.comparison import Comparison
 from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs
 from moejax.report.figures.picture import Picture

@@ -39,5 +39,5 @@ def write_picture(
                 )
     written.append(f"{name}.csv")
     with whole(folder / written[-1]) as partial:
-        partial.write_text(picture.csv())
+        partial.write_text(picture.csv(), encoding="utf-8")
     return tuple(written)

@@ -10,6 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from moejax.table_file import inert
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -27,6 +29,6 @@ class Picture:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerow({name: inert(name) for name in names})
+        writer.writerows({name: inert(value) for name, value in row.items()} for row in self.rows)
         return text.getvalue()

@@ -92,6 +92,8 @@ RC: dict[Any, Any] = {
     "figure.facecolor": "none",
     "figure.constrained_layout.use": True,
     "svg.fonttype": "none",
+    # TrueType, which journals ask for, and not Type 3.
+    "pdf.fonttype": 42,
     "svg.hashsalt": "moejax",
 }
 """matplotlib settings, applied around every drawing, never globally."""

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from moejax.fit.problem import outputs
+from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import Design
 from moejax.run_table import DataFrame
 
@@ -24,6 +25,8 @@ class Subject:
     """Whose coefficients these are, in words."""
     table: DataFrame = None
     """Runs, or the plain data of a figure that draws no law."""
+    active_params: Any = ACTIVE_PARAMS[DEFAULT]
+    """The active-parameter convention of figures that know sizes and sparsity alone."""
     made_up: bool = False
     """Whether the table is an example of ours and no measurement."""
 
@@ -31,6 +34,11 @@ class Subject:
     def whose(self) -> str:
         """The sentence of a caption that says where the points come from."""
         return " Points are made up, to show the form." if self.made_up else ""
+
+    @property
+    def assumes(self) -> str:
+        """The sentence of a caption that names the active-parameter convention."""
+        return sentence(self.active_params)
 
     def has(self, *columns: str) -> bool:
         """Whether there is a table with these columns."""

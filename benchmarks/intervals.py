@@ -1,0 +1,201 @@
+"""How often printed 90 % intervals hold the truth: laws measured with noise, many times.
+
+    python benchmarks/intervals.py                       60 tables of every size and noise
+    python benchmarks/intervals.py --tables 200 --bootstrap 200
+    python benchmarks/intervals.py --only lone           the settings whose name holds that
+    python benchmarks/intervals.py --few                 N* of 4 and 8 architectures: decided, resampled and designed
+
+A table has so many architectures, each trained for so many budgets from 2 to 200 tokens a parameter. Noise of log loss
+is of each run alone, shared by the runs of an architecture as well, or grows with a run's tokens. Three kinds of table:
+
+- hoffmann: dense models of Hoffmann's law, whose N* at 1e23 FLOPs is asked besides the coefficients;
+- lone: mixtures whose total parameters are 1 to 1.5 times the active ones, but for one architecture's 32 times, which
+  so carries gamma almost alone;
+- routed: Clark's law, whose coupling c may have either sign.
+
+Printed: the share of tables whose interval holds the true number, for each number.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.design.design import design
+from moejax.fit.answers import Answer, coefficient_answers, decision_answers
+from moejax.fit.bootstrap import bootstrap
+from moejax.fit.covariance import confidence_interval
+from moejax.fit.decide import decide
+from moejax.fit.evidence import with_evidence
+from moejax.fit.fit_law import fit_law
+from moejax.fit.intervals import keeps_sign
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Huber, Penalty, Squared
+from moejax.fit.runs import Runs, runs_from
+from moejax.fit.starts import Given
+from moejax.laws import routed
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002
+
+CLARK = routed.PUBLISHED["clark-2022-s-base"].law
+Groups = np.ndarray
+
+
+def _hoffmann(sizes: np.ndarray, tokens: np.ndarray, group: Groups) -> Design:
+    return Design(params_active=sizes, tokens=tokens)
+
+
+def _lone(sizes: np.ndarray, tokens: np.ndarray, group: Groups) -> Design:
+    count = int(group.max()) + 1
+    expansion = np.random.default_rng(5).permutation(np.geomspace(1, 1.5, count))
+    expansion[count // 2] = 32.0
+    return Design(params_active=sizes, params_total=sizes * expansion[group], tokens=tokens)
+
+
+def _routed(sizes: np.ndarray, tokens: np.ndarray, group: Groups) -> Design:
+    experts = np.geomspace(2, 512, int(len(group) / (group.max() + 1)))
+    return Design(params_active=sizes, num_experts=np.tile(experts, int(group.max()) + 1), top_k=np.ones(len(group)))
+
+
+FLOPS = 1e23
+
+KINDS: dict[str, tuple[Any, Callable[..., Design]]] = {
+    "hoffmann": (HOFFMANN_2022, _hoffmann),
+    "lone": (CHAPTER_002, _lone),
+    "routed": (CLARK, _routed),
+}
+"""The true law of a kind of table, and its designs."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of table, and how it scatters."""
+
+    architectures: int
+    budgets: int
+    shared_noise: float
+    """Standard deviation of log loss that the runs of an architecture share."""
+    own_noise: float
+    """Of every run alone."""
+    squared: bool = False
+    """Whether squares are minimised, and not Huber's penalty."""
+    kind: str = "hoffmann"
+    growing: bool = False
+    """Whether a run's own noise grows with its tokens, from a third of ``own_noise`` to three times it."""
+
+    @property
+    def penalty(self) -> Penalty:
+        """What is minimised."""
+        return Squared() if self.squared else Huber()
+
+    def __str__(self) -> str:
+        noise = f"shared {self.shared_noise:g}, own {self.own_noise:g}{' growing' if self.growing else ''}"
+        return f"{self.kind}, {self.architectures} x {self.budgets} runs, {noise}, {type(self.penalty).__name__}"
+
+
+SIZES = ((8, 4), (10, 6), (20, 6), (40, 6))
+NOISES = ((0.0, 0.004), (0.0, 0.01), (0.003, 0.003), (0.006, 0.002))
+OTHERS = [
+    *(Setting(*size, *noise, kind="lone") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
+    *(Setting(*size, *noise, True, kind="routed") for size in SIZES[1:] for noise in (NOISES[0], NOISES[2])),
+    *(Setting(*size, 0.0, 0.004, squared, growing=True) for size in SIZES[1:] for squared in (False, True)),
+]
+
+
+def settings() -> list[Setting]:
+    """Every size with every noise, under both penalties; and the other kinds."""
+    of_hoffmann = [Setting(*size, *noise, squared) for size in SIZES for noise in NOISES for squared in (False, True)]
+    return [*of_hoffmann, *OTHERS]
+
+
+def table(setting: Setting, seed: int) -> Runs:
+    """Runs of a law with noise."""
+    rng = np.random.default_rng(seed)
+    group = np.repeat(np.arange(setting.architectures), setting.budgets)
+    sizes = np.geomspace(5e7, 5e9, setting.architectures)[group]
+    ratios = np.tile(np.geomspace(2, 200, setting.budgets), setting.architectures)
+    tokens = np.clip(ratios * sizes, 1e9, 5e11) * np.exp(0.1 * rng.normal(size=len(group)))
+    truth, design_of = KINDS[setting.kind]
+    designs = design_of(sizes, tokens, group)
+    exact = predict(truth, runs_from(designs, np.ones(len(group))))
+    place = np.log(tokens / tokens.min()) / np.log(tokens.max() / tokens.min())
+    own = setting.own_noise * (3 ** (2 * place - 1) if setting.growing else np.ones(len(group)))
+    noise = setting.shared_noise * rng.normal(size=setting.architectures)[group]
+    noise = noise + own * rng.normal(size=len(group))
+    return runs_from(designs, exact * np.exp(noise), group=group)
+
+
+def asked(setting: Setting) -> dict[str, Answer]:
+    """The numbers whose intervals are tried: the coefficients, and a decision where the law makes one."""
+    law = type(KINDS[setting.kind][0])
+    decisions = decision_answers(law, {"flops": FLOPS})[:1] if setting.kind == "hoffmann" else []
+    return {answer.symbol: answer for answer in (*coefficient_answers(law), *decisions)}
+
+
+def covered(setting: Setting, tables: int, resamples: int = 0) -> dict[str, float]:
+    """The share of tables whose interval (of resamples, if any) holds each number."""
+    truth, answers = KINDS[setting.kind][0], asked(setting)
+    signs = keeps_sign(truth)
+    one_sign = np.array([signs.get(answer.name, True) for answer in answers.values()])
+
+    def numbers(law: Any) -> list[Any]:
+        return [answer.of(law) for answer in answers.values()]
+
+    wanted, found = np.array(numbers(truth), np.float64), []
+    for seed in range(tables):
+        runs = table(setting, seed)
+        fit = fit_law(type(truth), runs, starts=Given((truth,)), penalty=setting.penalty)
+        if resamples:
+            intervals = bootstrap(fit, runs, resamples).interval(numbers)
+            low, high = ([getattr(one, end) for one in intervals] for end in ("low", "high"))
+        else:
+            low, high = confidence_interval(fit, runs, numbers, one_sign=one_sign)
+        found.append((np.array(low, np.float64) <= wanted) & (wanted <= np.array(high, np.float64)))
+    return dict(zip(answers, np.mean(found, axis=0).tolist(), strict=True))
+
+
+def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tuple[float, float]]:
+    """Of N* at 1e22 FLOPs, by way: the share of intervals that hold the truth, and the median of high over low."""
+    setting = Setting(architectures, 4, 0.003, 0.003)
+    (answer,) = decision_answers(Chinchilla, {"flops": 1e22})[:1]
+    truth, found = float(answer.of(HOFFMANN_2022)), {}
+    for seed in range(tables):
+        runs = table(setting, seed)
+        fit = with_evidence(fit_law(Chinchilla, runs, starts=Given((HOFFMANN_2022,)), penalty=Huber()), runs)
+        ways = {
+            "fit --decide": decide(fit, runs, [answer])[0].interval,
+            "resamples": bootstrap(fit, runs, resamples).interval(answer.of),
+            "design": design(fit, flops=1e22).intervals["params_active"],
+        }
+        for way, one in ways.items():
+            found.setdefault(way, []).append((one.low <= truth <= one.high, one.high / one.low))
+    return {way: (np.mean(each, axis=0)[0], np.median(each, axis=0)[1]) for way, each in found.items()}
+
+
+def main() -> None:
+    """Print a line per setting."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=60)
+    parser.add_argument("--bootstrap", type=int, default=0, metavar="COUNT", help="of resamples instead")
+    parser.add_argument("--only", default="", metavar="WORDS", help="settings whose name holds these")
+    parser.add_argument("--few", action="store_true", help="N* of few architectures, by every way to an interval")
+    given = parser.parse_args()
+    for architectures in (4, 8) if given.few else ():
+        for way, (share, width) in few(architectures, given.tables).items():
+            print(f"{architectures} architectures, {way:<14}holds {share:.2f}, high over low {width:.3g}", flush=True)
+    if given.few:
+        return
+    for setting in settings():
+        if given.only in str(setting):
+            hits = covered(setting, given.tables, given.bootstrap)
+            each = "  ".join(f"{name} {share:.2f}" for name, share in hits.items())
+            print(f"{setting!s:<62}all {np.mean([*hits.values()]):.3f}  {each}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What ``import moejax as mj`` offers, for editors and type checkers; it is imported when it is first used."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moejax import laws as laws
+from moejax.architecture import Architecture as Architecture
+from moejax.design.decide import Decision
+from moejax.fit.fit_result import FitResult as FitResult
+from moejax.fit.read_runs import read_runs as read_runs
+from moejax.laws.design import Design as Design
+from moejax.train.training import Training as Training
+
+__version__: str
+
+def fit(runs: Any, law: Any, **options: Any) -> FitResult:
+    """Fit a law, by its name or class, to runs: what ``read_runs`` returns, or a file or DataFrame."""
+
+def design(
+    law: Any,
+    *,
+    hold: Mapping[str, float | int] | None = None,
+    like: Architecture | None = None,
+    within: float = 0.001,
+    level: float = 0.9,
+    **at_most: float | int,
+) -> Decision:
+    """The best model under a law, its name, published constants or a fit, within limits such as ``flops=1e24``."""

@@ -1,0 +1,44 @@
+"""``--exportable hf``: before anything is trained, hold that ``moejax convert --to hf`` will be able to write it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from moejax.cli.errors import UserError
+from moejax.wording import told
+
+if TYPE_CHECKING:
+    from moejax.architecture import Architecture
+
+FORMAT = "hf"
+
+
+def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option."""
+    parser.add_argument(
+        "--exportable",
+        metavar="hf[:FAMILY]",
+        help="train only what moejax convert --to hf can write, by any family or by this one",
+    )
+
+
+def check_exportable(asked: str | None, architectures: Mapping[str, Architecture]) -> None:
+    """Raise ``ValueError`` if a model, by its name, could not be written as it is asked for; nothing asked is nothing
+    checked."""
+    if asked is None:
+        return
+    from moejax.huggingface.write import choose_family
+
+    kind, _, family = asked.partition(":")
+    if kind != FORMAT:
+        raise UserError(f"--exportable {asked} is not known; write --exportable {FORMAT}, or {FORMAT}:FAMILY.")
+    for name, architecture in architectures.items():
+        try:
+            choose_family(architecture, family or None)
+        except ValueError as error:
+            raise UserError(
+                f"{name} could not be exported to Hugging Face (--exportable {asked}): {told(error)}\n"
+                f"Change these fields, such as --config.architecture.FIELD=VALUE, or leave --exportable away."
+            ) from error

@@ -1,0 +1,47 @@
+"""``moejax.design(law, flops=1e24)``: what to train under a law and limits, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.design.decide import Decision, decide
+from moejax.design.problem import Limit, of_sizes
+from moejax.laws.door import Ranged, published
+
+
+def design(
+    law: Any,
+    *,
+    hold: Mapping[str, float | int] | None = None,
+    like: Architecture | None = None,
+    within: float = 0.001,
+    level: float = 0.9,
+    **at_most: float | int,
+) -> Decision:
+    """The design of least loss under a law and limits, what each limit is worth, how flat it is, and what to build.
+
+    Args:
+      law: a law's name or a paper's first author (its first published constants), a published set, a law with
+        coefficients, or a ``FitResult``.
+      hold: what must have one value, such as ``{"expansion": 16}``.
+      like: the architecture whose proportions stay where the law is silent.
+      within: nats per token by which the loss may rise in the flat region.
+      level: of the intervals, which a fit has.
+      at_most: limits by their names, such as ``flops=1e24`` or ``params_total=1e12``.
+
+    Raises:
+      ValueError: there is no such law or limit, nothing limits the design, or the limits contradict each other.
+    """
+    known = published(law) if isinstance(law, str) else law
+    limits = [Limit(name=name, high=float(value)) for name, value in at_most.items()]
+    limits += [Limit(name=name, low=float(value), high=float(value)) for name, value in (hold or {}).items()]
+    if not limits:
+        raise ValueError("Nothing limits the design; give a budget, such as flops=1e24.")
+    # A published set and a fit hold a law; a law is one.
+    problem = of_sizes(getattr(known, "law", known), tuple(limits))
+    ranged = known if isinstance(known, Ranged) else None
+    # A fit holds a covariance, and laws drawn from it.
+    draw = getattr(known, "drawn", None)
+    return decide(problem, like=like, within=within, known=ranged, likely=None if draw is None else draw(), level=level)

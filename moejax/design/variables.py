@@ -1,0 +1,53 @@
+"""Limits in the papers' own letters and variables, as limits on what a problem chooses or measures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from moejax.design.coordinates import Sizes, Space
+from moejax.laws import LAWS
+from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
+
+if TYPE_CHECKING:
+    from moejax.design.problem import Limit
+
+SHARES = ("sparsity", "shared_share", "activation_ratio")
+"""Variables that are shares, at most 1."""
+
+
+def restated(limit: Limit, law: Any, space: Space) -> Limit:
+    """A limit on a letter of the law's paper, or on a share of experts, as one on what is searched.
+
+    Shares of experts may be 0, and what is searched is searched by its logarithm: sparsity is limited by the routed
+    experts per one that serves a token, and the shared share, where nothing chooses it, by the routed share.
+
+    Raises:
+      ValueError: the share is outside its range.
+    """
+    own = next((name for name, cls in LAWS.items() if isinstance(law, cls)), "")
+    name = {**COMMON_LETTERS, **LETTERS.get(own, {})}.get(limit.name, limit.name)
+    scale = SCALED_LETTERS.get((own, limit.name), 1.0)
+    low, high = limit.low * scale, limit.high * scale
+    said = limit.said or str(limit)
+    if name in SHARES and math.isfinite(high):
+        _check(said, name, low, high)
+    chosen = {coordinate.name for coordinate in space.coordinates}
+    if name == "sparsity":
+        name, low, high = "expert_expansion", 1 / (1 - low), 1 / (1 - high) if high < 1 else math.inf
+    elif name == "shared_share" and name not in chosen:
+        name, low, high = "routed_share", max(0.0, 1 - high), 1 - low
+    elif name == "activation_ratio" and isinstance(space, Sizes):
+        # Sizes have no shared experts where a law reads the number of routed ones.
+        name, low, high = "expert_expansion", 1 / high, 1 / low if low > 0 else math.inf
+    if (name, low, high) == (limit.name, limit.low, limit.high):
+        return limit
+    return replace(limit, name=name, low=low, high=high, said=said)
+
+
+def _check(said: str, name: str, low: float, high: float) -> None:
+    least, most = (0.0, 1.0) if name == "activation_ratio" else (-1e-300, math.nextafter(1.0, 0.0))
+    if not (low > least or low == high > least) or high > most or low > most:
+        bounds = "above 0 and at most 1" if name == "activation_ratio" else "at least 0 and below 1"
+        raise ValueError(f"{said} cannot be: {name} is a share of the experts, {bounds}.")

@@ -1,0 +1,207 @@
+"""Which law to extrapolate with, by errors on the same held-out runs; or that these runs cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+
+from moejax.fit.extrapolation import SIZES
+from moejax.fit.fit_result import FitResult
+from moejax.fit.holdout import HeldOut, pooled
+from moejax.fit.metrics import Metrics
+from moejax.fit.noise import NEGLIGIBLE
+from moejax.interval import Interval, check_level
+from moejax.wording import listed
+
+AS_GOOD = 1.1
+"""A held-out error within this factor of the lowest is as good: it decides nothing that is trained."""
+LEAST_REACH = 2.0
+"""How many times larger than every fitted run some held-out one must be before a law is named for extrapolation."""
+FAR_BEYOND_NOISE = 10.0
+"""A held-out error this many times the scatter of the fitted runs is no noise: the law's form does not hold there."""
+WITHIN_NOISE = 2.0
+"""A held-out error within this many times that scatter may be noise, whatever the spread of the held-out losses."""
+RUNS_PER_COEFFICIENT = 2
+"""Fewer fitted runs than this for every coefficient leave a law too free for its held-out errors to mean much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One law among others."""
+
+    name: str
+    fit: FitResult
+    held_out: tuple[HeldOut, ...]
+
+    @property
+    def errors(self) -> Metrics:
+        """Errors over all held-out runs together."""
+        return pooled(self.held_out)
+
+    @property
+    def free(self) -> int:
+        """Coefficients that were fitted."""
+        return len(self.fit.coefficients) - len(self.fit.fixed)
+
+    @property
+    def misses(self) -> str:
+        """Why the law predicts the held-out runs too badly to be trusted beyond them; empty if it does not."""
+        errors = self.errors
+        scatter = max(max(found.fit.scatter for found in self.held_out), NEGLIGIBLE)
+        times = errors.rmse_log / scatter
+        if times > FAR_BEYOND_NOISE:
+            return f"its held-out errors are {times:.3g} times the scatter of the runs it is fitted to"
+        if errors.r_squared < 0 and times > WITHIN_NOISE:
+            return f"it predicts the held-out runs worse than their mean would (R² {errors.r_squared:.3g})"
+        return ""
+
+    @property
+    def unidentified(self) -> str:
+        """Why these runs do not determine the law; empty if they do."""
+        if self.fit.stuck or self.fit.cannot_tell:
+            count = len(self.fit.stuck) + len(self.fit.cannot_tell)
+            return f"{count} of its coefficients or their combinations are not set by the data"
+        fitted = min(found.fit.metrics.runs for found in self.held_out)
+        if fitted < RUNS_PER_COEFFICIENT * self.free:
+            return (
+                f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {self.free} coefficients"
+            )
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What held-out errors say of several laws."""
+
+    best: str
+    """The law of the lowest error."""
+    tied: tuple[str, ...]
+    """Laws that these runs cannot tell from it."""
+    simplest: str
+    """Of all these, the law of fewest coefficients, among those that these runs determine if there is any; of several
+    that have as few, the one of the lowest held-out error."""
+    trusted: str | None
+    """The law to extrapolate with; None where these runs cannot tell."""
+    title: str
+    """The outcome in a few words: a law's name, a tie, or that nothing is said."""
+    sentence: str
+    """The same with its reason."""
+
+
+def by_error(laws: Sequence[Compared]) -> list[Compared]:
+    """The laws by their held-out RMSE; one that gives no number for a held-out run comes last."""
+    return sorted(laws, key=lambda law: law.errors.rmse if np.isfinite(law.errors.rmse) else float("inf"))
+
+
+def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
+    """By how much a law's held-out RMSE exceeds the best law's, in nats per token, with its interval.
+
+    Each group of held-out runs is left out in turn, for both laws alike (the jackknife), and the interval is Student's
+    t of groups less one: right for few groups too. Laws are not fitted again, so this is what these runs can tell of
+    the two fitted laws. Without a second group both ends are NaN.
+    """
+    group = np.concatenate([found.runs.group for found in law.held_out])
+    weight = np.concatenate([found.runs.weight for found in law.held_out])
+    squares = [
+        np.concatenate([found.predicted - found.runs.loss for found in one.held_out]) ** 2 for one in (law, best)
+    ]
+    present = np.unique(group)
+
+    def difference(counted: np.ndarray) -> float:
+        one, other = (np.sqrt(counted @ square / counted.sum()) for square in squares)
+        return float(one - other)
+
+    middle = difference(weight)
+    if len(present) < 2:
+        return Interval(low=np.nan, middle=middle, high=np.nan, deviation=np.nan, undefined=0.0)
+    without = np.array([difference(np.where(group == one, 0.0, weight)) for one in present])
+    deviation = float(np.sqrt((len(present) - 1) * np.mean((without - without.mean()) ** 2)))
+    reach = float(scipy.stats.t.ppf((1 + check_level(level)) / 2, len(present) - 1)) * deviation
+    return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation, undefined=0.0)
+
+
+def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> Choice:
+    """Which law to extrapolate with.
+
+    A law is named where its held-out error is lower than every other's beyond what these groups of runs can be wrong by
+    (and by more than 10 %), that error is no more than ten times the scatter of the fitted runs and less than that of
+    the held-out runs' mean, the runs determine the law's coefficients, and some held-out run is at least twice as large
+    as all fitted ones. Otherwise the laws that cannot be told apart are named as a tie, or nothing is. A law that gives
+    no number for a held-out run takes no part, and is named.
+
+    Args:
+      laws: fitted to the same runs and tested on the same held-out ones.
+      beyond: how many times larger the largest held-out run is than the largest fitted one, by size or ratio; a law is
+        extrapolated in sizes, so these count.
+    """
+    best, *others = by_error(laws)
+    silent = [law.name for law in laws if not np.isfinite(law.errors.rmse)]
+    without = (
+        f" {listed(silent)} {'gives' if len(silent) == 1 else 'give'} no number for some held-out run, and cannot be "
+        f"compared."
+        if silent
+        else ""
+    )
+    others = [law for law in others if law.name not in silent]
+    lowest = best.errors.rmse
+    tied = [law for law in others if not behind(law, best).low > 0 or law.errors.rmse <= AS_GOOD * lowest]
+    close = [best, *tied]
+    determined = [law for law in close if not law.unidentified] or close
+    fewest = [law for law in determined if law.free == min(law.free for law in determined)]
+    # By their held-out error, as all are sorted.
+    simplest = fewest[0]
+    names = tuple(law.name for law in tied)
+
+    def found(title: str, sentence: str, trusted: str | None = None) -> Choice:
+        return Choice(
+            best=best.name,
+            tied=names,
+            simplest=simplest.name,
+            trusted=trusted,
+            title=title,
+            sentence=sentence + without,
+        )
+
+    if best.name in silent:
+        return found("no number", "No law is named for extrapolation: none gives a number for every held-out run.")
+
+    reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)
+    if reach < LEAST_REACH:
+        how = f"reaches {reach:.3g} times beyond" if reach > 1 else "does not reach beyond"
+        return found(
+            "not tested",
+            f"No law is named for extrapolation: the test {how} the fitted sizes, and at least {LEAST_REACH:g} times "
+            f"is needed; hold out more of the largest, or train larger ones.",
+        )
+    if best.unidentified:
+        why = "; ".join(f"{law.name}: {law.unidentified}" for law in close if law.unidentified)
+        return found("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
+    if tied:
+        several = len(fewest) > 1
+        of_them = "them" if len(determined) == len(close) else "those that these runs determine"
+        least = (
+            f"the simplest of {of_them} {'are' if several else 'is'} {listed([law.name for law in fewest])}, of "
+            f"{simplest.free} coefficients"
+            + (f" each, and of these {simplest.name} has the lowest held-out error" if several else "")
+        )
+        return found(
+            f"a tie of {len(tied) + 1} laws",
+            f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
+            f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so they name no law for extrapolation; "
+            f"{least}.",
+        )
+    if best.misses:
+        return found(
+            "no law holds",
+            f"No law is named for extrapolation: {best.name} has the lowest error{'' if others else ', alone'}, and "
+            f"{best.misses}.",
+        )
+    alone = "it has the lowest error" if others else "it is the only law"
+    return found(
+        best.name,
+        f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted ones.",
+        best.name,
+    )

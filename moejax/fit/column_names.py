@@ -1,0 +1,256 @@
+"""Other names of the run table's columns: what tables of other projects call a loss, a size, a learning rate."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax import run_table
+from moejax.wording import command, lies, listed
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "loss": (
+        *("val_loss", "valid_loss", "validation_loss", "loss_val", "loss_valid", "loss_validation", "eval_loss"),
+        *("loss_eval", "test_loss", "final_loss", "final_val_loss", "lm_loss", "val_lm_loss", "nll"),
+    ),
+    "params_active": (
+        *("active_params", "params_act", "activated_params", "params_activated", "active_parameters"),
+        *("n_active", "n_act", "n_a", "num_active_params", "active_param_count", "n_active_params"),
+    ),
+    "params_total": ("total_params", "total_parameters", "n_total", "num_total_params", "total_param_count"),
+    "params_embedding": ("embedding_params", "embedding_parameters", "n_embedding_params"),
+    "tokens": (
+        *("n_tokens", "num_tokens", "token_count", "train_tokens", "training_tokens", "tokens_trained"),
+        *("tokens_seen", "total_tokens", "trained_tokens"),
+    ),
+    "unique_tokens": ("n_unique_tokens", "num_unique_tokens", "dataset_tokens"),
+    "flops": (
+        *("flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops", "training_compute"),
+        *("train_compute", "compute_flops", "flops_total", "n_flops"),
+    ),
+    "num_experts": ("n_experts", "experts", "n_routed_experts", "num_routed_experts", "routed_experts"),
+    "top_k": ("topk", "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk"),
+    "num_shared_experts": ("n_shared_experts", "shared_experts"),
+    "model_dim": ("d_model", "hidden_size", "n_embd", "model_width", "hidden_dim"),
+    "num_layers": ("n_layers", "n_layer", "layers", "num_hidden_layers", "depth"),
+    "expert_hidden": ("moe_intermediate_size", "d_expert", "expert_dim", "moe_ffn_hidden_size", "expert_hidden_dim"),
+    "vocab_size": ("vocab", "n_vocab"),
+    "sequence_length": ("seq_len", "seq_length", "seqlen", "context_length", "max_seq_len"),
+    "learning_rate": ("lr", "max_lr", "peak_lr", "peak_learning_rate", "max_learning_rate"),
+    "weight_decay": ("wd",),
+    "warmup_tokens": ("n_warmup_tokens",),
+    "schedule": ("lr_schedule", "lr_scheduler", "scheduler"),
+    "model": ("name", "run_name", "model_name", "run"),
+}
+"""Columns of ``run_table.COLUMNS`` by what others call them, in lower case with one underscore between words."""
+
+ONE_SIZE = (
+    *("params", "n_params", "num_params", "parameters", "num_parameters", "n_parameters", "param_count"),
+    *("parameter_count", "model_size", "model_params"),
+)
+"""Names of the one size of a table of dense models, whose active and total parameters are the same."""
+
+BATCH = ("batch_size", "bs", "bsz", "global_batch_size", "batch")
+"""Names of a batch that is counted in tokens or in sequences."""
+
+LETTERS = {"N": "params", "D": "tokens", "C": "flops", "L": "loss"}
+"""The papers' letters, in upper case only."""
+
+FEWEST_BATCH_TOKENS = 32_768
+"""A batch below this many is counted in sequences: batches of runs that laws are fitted to are not smaller."""
+
+UNITS = {
+    **dict.fromkeys(("k", "thousand", "thousands"), 1e3),
+    **dict.fromkeys(("m", "mn", "million", "millions"), 1e6),
+    **dict.fromkeys(("b", "bn", "billion", "billions"), 1e9),
+    **dict.fromkeys(("t", "tn", "trillion", "trillions"), 1e12),
+}
+"""What a last word of a column's name multiplies its numbers with: ``params_b``, ``tokens (billions)``."""
+
+COUNTED = ("params_active", "params_total", "params_embedding", "tokens", "unique_tokens", "flops")
+"""Columns whose names may end in a unit."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table with our names added."""
+
+    frame: Any
+    read_from: Mapping[str, str]
+    """For every column that was added, the expression on theirs that gives it."""
+    said: tuple[str, ...]
+    """What is read from what, in a sentence."""
+    undecided: tuple[str, ...]
+    """Names that could be read from several columns, with the option that decides."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that must be said."""
+        return (*self.said, *self.undecided)
+
+
+def with_our_names(frame: Any, given: Iterable[str] = ()) -> Named:
+    """The table with the columns of ours that it has under other names, theirs kept.
+
+    A name is taken only where one column of the table bears it; columns that are there under our name, and those
+    in ``given`` (which the user maps), are left alone. Nothing is taken in silence: the notes say what is read from
+    what, and what could be several.
+    """
+    taken = {*map(str, frame.columns), *given}
+    found: dict[str, list[tuple[str, float]]] = {}
+    for column in map(str, frame.columns):
+        for name, unit in _meanings(column):
+            found.setdefault(name, []).append((column, unit))
+    sizes = found.pop("one_size", [])
+    batches = found.pop("batch", [])
+    notes = []
+    read: dict[str, tuple[str, float]] = {}
+    for name, columns in found.items():
+        if name in taken:
+            continue
+        if len(columns) > 1:
+            names = listed([column for column, _ in columns], "or")
+            options = [map_option(name, _expression(*one)) for one in columns]
+            option = "--loss COLUMN" if name == "loss" else listed(options, "or")
+            notes.append(f"{name} could be read from {names}; say which: {option}.")
+            continue
+        read[name] = columns[0]
+    if len(sizes) == 1 and not ({"params_active", "params_total"} & {*taken, *read}):
+        if _has_experts(frame, read):
+            active, total = (map_option(name, _expression(*sizes[0])) for name in ("params_active", "params_total"))
+            notes.append(
+                f"{sizes[0][0]} could be params_total or params_active, since the models have experts; say which: "
+                f"{active} if it counts the parameters that serve one token, {total} if it counts all, and both for "
+                f"dense models."
+            )
+        else:
+            read["params_active"] = read["params_total"] = sizes[0]
+    elif len(sizes) == 1 and "params_active" in {*taken, *read} and "params_total" not in {*taken, *read}:
+        read["params_total"] = sizes[0]
+    added = {name: frame[column] if unit == 1 else _times(frame[column], unit) for name, (column, unit) in read.items()}
+    expressions = {name: _expression(column, unit) for name, (column, unit) in read.items()}
+    if len(batches) == 1 and "batch_tokens" not in taken:
+        _read_batch(frame, batches[0][0], added, expressions, notes)
+    by_source: dict[str, list[str]] = {}
+    for name, expression in expressions.items():
+        by_source.setdefault(expression, []).append(name)
+    pairs = [f"{listed(names)} from {expression}" for expression, names in by_source.items()]
+    said = (f"Columns under other names: {', '.join(pairs)}.",) if pairs else ()
+    return Named(frame.assign(**added), expressions, said, tuple(notes))
+
+
+def our_name(column: str) -> str:
+    """What we call a column that others have under this name; its own name if we have no other."""
+    name = next((name for name, _ in _meanings(column)), column)
+    return "batch_tokens" if name == "batch" else name
+
+
+def _meanings(column: str) -> list[tuple[str, float]]:
+    """Our names for a column, with the size of its unit: none, or one."""
+    if column in run_table.COLUMNS:
+        return []
+    if column in LETTERS:
+        name = LETTERS[column]
+        return [("one_size" if name == "params" else name, 1.0)]
+    plain = _plain(column)
+    if plain in BATCH:
+        return [("batch", 1.0)]
+    if (name := _BY_SYNONYM.get(plain)) is not None:
+        return [(name, 1.0)]
+    stem, unit = _stem_and_unit(plain)
+    name = _BY_SYNONYM.get(stem, stem)
+    return [] if unit is None or name not in (*COUNTED, "one_size") else [(name, unit)]
+
+
+def said_unit(column: str) -> float | None:
+    """How many of ours a unit holds that a column's name ends in: 1e9 for ``seen (B)``; None if it ends in none."""
+    return _stem_and_unit(_plain(column))[1]
+
+
+def _stem_and_unit(plain: str) -> tuple[str, float | None]:
+    stem, _, unit = plain.rpartition("_")
+    return stem.removesuffix("_in"), UNITS.get(unit) if stem else None
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column).lower()).strip("_")
+
+
+_BY_SYNONYM = {other: name for name, others in SYNONYMS.items() for other in others}
+_BY_SYNONYM |= dict.fromkeys(ONE_SIZE, "one_size")
+# Ours too, however they are written: "Learning Rate", "numExperts".
+_BY_SYNONYM |= {name: name for name in run_table.COLUMNS}
+
+
+def _has_experts(frame: Any, read: Mapping[str, tuple[str, float]]) -> bool:
+    """Whether any row is of a mixture; a dense model has 0 experts, or 1."""
+    column = "num_experts" if "num_experts" in frame.columns else read.get("num_experts", (None,))[0]
+    if column is None:
+        return False
+    try:
+        return bool((run_table.numbers(frame[column]) > 1).any())
+    except ValueError:
+        return True
+
+
+def _read_batch(frame: Any, column: str, added: dict[str, Any], expressions: dict[str, str], notes: list[str]) -> None:
+    """Read a batch size as tokens, or as sequences where their length is known; else say what is missing."""
+    try:
+        values = run_table.numbers(frame[column]).to_numpy(np.float64)
+        length = added.get("sequence_length", frame.get("sequence_length"))
+        lengths = None if length is None else run_table.numbers(length)
+    except ValueError:
+        return
+    if not np.isfinite(values).any():
+        return
+    if np.nanmin(values) >= FEWEST_BATCH_TOKENS:
+        added["batch_tokens"], expressions["batch_tokens"] = frame[column], quoted(column)
+    elif lengths is not None:
+        added["batch_tokens"] = values * lengths.to_numpy(np.float64)
+        expressions["batch_tokens"] = f"{quoted(column)} * {expressions.get('sequence_length', 'sequence_length')}"
+    else:
+        notes.append(
+            f"{lies(column, np.nanmin(values), np.nanmax(values))}: these are sequences, not tokens; "
+            f"if it is to be read, write {map_option('batch_tokens', f'{quoted(column)} * SEQUENCE_LENGTH')}."
+        )
+
+
+def _times(series: Any, unit: float) -> Any:
+    """A column in plain counts; text that is no number stays for the checks of a table to name."""
+    try:
+        return run_table.numbers(series) * unit
+    except ValueError:
+        return series
+
+
+def _expression(column: str, unit: float) -> str:
+    return quoted(column) if unit == 1 else f"{quoted(column)} * {written(unit)}"
+
+
+def written(factor: float) -> str:
+    """A factor as an expression writes it: ``1e9``, ``1000``, ``8.64e19``."""
+    mantissa, _, power = f"{factor:g}".partition("e")
+    return f"{mantissa}e{int(power)}" if power else mantissa
+
+
+def quoted(column: str) -> str:
+    """A column's name as ``--map`` and ``--where`` read it."""
+    return column if column.isidentifier() and not keyword.iskeyword(column) else f"`{column}`"
+
+
+def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]:
+    """What ``--map`` gives, as it stands inside another expression, and the column, if it is that alone."""
+    # A whole name is read as one even without backticks.
+    names = (expression, expression.removeprefix("`").removesuffix("`"))
+    column = next((name for name in columns if name in names), None)
+    return (f"({expression})" if column is None else quoted(column)), column
+
+
+def map_option(name: str, expression: str) -> str:
+    """The option that reads a column of ours from an expression on theirs, quoted for a shell."""
+    return command("--map", f"{name}={expression}")

@@ -1,0 +1,227 @@
+"""What a fit knows besides its law, kept in its file: where its runs lay, how uncertain it is, what was left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import scipy.stats
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from moejax.config import build, convert
+from moejax.fit.freedom import satterthwaite
+from moejax.fit.intervals import Spread, keeps_sign
+from moejax.interval import Interval, interval
+from moejax.laws.design import FIELDS
+from moejax.laws.law import coefficients
+
+if TYPE_CHECKING:
+    from moejax.fit.fit_result import FitResult
+
+LARGEST_FOLDS = 50.0
+"""E-folds by which a drawn coefficient may leave its fitted value: further out, a float would overflow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The ranges, the covariance and the omissions of a fit."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    """Smallest and largest value among the fitted runs, of FLOPs, every field that the law reads and their ratios."""
+    covariance: str
+    """How the covariance was computed: ``sandwich`` or ``gauss_newton``."""
+    by: str
+    """What counted as one draw: ``group`` or ``run``."""
+    freedom: int
+    """Degrees of freedom of Student's t without leverages: runs less fitted coefficients, at least 1."""
+    axes: tuple[Mapping[str, float], ...]
+    """Independent ways in which the fit may be off: what each adds to every fitted coefficient, as a share of its
+    value. Empty if the runs give no covariance."""
+    deviations: tuple[float, ...]
+    """Standard deviation along each axis."""
+    leverages: tuple[tuple[tuple[float, ...], ...], ...] = ()
+    """How far every draw pulls the fit towards itself along the axes (``freedom.Leverages``); none if what counts as a
+    draw does not matter to the covariance."""
+    draw_count: int = 0
+    """How many draws take part; 0 in files of old, and where what counts as a draw does not matter."""
+    doubts: tuple[str, ...] = ()
+    """That draws are too few, and which coefficients rest on one of them, in sentences."""
+    dropped: tuple[str, ...] = ()
+    """Which rows of the table were left out, and why."""
+
+    def spread(self, law: Any, decision: Any) -> Spread:
+        """How far every number of a decision, flat, may be off, by the delta method; NaN without a covariance."""
+
+        def numbers(one: Any) -> Any:
+            return ravel_pytree(decision(one))[0]
+
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
+            middle, values = np.asarray(numbers(exact)), coefficients(exact)
+            steps = [
+                _with(exact, {name: np.float64(axis.get(name, 0.0)) * value for name, value in values.items()})
+                for axis in self.axes
+            ]
+            contrasts = np.array([jax.jvp(numbers, (exact,), (step,))[1] for step in steps]).T
+        if not steps:
+            return Spread(middle=middle, errors=np.full(len(middle), np.nan), freedom=np.ones(len(middle)))
+        errors = np.linalg.norm(contrasts * np.asarray(self.deviations), axis=1)
+        return Spread(middle=middle, errors=errors, freedom=self._freedom(contrasts))
+
+    def _freedom(self, contrasts: Float[np.ndarray, "answers axes"]) -> Float[np.ndarray, " answers"]:
+        if not self.leverages:
+            return np.full(len(contrasts), float(self.freedom))
+        return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
+
+    def draws(self, law: Any, count: int, seed: int = 0) -> Drawn:
+        """Laws drawn from the covariance.
+
+        A coefficient that has a sign is drawn in the logarithm of its size, in which a law is nearly linear, and so
+        keeps it. One that may have either is drawn as it is, and changes it where the fit does not tell which.
+
+        Raises:
+          ValueError: the fit has no covariance.
+        """
+        if not self.axes:
+            raise ValueError("The fit holds no covariance to draw from; its runs are too few to give one.")
+        steps = np.random.default_rng(seed).standard_normal((count, len(self.axes))) * np.asarray(self.deviations)
+        values = coefficients(law)
+        folds = {name: steps @ np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}
+        shares = {
+            name: np.exp(np.clip(folds[name], -LARGEST_FOLDS, LARGEST_FOLDS)) if kept else 1 + folds[name]
+            for name, kept in keeps_sign(law).items()
+        }
+        laws = _with(law, {name: float(value) * shares[name] for name, value in values.items()})
+        return Drawn(laws=laws, steps=steps, evidence=self)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
+            "covariance": self.covariance,
+            "by": self.by,
+            "freedom": self.freedom,
+            "axes": [dict(axis) for axis in self.axes],
+            "deviations": list(self.deviations),
+            "leverages": [[list(row) for row in rows] for rows in self.leverages],
+            "draw_count": self.draw_count,
+            "doubts": list(self.doubts),
+            "dropped": list(self.dropped),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """Laws as uncertain as a fit's: their steps are normal, and each answer's interval has its own Student's t."""
+
+    laws: Any
+    """One law whose coefficients have an entry per draw."""
+    steps: Float[np.ndarray, "draws axes"]
+    """How far each is drawn along the axes of the covariance."""
+    evidence: Evidence
+
+    def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
+        """The interval of an answer above 0, from what it is under every law; NaN where it is not.
+
+        How the answer's logarithm goes with the steps gives its degrees of freedom; the ends lie as much farther from
+        the median as Student's t lies from the normal.
+
+        Raises:
+          ValueError: ``level`` is not between 0 and 1.
+        """
+        found = interval(answers, level)
+        answers = np.asarray(answers, np.float64).ravel()
+        known = np.isfinite(answers)
+        if np.sum(known) <= len(self.evidence.axes) or np.any(answers[known] <= 0):
+            return found
+        centred = self.steps[known] - self.steps[known].mean(axis=0)
+        contrast = np.linalg.lstsq(centred, np.log(answers[known]), rcond=None)[0]
+        upper = (1 + level) / 2
+        wider = scipy.stats.t.ppf(upper, self.evidence._freedom(contrast[None])[0]) / scipy.stats.norm.ppf(upper)
+        low, high = (found.middle * float((end / found.middle) ** wider) for end in (found.low, found.high))
+        return dataclasses.replace(found, low=low, high=high)
+
+
+def from_json(plain: Any) -> Evidence:
+    """The inverse of ``Evidence.to_json``.
+
+    Raises:
+      ValueError: an entry is missing or of another type.
+    """
+    from moejax.fit.extrapolation import RATIOS
+
+    found = dict(convert(dict, plain, "evidence"))
+    if "directions" in found:
+        # Files of old hold axes that are a standard deviation long.
+        axes = convert(list, found.pop("directions"), "evidence.directions")
+        found |= {"axes": axes, "deviations": [1.0] * len(axes)}
+    evidence = build(Evidence, found, "evidence")
+    for name, (low, high) in evidence.ranges.items():
+        if name not in {*FIELDS, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
+            raise ValueError(
+                f"evidence.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that this "
+                f"version of moejax knows, and goes from at least 0 to a number above 0: fit again."
+            )
+    lengths = {len(evidence.deviations), *(len(row) for rows in evidence.leverages for row in rows)}
+    if lengths != {len(evidence.axes)}:
+        raise ValueError(f"evidence has {len(evidence.axes)} axes, and deviations or leverages of another number.")
+    return evidence
+
+
+def with_evidence(
+    result: FitResult, runs: Any, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
+) -> FitResult:
+    """The fit with what its file must hold, so that whoever reads it needs no runs.
+
+    Raises:
+      ValueError: the runs are not those of the fit.
+    """
+    from moejax.fit.bootstrap import draws_of, too_few
+    from moejax.fit.covariance import CLUSTERED, in_doubt, uncertainty
+    from moejax.fit.extrapolation import ranges, where_decided
+    from moejax.fit.problem import law_at
+
+    found = uncertainty(result, runs, kind=covariance, by=by)
+    at, draws, axes, deviations, leverages = found.at, found.draws, np.zeros((0, 0)), np.zeros(0), ()
+    if draws is not None:
+        axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
+    elif np.isfinite(found.covariance).all():
+        variances, ways = np.linalg.eigh((found.covariance + found.covariance.T) / 2)
+        axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
+    known = bool(np.isfinite(found.covariance).all())
+    said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
+    few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
+    spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
+    moved = [_shares(at, axis, law_at) for axis in axes]
+    told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
+    evidence = Evidence(
+        ranges=spent | ranges(runs, type(result.law).inputs),
+        covariance=covariance,
+        by=by,
+        freedom=found.freedom,
+        axes=tuple(moved[number] for number in told),
+        deviations=tuple(float(deviations[number]) for number in told),
+        # Unrounded: a leverage of 1 must stay one.
+        leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
+        draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
+        doubts=(*few, *in_doubt(result, runs, found, by)),
+        dropped=tuple(dropped),
+    )
+    return dataclasses.replace(result, evidence=evidence)
+
+
+def _shares(at: Any, axis: Any, law_at: Any) -> dict[str, float]:
+    """What a unit along an axis of the coordinates adds to every fitted coefficient, as a share of its value."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        law, step = jax.jvp(lambda point: law_at(at.form, point, at.data), (at.point,), (axis,))
+    values, steps = coefficients(law), coefficients(step)
+    return {name: float(steps[name] / values[name]) for name in at.form.free if float(values[name]) != 0}
+
+
+def _with(law: Any, values: Mapping[str, Any]) -> Any:
+    return dataclasses.replace(law, **values)

@@ -1,0 +1,29 @@
+"""``moejax.fit(runs, law)``: a law fitted to runs, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moejax.fit.evidence import with_evidence
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.read_runs import ReadRuns, read_runs
+from moejax.fit.runs import Runs
+from moejax.laws.door import law_class
+
+
+def fit(runs: Any, law: Any, **options: Any) -> FitResult:
+    """Fit a law to runs; intervals and ranges of the result are by group.
+
+    Args:
+      runs: what ``moejax.read_runs`` returns; or a file or DataFrame with moejax's columns, which it then reads.
+      law: a law's name, a paper's first author, a law's class, or a law, whose coefficients are one more start.
+      options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``.
+
+    Raises:
+      ValueError: there is no such law, or the runs cannot be read for it or cannot set it.
+    """
+    law = law_class(law) if isinstance(law, str) else law
+    read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)
+    found, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
+    return with_evidence(fit_law(law, found, **options), found, dropped=dropped)

@@ -1,0 +1,103 @@
+"""How far losses scatter around a fitted law, and which runs lie out of the family of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Float
+
+from moejax.fit.freedom import left_by
+
+CLIPPED = 2.5
+"""Standard deviations at which a residual is clipped: what lies farther out adds no more to the noise."""
+CHANCE = 0.01
+"""How likely it may be that any run at all of a table without outliers is listed as one."""
+NEGLIGIBLE = 1e-4
+"""A residual of log loss that is smaller is never out of family: losses are printed to four digits."""
+SHOWN = 5
+"""Runs that a sentence names one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """A run whose residual is out of the family of the others'."""
+
+    name: str
+    """What the run is called, or its row in the table."""
+    measured: float
+    predicted: float
+    deviations: float
+    """Residual of log loss, measured less predicted, in robust standard deviations."""
+
+
+def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"], free: int) -> float:
+    """Robust standard deviation of residuals around a fit of ``free`` coefficients.
+
+    A first scale is the median size of the residuals, without the ``free`` smallest, which a fit brings near 0, over
+    .6745; residuals are clipped at 2.5 of it, and their mean square is corrected for the clipping and for the degrees
+    of freedom. For normal residuals it is the usual estimate; one run, however far out, adds no more than 2.5 of it.
+    """
+    kept = weight > 0
+    size, shares = np.abs(residual[kept]), weight[kept]
+    freedom = left_by(len(size), free)
+    # At least half of the sizes are left, so that a few coefficients more do not make it the largest ones' median.
+    first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.stats.norm.ppf(0.75))
+    square = np.average(np.minimum(size, CLIPPED * first) ** 2, weights=shares) / _kept_of_the_square(CLIPPED)
+    return float(np.sqrt(square * len(size) / freedom))
+
+
+def _kept_of_the_square(clip: float) -> float:
+    """Mean square of a standard normal number that is clipped."""
+    tail = float(2 * scipy.stats.norm.sf(clip))
+    return 1 - tail - 2 * clip * float(scipy.stats.norm.pdf(clip)) + clip**2 * tail
+
+
+def outliers(
+    predicted: Float[np.ndarray, " runs"],
+    measured: Float[np.ndarray, " runs"],
+    weight: Float[np.ndarray, " runs"],
+    free: int,
+    names: Sequence[str],
+) -> tuple[Outlier, ...]:
+    """The runs that count and lie farther out than one of so many normal residuals would, the farthest first.
+
+    "Farther out" is a Student-t's bound of 1 % on the largest of all residuals (Bonferroni).
+    """
+    kept = weight > 0
+    residual = np.log(measured / predicted)
+    freedom = int(kept.sum()) - free
+    if freedom < 1:
+        return ()
+    scale = max(noise(residual, weight, free), NEGLIGIBLE / CLIPPED)
+    limit = float(scipy.stats.t.isf(CHANCE / (2 * kept.sum()), freedom))
+    far = np.flatnonzero(kept & (np.abs(residual) > np.maximum(limit * scale, NEGLIGIBLE)))
+    return tuple(
+        Outlier(
+            name=str(names[i]),
+            measured=float(measured[i]),
+            predicted=float(predicted[i]),
+            deviations=float(residual[i] / scale),
+        )
+        for i in far[np.argsort(-np.abs(residual[far]))]
+    )
+
+
+def outliers_in_words(found: Sequence[Outlier], output: str, r_squared: float) -> tuple[str, ...]:
+    """A sentence about the runs out of family, with what to do; none if there is no such run."""
+    if not found:
+        return ()
+    parts = [
+        f"{one.name} ({output} {one.measured:.4g}, predicted {one.predicted:.4g}, {one.deviations:+.3g} standard "
+        f"deviations of log {output})"
+        for one in found[:SHOWN]
+    ]
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    what = ("is", "it", "its") if len(found) == 1 else ("are", "them", "their")
+    return (
+        f"Out of the others' family {what[0]} {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC count "
+        f"{what[1]}, so compare no laws by these; the noise hardly does. Look at {what[2]} logs: leave out "
+        f"(--where) what diverged or is written wrongly.",
+    )

@@ -1,0 +1,310 @@
+"""Whether counts are in the units that a fit reads: sizes nobody trains, and FLOPs that sizes and tokens contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from moejax.fit.column_names import as_factor, map_option, said_unit, written
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import KINDS
+from moejax.quantities import format
+from moejax.wording import lies, listed
+
+Values = Float[np.ndarray, " rows"]
+
+POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
+"""What anyone trains lies between; toy models in a test of a pipeline have a few thousand parameters."""
+
+USUAL = {"params": (1e6, 1e13), "tokens": (1e8, 1e15), "flops": (1e15, 1e27)}
+"""Where runs lie that laws are fitted to: what a guessed unit must bring the numbers to."""
+
+THOUSANDS = {1e3: "thousands", 1e6: "millions", 1e9: "billions", 1e12: "trillions"}
+FACTORS = {
+    "params": {factor: word for factor, word in THOUSANDS.items() if factor < 1e12},
+    "tokens": THOUSANDS,
+    "flops": {1e18: "exaFLOPs", 8.64e19: "petaFLOP/s-days", 1e15: "petaFLOPs", 1e12: "teraFLOPs", 1e9: "gigaFLOPs"},
+}
+"""Units that tables are written in without a word, by how many of ours they hold."""
+
+WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
+THOUSAND = 3
+"""Decades of a factor of 1,000: units of counts are powers of it."""
+
+COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
+"""Columns that are held to what anyone trains; embeddings may be few, or none."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one of our columns is read from."""
+
+    expression: str
+    """As it stands in a product."""
+    unit: float | None
+    """What its numbers are to be multiplied with, if it is one column whose name says so."""
+
+
+def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) -> dict[str, str]:
+    """What in a table of plain counts cannot be: a sentence with the remedy by column, none if all is well.
+
+    Args:
+      frame: finite numbers above 0 in the columns of ``COUNTED`` that it has, rows by their index.
+      read_from: for columns that the file has under another name or that are computed, the expression.
+      rows_in_words: names some rows of the index.
+    """
+    values = {name: frame[name].to_numpy(np.float64) for name in COUNTED if name in frame.columns}
+    values = {name: column for name, column in values.items() if np.isfinite(column).all() and (column > 0).all()}
+    sources = {}
+    for name in values:
+        expression, source = as_factor(read_from.get(name, name), map(str, frame.columns))
+        sources[name] = Source(expression, None if source is None else said_unit(source))
+    found = {}
+    for name, column in values.items():
+        low, high = POSSIBLE[_kind(name)]
+        wrong = (column < low) | (column > high)
+        if wrong.any():
+            found[name] = _out_of_range(name, column, wrong, frame.index, values, sources, rows_in_words)
+    if not found:
+        found |= _contradicted(values, frame.index, sources, rows_in_words) or _per_param(values, sources)
+    return found
+
+
+def _kind(name: str) -> str:
+    return next(kind for kind, names in KINDS.items() if name in names)
+
+
+def _out_of_range(
+    name: str,
+    column: Values,
+    wrong: Bool[np.ndarray, " rows"],
+    index: Any,
+    values: Mapping[str, Values],
+    sources: Mapping[str, Source],
+    rows_in_words: Any,
+) -> str:
+    kind = _kind(name)
+    low, high = POSSIBLE[kind]
+    few = column < low
+    some_only = wrong.any() and not wrong.all() and _apart(column, wrong)
+    shown = column[wrong] if some_only else column
+    where = f"{int(wrong.sum())} of {len(column)} rows ({rows_in_words(index[wrong])})" if some_only else "all rows"
+    limit = f"below {format(low)}" if few.any() else f"above {format(high)}"
+    said = f"{lies(name, shown.min(), shown.max(), where)}, and nobody trains {limit} {WORDS[kind]}"
+    factors = _factors(name, shown, wrong if some_only else None, values, sources) if few.any() else []
+    if not factors:
+        return f"{said}; write it in plain {WORDS[kind]} (--map {name}='… * FACTOR')"
+    units = listed([_word(kind, factor) for factor in factors], "or")
+    named = f", as {sources[name].expression} says" if factors == [sources[name].unit] else ""
+    remedies = [_remedy(name, factor, sources, low if some_only else None) for factor in factors]
+    return f"{said}: are these {units}{named}? Write {', or '.join(remedies)}"
+
+
+def _word(kind: str, factor: float) -> str:
+    return {**THOUSANDS, **FACTORS[kind]}[factor]
+
+
+def _apart(column: Values, wrong: Bool[np.ndarray, " rows"]) -> bool:
+    """Whether the wrong rows are written in another unit than the rest, and are not just the smallest of one column."""
+    rest = column[~wrong]
+    gap = min(abs(np.log10(rest.min() / column[wrong].max())), abs(np.log10(column[wrong].min() / rest.max())))
+    return bool(gap > THOUSAND / 2)
+
+
+def _factors(
+    name: str,
+    shown: Float[np.ndarray, " shown"],
+    rows: Bool[np.ndarray, " rows"] | None,
+    values: Mapping[str, Values],
+    sources: Mapping[str, Source],
+) -> list[float]:
+    """Units that the numbers may be in, likeliest first; one if the name says it, or FLOPs, sizes and tokens do."""
+    kind, unit = _kind(name), sources[name].unit
+    if unit is not None and _within(POSSIBLE[kind], shown * unit):
+        return [unit]
+    known = {n: v if rows is None else v[rows] for n, v in values.items()}
+    if name in ("params_active", "tokens", "flops") and {"params_active", "tokens", "flops"} <= set(known):
+        others_hold = all(
+            _within(POSSIBLE[_kind(n)], known[n]) for n in ("params_active", "tokens", "flops") if n != name
+        )
+        wanted = float(np.median(_counted(known)))
+        wanted = 1 / wanted if name == "flops" else wanted
+        near = min(FACTORS[kind], key=lambda factor: abs(np.log10(factor / wanted)))
+        if others_hold and abs(np.log10(near / wanted)) < THOUSAND / 2:
+            return [near]
+    fits = _usual(kind, shown)
+    if kind == "flops":
+        middle = float(np.log10(np.prod(USUAL[kind])) / 2)
+        return sorted(fits, key=lambda factor: abs(np.log10(np.median(shown) * factor) - middle))
+    off = {factor: _off_balance(name, shown * factor, known, sources) for factor in fits}
+    return [
+        factor for factor in sorted(off, key=lambda f: (off[f], f)) if off[factor] <= max(MOST_OFF, min(off.values()))
+    ]
+
+
+def _within(limits: tuple[float, float], column: Float[np.ndarray, " any"]) -> bool:
+    return bool(limits[0] <= column.min() and column.max() <= limits[1])
+
+
+def _usual(kind: str, column: Float[np.ndarray, " any"]) -> list[float]:
+    """Units that would make numbers usual."""
+    return [factor for factor in FACTORS[kind] if _within(USUAL[kind], column * factor)]
+
+
+def _off_balance(
+    name: str,
+    column: Float[np.ndarray, " any"],
+    known: Mapping[str, Float[np.ndarray, " any"]],
+    sources: Mapping[str, Source],
+) -> float:
+    """Decades between a column's tokens per parameter and balanced ones, by what is known of the other; 0 if nothing.
+
+    Of another column that is in no possible unit either, by whichever of its units goes best with this.
+    """
+    others = ("tokens",) if _kind(name) == "params" else ("params_active", "params_total")
+    other = next((each for each in others if each in known), None)
+    if other is None:
+        return 0.0
+    kind, unit = _kind(other), sources[other].unit
+    if _within(POSSIBLE[kind], known[other]):
+        factors = [1.0]
+    else:
+        factors = [unit] if unit is not None else _usual(kind, known[other])
+    per_param = [np.median(column / (factor * known[other])) for factor in factors]
+    per_param = per_param if kind == "params" else [1 / ratio for ratio in per_param]
+    # Units are compared by it, and rounding must not decide between equals.
+    return min((round(abs(float(np.log10(ratio / BALANCED_PER_PARAM))), 6) for ratio in per_param), default=0.0)
+
+
+def _remedy(name: str, factor: float, sources: Mapping[str, Source], below: float | None) -> str:
+    source, times = sources[name].expression, written(factor)
+    if below is None:
+        return map_option(name, f"{source} * {times}")
+    return map_option(name, f"where({source} < {below:g}, {source} * {times}, {source})")
+
+
+def _counted(values: Mapping[str, Values]) -> Values:
+    """FLOPs over 6 · active parameters · tokens."""
+    return values["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * values["params_active"] * values["tokens"])
+
+
+def _contradicted(
+    values: Mapping[str, Values], index: Any, sources: Mapping[str, Source], rows_in_words: Any
+) -> dict[str, str]:
+    """Rows whose FLOPs are nearer to a thousandfold (or more) of 6·N·D, or to a thousandth, than to it."""
+    if not {"params_active", "tokens", "flops"} <= set(values):
+        return {}
+    ratio = _counted(values)
+    powers = np.rint(np.log10(ratio) / THOUSAND).astype(int)
+    wrong = powers != 0
+    if not wrong.any():
+        return {}
+    many = "all" if wrong.all() else f"{int(wrong.sum())} of {len(wrong)}"
+    which = "" if wrong.all() else f" ({rows_in_words(index[wrong])})"
+    said = (
+        f"flops are {np.median(ratio[wrong]):.3g} times 6 · params_active · tokens in {many} rows{which}: one of the "
+        f"three is in another unit"
+    )
+    if wrong.all() and len(set(powers)) == 1:
+        factor = 10.0 ** (THOUSAND * int(powers[0]))
+        both = [
+            one
+            for one in _together("params_active", values, sources)
+            if len(one) > 1 and np.prod([*one.values()]) == factor
+        ]
+        if both:
+            units = " and ".join(
+                f"{name} in {_word(_kind(name), f)}" for name, f in _every_size(both[0], values).items()
+            )
+            maps = " ".join(_remedy(name, f, sources, None) for name, f in _every_size(both[0], values).items())
+            return {"flops": f"{said.rpartition(':')[0]}, as with {units}. Write {maps}"}
+        by = {"tokens": factor, "params_active": factor, "flops": 1 / factor}
+        by = {name: f for name, f in by.items() if sources[name].unit == f} or by
+        said += f". Write {', or '.join(_remedy(name, f, sources, None) for name, f in by.items())}"
+    return {"flops": said}
+
+
+PER_PARAM = (1e-3, 1e6)
+"""Tokens per parameter of a table's median run, from the first checkpoints to small models trained on trillions."""
+USUAL_PER_PARAM = (0.1, 1e4)
+"""What guessed units must bring that to."""
+BALANCED_PER_PARAM = 20.0
+MOST_OFF = 2.0
+"""Decades around it within which a unit remains plausible beside a more balanced one."""
+
+
+def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> dict[str, str]:
+    """Sizes and tokens that are possible each by itself, and not together: by their ratio, or because both are tiny.
+
+    Numbers in millions may pass for plain ones of toy models. FLOPs tell the two apart; where a table has none, it is
+    asked.
+    """
+    size = next((name for name in ("params_active", "params_total") if name in values), None)
+    if size is None or "tokens" not in values:
+        return {}
+    ratio = float(np.median(values["tokens"] / values[size]))
+    tiny = all(values[name].max() < USUAL[_kind(name)][0] for name in (size, "tokens")) and "flops" not in values
+    if PER_PARAM[0] <= ratio <= PER_PARAM[1] and not tiny:
+        return {}
+    likely = next(iter(_together(size, values, sources)), None)
+    if likely is None:
+        return {} if tiny else {"tokens": f"tokens are {ratio:.3g} times {size} at the median, and nobody trains so"}
+    why = "toys, or in another unit" if tiny else f"{ratio:.3g} tokens per parameter at the median, as nobody trains"
+    seen = " and ".join(lies(name, values[name].min(), values[name].max()) for name in (size, "tokens")) + f": {why}"
+    return {
+        name: f"{seen}. Are {name} {_word(_kind(name), factor)}? Write {_remedy(name, factor, sources, None)}"
+        if number == 0
+        else f"are {name} {_word(_kind(name), factor)} too? Write {_remedy(name, factor, sources, None)}"
+        for number, (name, factor) in enumerate(_every_size(likely, values).items())
+    }
+
+
+def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
+    """The same unit for all sizes of a table: they are written alike."""
+    of_sizes = [factor for name, factor in units.items() if name != "tokens"]
+    sizes = {name: factor for name in values if _kind(name) == "params" for factor in of_sizes}
+    return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}
+
+
+def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Source]) -> list[dict[str, float]]:
+    """Units of sizes and tokens that make both usual and their ratio too, the fewest and most balanced first.
+
+    Where a column's name says a unit, no other is tried.
+    """
+    choices = {
+        name: (1.0, *FACTORS[_kind(name)]) if sources[name].unit is None else (sources[name].unit,)
+        for name in (size, "tokens")
+    }
+    found = []
+    for by_size in choices[size]:
+        for by_tokens in choices["tokens"]:
+            moved = {size: values[size] * by_size, "tokens": values["tokens"] * by_tokens}
+            usual = all(_within(USUAL[_kind(name)], column) for name, column in moved.items())
+            ratio = float(np.median(moved["tokens"] / moved[size]))
+            changed = {name: by for name, by in ((size, by_size), ("tokens", by_tokens)) if by != 1}
+            if changed and usual and USUAL_PER_PARAM[0] <= ratio <= USUAL_PER_PARAM[1]:
+                # Of units that balance alike, both the same.
+                order = (len(changed), abs(np.log10(ratio / BALANCED_PER_PARAM)), by_size != by_tokens, by_size)
+                found.append((order, changed))
+    return [changed for _, changed in sorted(found, key=lambda one: one[0])]
+
+
+def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Sentences about columns that fall into two parts a thousand times apart: perhaps two units."""
+    notes = []
+    for name in names:
+        if name not in COUNTED or name == "flops":
+            continue
+        levels = np.unique(frame[name].to_numpy(np.float64))
+        steps = levels[1:] / levels[:-1]
+        if len(steps) and steps.max() >= 10**THOUSAND:
+            at = int(np.argmax(steps))
+            notes.append(
+                f"{name} has no value between {levels[at]:.4g} and {levels[at + 1]:.4g}, a factor of {steps[at]:.3g}: "
+                f"check that all rows are in one unit."
+            )
+    return tuple(notes)

@@ -1,0 +1,92 @@
+"""The central interval of many answers to one question: of resampled fits, of drawn laws, of the optima under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from moejax.quantities import format
+
+DECISIVE_FACTOR = 10.0
+"""An interval whose ends differ by more than this factor determines nothing."""
+UNDEFINED_SHARE = 0.05
+"""Nor does one for which more than this share of resamples have no answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A range that holds the stated share of the resampled answers."""
+
+    low: float
+    middle: float
+    """Median."""
+    high: float
+    deviation: float
+    """Standard deviation."""
+    undefined: float
+    """Share of resamples that had no finite answer."""
+
+    @property
+    def factor(self) -> float:
+        """How many times larger one end is than the other; infinite if they differ in sign."""
+        ends = sorted((abs(self.low), abs(self.high)))
+        return ends[1] / ends[0] if self.low * self.high > 0 else float("inf")
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the interval is so wide, or so often undefined, that the runs do not determine the answer."""
+        return not (self.factor <= DECISIVE_FACTOR and self.undefined <= UNDEFINED_SHARE)
+
+    def ends(self, written: Callable[[float], str] = format) -> str:
+        """Both ends as people write them; an open end, and an interval that says nothing, in words."""
+        low = written(self.low) if np.isfinite(self.low) else "open below"
+        high = written(self.high) if np.isfinite(self.high) else "open above"
+        text = f"[{low}, {high}]"
+        if self.undefined:
+            text += f", no answer under {self.undefined:.0%} of the laws"
+        return f"{text} (not determined by these runs)" if self.says_nothing else text
+
+    def __str__(self) -> str:
+        return f"{self.middle:.4g} {self.ends('{:.4g}'.format)}"
+
+
+def interval(answers: Any, level: float = 0.9) -> Interval:
+    """The central interval of resampled answers, those that are not finite left out and counted.
+
+    Raises:
+      ValueError: ``level`` is not between 0 and 1.
+    """
+    level = check_level(level)
+    answers = np.asarray(answers, np.float64).ravel()
+    finite = answers[np.isfinite(answers)]
+    if not len(finite):
+        return Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
+    low, middle, high = np.quantile(finite, [(1 - level) / 2, 0.5, (1 + level) / 2])
+    return Interval(
+        low=float(low),
+        middle=float(middle),
+        high=float(high),
+        deviation=_deviation(finite),
+        undefined=float(1 - len(finite) / len(answers)),
+    )
+
+
+def _deviation(values: Float[np.ndarray, " values"]) -> float:
+    """Standard deviation; infinite, without a warning, where resamples lie so far out that squares overflow."""
+    with np.errstate(over="ignore"):
+        return float(np.std(values))
+
+
+def check_level(level: float) -> float:
+    """The share of answers that an interval holds, if it is one.
+
+    Raises:
+      ValueError: it is not between 0 and 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
+    return level

@@ -1,0 +1,43 @@
+"""The one way in which moejax writes JSON: its numbers are finite, as the format has neither NaN nor Infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
+    """A value as JSON, without a line's end; ``options`` are those of ``json.dumps``. NaN, not known, is null.
+
+    Raises:
+      ValueError: a number is infinite, with the place where it stands.
+    """
+    known = _without_nan(value)
+    for place, number in _infinite(known):
+        raise ValueError(
+            f"{place or 'The result'} would be {number}, which JSON cannot hold: what was given lies outside what can "
+            f"be computed. Give sizes and counts that a model could have."
+        )
+    return json.dumps(known, indent=indent, allow_nan=False, **options)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Infinite numbers, each with its place: ``predictions[0].values.loss``."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _infinite(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _infinite(inner, f"{place}[{number}]")
+    elif isinstance(value, float) and math.isinf(value):
+        yield place, value

@@ -1,0 +1,81 @@
+"""Zhao et al. (2025): the shapes of the models of Tables 1 and 6, printed or found from their sizes.
+
+A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token. Table 6
+cuts, widens and multiplies them, so that a row is one of a few shapes, the width of all experts of a layer and the
+width of those that serve a token, both in experts of that shape.
+"""
+
+from __future__ import annotations
+
+from moejax.architecture import Architecture, Number
+from moejax.laws.conventions import PARAMS
+
+SHAPES = {
+    "247M": (12, 8, 512, 384, "247", "48"),
+    "496M": (12, 12, 768, 512, "496", "99"),
+    "907M": (12, 16, 1024, 704, "907", "181"),
+    "2.40B": (20, 20, 1280, 896, "2.40", "476"),
+    "3.96B": (24, 24, 1536, 1024, "3.96", "793"),
+}
+"""Table 1: layers, heads of 64, hidden size, expert size; N as printed, N_a in millions. 32 experts, 4 + 1 active."""
+
+INFERRED = {
+    "1209M": (16, 16, 1024, 704),
+    "7255M": (24, 32, 2048, 1408),
+    "121M": (12, 6, 384, 256),
+    "30M": (12, 7, 448, 320),
+}
+"""Layers, heads, hidden size and expert size, printed nowhere: the ones whose N and N_a come to those of Table 6."""
+
+TOTALS = {
+    133: ("247M", 17), 247: ("247M", 33), 473: ("247M", 65), 926: ("247M", 129), 239: ("247M", 32),
+    269: ("496M", 17), 496: ("496M", 33), 949: ("496M", 65), 1855: ("496M", 129),
+    492: ("907M", 17), 907: ("907M", 33), 1738: ("907M", 65), 3399: ("907M", 129),
+    1301: ("2.40B", 17), 2404: ("2.40B", 33), 4604: ("2.40B", 65), 9008: ("2.40B", 129),
+    3964: ("3.96B", 33), 1209: ("1209M", 33), 7255: ("7255M", 33),
+    121: ("121M", 32), 93: ("30M", 16), 175: ("30M", 32), 340: ("30M", 64),
+}  # fmt: skip
+"""By N in millions: the shape, and the width of all experts of a layer, in that shape's experts."""
+
+WIDENINGS = {
+    (247, 31): 0.5, (496, 64): 0.5, (496, 170): 2, (496, 312): 4, (496, 453): 6,
+    (907, 116): 0.5, (907, 310): 2, (907, 570): 4, (907, 829): 6,
+    (2404, 304): 0.5, (2404, 820): 2, (2404, 1508): 4, (2404, 2196): 6,
+    (7255, 1960): 1.5, (7255, 2479): 2, (7255, 3517): 3, (7255, 6632): 6,
+    (3964, 453): 2 / 5, (3964, 566): 3 / 5,
+}  # fmt: skip
+"""By N and N_a in millions: u of Appendix H, the active width over Table 1's five experts."""
+
+WITHOUT_SHARED = (22, 30, 41)
+"""N_a in millions of the small experiments on G: four experts' widths, none shared."""
+
+
+def shape(name: str) -> tuple[int, ...]:
+    """Layers, heads, hidden size and expert size."""
+    return (SHAPES[name] if name in SHAPES else INFERRED[name])[:4]
+
+
+def widths(total: int, active: int) -> tuple[str, Number, Number]:
+    """The shape's name of a row with N and N_a in millions, and the widths of all and of the active experts."""
+    name, everything = TOTALS[total]
+    base = 4 if active in WITHOUT_SHARED else 5
+    return name, everything, base * WIDENINGS.get((total, active), 1)
+
+
+def sizes(total: int, active: int) -> tuple[Number, Number]:
+    """N and N_a in millions by Eqs. 2 and 3, of a row that prints them as ``total`` and ``active``."""
+    name, everything, serving = widths(total, active)
+    layers, heads, hidden, expert = shape(name)
+    # Eqs. 2 and 3 count experts by their width alone, so that those of one width stand for all ways to cut it.
+    model = Architecture(
+        vocab_size=1,
+        model_dim=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=64,
+        num_experts=everything,
+        top_k=serving,
+        expert_hidden=expert,
+    )
+    return PARAMS["zhao"].total(model) / 1e6, PARAMS["zhao"].active(model) / 1e6

@@ -1,0 +1,289 @@
+"""Files of tables: CSV, JSON lines and Parquet that anybody may have written, read within limits or refused in a
+sentence; and CSV that a spreadsheet does not run.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1_000_000_000
+"""The largest table that is read, once it is unpacked: a table of runs has a row a run."""
+MOST_COLUMNS = 10_000
+MOST_CELLS = 20_000_000
+"""Rows times columns, also where a cell is empty: an empty cell takes as much memory as a full one."""
+
+_REMEDY = "save it as comma-separated UTF-8 text with decimal points"
+_REMEDY_OF_TEXT = "write the whole character, or remove it"
+_HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+
+
+def read_csv(path: Path) -> Any:
+    """A CSV file, also packed with gzip, as a pandas DataFrame.
+
+    Raises:
+      ValueError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), not separated by commas, has two
+        columns of one name, rows of different lengths, or a quote that takes in other rows.
+    """
+    import pandas as pd
+
+    text = _text(path)
+    shape = _shape_of_csv(text)
+    mended = f"its rows can be read in more than one way; {_REMEDY}"
+    try:
+        # Without index_col, pandas would take the first cells of too long lines for names of the rows.
+        frame = pd.read_csv(io.StringIO(text), low_memory=False, index_col=False)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(mended) from error
+    if frame.shape != shape:
+        raise ValueError(mended)
+    return frame
+
+
+def _shape_of_csv(text: str) -> tuple[int, int]:
+    """How many rows and columns a CSV text has.
+
+    pandas guesses where lines do not fit the header: it fills short ones, shifts long ones, and reads on over line
+    breaks to the next quote. So the lines are counted first.
+
+    Raises:
+      ValueError: as ``read_csv``.
+    """
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] = []
+    rows, first = 0, 1
+    usual = csv.field_size_limit(MOST_BYTES)
+    try:
+        for cells in lines:
+            at, first = first, lines.line_num + 1
+            if not cells or (len(cells) == 1 and cells[0].isspace()):
+                continue
+            _check_quotes(cells, at, lines.line_num)
+            if not names:
+                names = cells
+                _check_separator(cells)
+                _check_columns(cells)
+                continue
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"line {at} has {len(cells):,} cells, and the header {len(names):,}; write every row with as many "
+                    f"commas as the header"
+                )
+            rows += 1
+            _check_cells(rows, len(names))
+    except csv.Error as error:
+        raise ValueError(f"line {first} has a quote that is not closed, or text after one that is; mend it") from error
+    finally:
+        csv.field_size_limit(usual)
+    if not names:
+        raise ValueError("it is empty")
+    return rows, len(names)
+
+
+def _check_quotes(cells: list[str], first: int, last: int) -> None:
+    """Refuse a row of several lines that would be as many whole rows without its quotes.
+
+    A quote too many at the beginning of a cell opens a text that goes on to the next quote. The rows between are
+    complete, so that text has as many commas for each line break as the row itself.
+    """
+    taken = last - first
+    if taken and sum(cell.count(",") for cell in cells) == taken * (len(cells) - 1):
+        raise ValueError(
+            f"lines {first} to {last} are one row, because a quoted cell goes on to the next line, and would be "
+            f"{taken + 1} rows without quotes; remove the quote, or the line breaks in the cell"
+        )
+
+
+def _check_separator(names: list[str]) -> None:
+    if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
+        written = {";": "semicolons", "\t": "tabs", "|": "bars"}[other[0]]
+        raise ValueError(f"it is separated by {written}, and not by commas; {_REMEDY}")
+
+
+def read_json_lines(path: Path) -> Any:
+    """A file of one JSON object a line, as a pandas DataFrame.
+
+    Raises:
+      ValueError: it is larger than the limits, no UTF-8, or a line is no object, has a name twice or a text that
+        is no Unicode.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    names: dict[str, None] = {}
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line, object_pairs_hook=_object)
+        except _TwiceError as error:
+            raise ValueError(f"line {number} has the name {error.name[:60]!r} twice; rename or remove one") from None
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise ValueError(f'line {number} is no JSON object; every line is one, as {{"tokens": 1e9, "loss": 3.2}}')
+        if _HALF.search(line) and not _is_unicode(row):
+            raise ValueError(f"line {number} has half of a character (\\ud800 to \\udfff alone); {_REMEDY_OF_TEXT}")
+        rows.append(row)
+        names.update(dict.fromkeys(row))
+        # A frame has a cell for every name of any line, so a short file can be a large one.
+        if len(names) > MOST_COLUMNS:
+            raise ValueError(_too_large(f"{len(names):,} columns"))
+        _check_cells(len(rows), len(names))
+    return pd.DataFrame(rows)
+
+
+class _TwiceError(Exception):
+    """An object has a name twice."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _TwiceError(name)
+        found[name] = value
+    return found
+
+
+def _is_unicode(row: dict[str, Any]) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def read_parquet(path: Path) -> Any:
+    """A Parquet file, as a pandas DataFrame.
+
+    Raises:
+      ValueError: it is no Parquet file or a damaged one, or larger than the limits.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            about, schema = file.metadata, file.schema_arrow
+            groups = [about.row_group(group) for group in range(about.num_row_groups)]
+            leaves = [file.schema.column(leaf) for leaf in range(about.num_columns)]
+            _check_columns(list(schema.names))
+            # A cell may be a list, of which the number of rows says nothing.
+            values = [sum(group.column(leaf).num_values for group in groups) for leaf in range(about.num_columns)]
+            size = max(
+                sum(group.total_byte_size for group in groups),
+                sum(count * max(leaf.length or 0, 0) for count, leaf in zip(values, leaves, strict=True)),
+            )
+            cells = max(about.num_rows * max(len(schema.names), 1), sum(values))
+            _check_unpacked(cells, size)
+            texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        # The file may hold a text once that stands in every row. So it is read here as it is kept, and measured.
+        # Pages of others may have no checksum; those that ``run_table.write`` has written have one.
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
+            table = file.read()
+        _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
+        return table.cast(schema).to_pandas()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise ValueError("it is no Parquet file, or a damaged one; write it again") from error
+
+
+def _check_unpacked(cells: int, size: int) -> None:
+    if size > MOST_BYTES or cells > MOST_CELLS:
+        raise ValueError(_too_large(f"{cells:,} cells in {size:,} bytes"))
+
+
+def _unpacked_bytes(array: Any) -> int:
+    """The bytes of an Arrow array, a text counted as often as it stands there."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary
+        is_text = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+        if any(test(values.type) for test in is_text):
+            counted = pyarrow.compute.call_function
+            lengths = counted("binary_length", [values]).cast(pa.int64())
+            return counted("sum", [lengths.take(array.indices)]).as_py() or 0
+    if pa.types.is_struct(kind):
+        return sum(map(_unpacked_bytes, array.flatten()))
+    if pa.types.is_map(kind):
+        return _unpacked_bytes(array.keys) + _unpacked_bytes(array.items)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _unpacked_bytes(array.flatten())
+    return array.nbytes
+
+
+def inert(value: Any) -> Any:
+    """A cell as a spreadsheet shows it and does not compute it: text that begins a formula gets a ``'`` in front."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def csv_text(frame: Any, **options: Any) -> str:
+    """A pandas DataFrame as CSV, its texts and names inert."""
+    safe = frame.copy()
+    for place, kind in enumerate(frame.dtypes):
+        if kind.kind not in "iufbM":
+            safe.isetitem(place, frame.iloc[:, place].map(inert, na_action="ignore"))
+    safe.columns = [inert(str(name)) for name in frame.columns]
+    return safe.to_csv(index=False, **options)
+
+
+def _text(path: Path) -> str:
+    content = _content(path)
+    # A byte order mark says which of the two UTF-16 it is; without one, nobody knows.
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"it is no {encoding[:6].upper().rstrip('-')} text at byte {error.start:,}; {_REMEDY}"
+        ) from None
+    if "\0" in text:
+        raise ValueError(f"it holds a zero byte, so it is no text in UTF-8; {_REMEDY}")
+    return text
+
+
+def _content(path: Path) -> bytes:
+    opened = gzip.open if path.name.endswith(".gz") else open
+    try:
+        with opened(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
+    if len(content) > MOST_BYTES:
+        raise ValueError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
+    return content
+
+
+def _check_columns(names: list[str]) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(_too_large(f"{len(names):,} columns"))
+    seen: set[str] = set()
+    for name in names:
+        if name and name in seen:
+            raise ValueError(f"it has two columns of the name {name[:60]!r}; rename or remove one")
+        seen.add(name)
+
+
+def _check_cells(rows: int, columns: int) -> None:
+    if rows * columns > MOST_CELLS:
+        raise ValueError(_too_large(f"more than {MOST_CELLS:,} cells ({columns:,} columns)"))
+
+
+def _too_large(what: str) -> str:
+    return (
+        f"it holds {what}; a table of runs has {MOST_BYTES:,} bytes, {MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells "
+        f"at most. Name a table with one row for each run"
+    )

@@ -1,0 +1,106 @@
+"""moejax's own configs: found by name wherever it is installed, and copied by ``moejax init`` without loss."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from moejax.__main__ import main
+from moejax.cli import COMMANDS, packaged_configs
+from moejax.cli.config_file import file_of
+
+ROOT = Path(__file__).parents[2]
+OWN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.py")}
+READERS = {"FILE.py", "dense.py", "mixture.py", "mine.py", "sweep.py", "plan_671b.py"}
+READERS |= {"designed/config.py", "runs/next/study.py"}
+"""Configs that pages show as the reader's own."""
+
+
+def shown():
+    """Every config that help texts and pages name."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py"))]
+    helps = [ROOT / "moejax" / "cli" / f"{name}.py" for name in COMMANDS]
+    helps.append(ROOT / "moejax" / "cli" / "command_line.py")
+    texts = [page.read_text() for page in (*pages, *helps) if page.name != "log.md"]
+    return sorted({name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)} - READERS)
+
+
+@pytest.mark.parametrize("name", shown())
+def test_a_config_that_is_shown_is_found_in_an_empty_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert file_of(name).is_file()
+
+
+def test_short_names_are_of_one_config_each():
+    stems = [path.stem for path in packaged_configs.files()]
+    assert len(set(stems)) == len(stems) == len(OWN)
+    for path in packaged_configs.files():
+        names = (path.stem, f"{path.stem}.py", str(path), f"configs/{path}", str(path.with_suffix("")))
+        assert {packaged_configs.find(name) for name in names} == {ROOT / "configs" / path}
+    assert packaged_configs.find("elsewhere/tiny.py") is None
+
+
+def test_a_readers_own_file_comes_first_and_moejaxs_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["count", "--config=tiny"]) == 0
+    assert "tiny is not here, so moejax's own is read" in capsys.readouterr().err
+    shutil.copy(ROOT / "configs" / "tiny.py", tmp_path)
+    assert file_of("tiny.py") == Path("tiny.py")
+    assert main(["count", "--config=tiny.py"]) == 0
+    assert "moejax's own" not in capsys.readouterr().err
+
+
+def test_a_name_that_is_nobodys_lists_what_there_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--config=tinny"]) == 2
+    assert "configs/tiny.py" in capsys.readouterr().err
+
+
+def test_init_leaves_what_is_there_as_it_is(tmp_path, capsys):
+    assert main(["init", str(tmp_path)]) == 0
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.py")} == OWN
+    changed, gone = tmp_path / "configs" / "tiny.py", tmp_path / "configs" / "studies" / "zhao.py"
+    changed.write_text("mine")
+    gone.unlink()
+    capsys.readouterr()
+    assert main(["init", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["written"], said["changed"]) == ([str(gone)], [str(changed)])
+    assert changed.read_text() == "mine"
+    assert gone.read_bytes() == (ROOT / "configs" / "studies" / "zhao.py").read_bytes()
+
+
+def test_init_into_a_file_is_a_sentence(tmp_path, capsys):
+    (tmp_path / "configs").write_text("")
+    assert main(["init", str(tmp_path)]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_wheel_has_every_config(tmp_path):
+    """Laid out as pyproject.toml says that a wheel is, and run where there is no repository."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for name in wheel["only-include"]:
+        to = tmp_path / "site" / wheel["sources"].get(name, name)
+        shutil.copytree(ROOT / name, to, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "moejax", "init", "--json"]
+    alone = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path / "empty", env=alone, capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)["written"]) == OWN
+    assert {path.relative_to(tmp_path / "empty").as_posix() for path in (tmp_path / "empty").rglob("*.py")} == OWN
+
+
+def test_the_next_command_is_one_that_a_shell_reads_as_it_was_meant(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "a b; touch p"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    assert shlex.split(line)[1:4] == ["cd", "a b; touch p", "&&"]
+    assert main(["init", ""]) == 0
+    assert "next: moejax train" in capsys.readouterr().out

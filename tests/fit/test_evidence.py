@@ -1,0 +1,227 @@
+"""A fit's file answers without its runs: the ranges, the covariance and the omissions are in it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from test_fit_law import RESULT, RUNS
+
+from moejax.__main__ import main
+from moejax.design.design import design
+from moejax.fit import metrics
+from moejax.fit.answers import decision_answers
+from moejax.fit.covariance import coefficient_intervals, standard_errors, uncertainty
+from moejax.fit.decide import decide
+from moejax.fit.evidence import with_evidence
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import from_json, load
+from moejax.fit.objective import Squared
+from moejax.fit.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Given
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+from moejax.laws.door import predict, published
+from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.law import coefficients
+from moejax.laws.routed import Routed
+
+
+def routed():
+    """Runs in which experts are worth the same at every size, and a fit to them."""
+    rng = np.random.default_rng(3)
+    true = dataclasses.replace(published("routed").law, coupling=0.0)
+    sizes, experts = (a.ravel() for a in np.meshgrid(np.geomspace(2e7, 2e9, 6), [2.0, 8.0, 32.0, 128.0, 512.0]))
+    design = Design(params_active=sizes, num_experts=experts, top_k=np.ones(30))
+    exact = runs_from(design, np.ones(30))
+    runs = runs_from(design, metrics.predict(true, exact) * np.exp(0.01 * rng.normal(size=30)))
+    return with_evidence(fit_law(Routed, runs, starts=Given((true,))), runs), runs
+
+
+ROUTED, ROUTED_RUNS = routed()
+FIT = with_evidence(RESULT, RUNS, dropped=("Dropped: row 3.",))
+SIZES = {"params_active": 1e12, "params_total": 4e12, "tokens": 2e13}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return FIT.save(tmp_path_factory.mktemp("fit") / "fit.json")
+
+
+@pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
+def test_errors_from_the_file_are_those_from_the_runs(covariance):
+    fit = from_json(json.loads(json.dumps(with_evidence(RESULT, RUNS, covariance=covariance).to_json())))
+
+    def loss(law):
+        return law(Design(**SIZES))
+
+    for decision in (loss, lambda law: law):
+        wanted = standard_errors(RESULT, RUNS, decision, kind=covariance)
+        wanted = list(coefficients(wanted).values()) if dataclasses.is_dataclass(wanted) else [wanted]
+        np.testing.assert_allclose(fit.evidence.spread(fit.law, decision).errors, wanted, rtol=1e-6)
+
+
+def test_a_range_from_the_file_is_the_one_from_the_runs(file):
+    design = Design(**SIZES)
+    here, there = predict_runs(RESULT, RUNS, None, design), range_of(load(file), design)
+    assert there == pytest.approx({"low": here.low[0], "high": here.high[0], "level": 0.9}, rel=1e-6)
+
+
+def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
+    many = dataclasses.replace(FIT.evidence, freedom=10_000, leverages=())
+    drawn = coefficients(many.draws(FIT.law, 4000).laws)
+    for name, value in coefficients(FIT.law).items():
+        share = many.spread(FIT.law, lambda law, name=name: coefficients(law)[name]).errors[0] / abs(value)
+        assert np.std(np.log(drawn[name] / value)) == pytest.approx(share, rel=0.1)
+
+
+def test_a_range_inside_the_runs_has_no_condition_and_one_beyond_them_has(file, capsys):
+    for far, said in ((1.0, False), (1e4, True)):
+        inside = {name: far * float(np.median(getattr(RUNS.design, name))) for name in SIZES}
+        assert (
+            main(["predict", "--law", str(file), *(f"--{n.replace('_', '-')}={v:g}" for n, v in inside.items())]) == 0
+        )
+        assert ("if the law's form holds" in " ".join(capsys.readouterr().out.split())) == said
+
+
+def test_a_design_outside_the_runs_is_said_with_the_factor():
+    largest = float(RUNS.design.tokens.max())
+    said = predict(FIT, Design(**{**SIZES, "tokens": 5 * largest}))
+    assert said.extrapolated["tokens"] == pytest.approx(5)
+    assert not said.unchecked
+
+
+def test_a_ratio_outside_the_runs_is_said_by_the_file_too():
+    said = predict(FIT, Design(params_active=1e8, params_total=1e10, tokens=1e11))
+    assert said.extrapolated == {"expansion": pytest.approx(100 / 32)}
+
+
+def test_a_fit_that_is_read_back_shows_errors_and_intervals(file):
+    fit = load(file)
+    lines = {line.split()[0]: line for line in fit.summary(level=0.8).splitlines() if line.strip()}
+    table = fit.conf_int(0.8)
+    for name, one in table.iterrows():
+        assert f"{one.std_err:.3g}" in lines[name]
+        assert f"[{one.low:.4g}, {one.high:.4g}]" in lines[name]
+    assert "80% interval" in lines["coefficient"]
+    groups = len(np.unique(RUNS.group))
+    assert f"CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group, {groups} groups" in (
+        fit.summary()
+    )
+
+
+def test_how_far_a_design_lies_beyond_the_runs_in_flops_is_said_by_the_file_too():
+    spent = float((6 * RUNS.design.params_active * RUNS.design.tokens).max())
+    said = predict(FIT, Design(**SIZES, flops=3 * spent))
+    assert said.extrapolated["flops"] == pytest.approx(3)
+    assert "flops" not in predict(FIT, Design(**SIZES)).unchecked
+
+
+def test_a_design_by_a_fit_has_intervals_and_says_how_far_it_lies_beyond_the_runs():
+    found = design(FIT, flops=1e26, params_total=1e12, level=0.8)
+    loss = found.intervals["loss"]
+    assert loss.low < found.optimum.values["loss"] < loss.high
+    assert (found.level, found.by) == (0.8, "drawn laws")
+    assert found.built.prediction.extrapolated["tokens"] > 1
+    assert not design("chinchilla", flops=1e22).intervals
+    with pytest.raises(ValueError, match="level is 90"):
+        design(FIT, flops=1e26, level=90.0)
+
+
+def test_a_design_has_the_interval_of_decide_however_few_the_groups():
+    """Four architectures of five coefficients: Student's t of one or two degrees of freedom, in both."""
+    sizes, group = np.repeat(np.geomspace(1e8, 3e9, 4), 4), np.repeat(np.arange(4), 4)
+    sweep = Design(params_active=sizes, tokens=sizes * np.tile(np.geomspace(5, 100, 4), 4))
+    rng = np.random.default_rng(0)
+    noise = 0.003 * (rng.standard_normal(4)[group] + rng.standard_normal(16))
+    runs = runs_from(sweep, metrics.predict(HOFFMANN_2022, runs_from(sweep, np.ones(16))) * np.exp(noise), group=group)
+    fit = with_evidence(fit_law(Chinchilla, runs, starts=Given((HOFFMANN_2022,))), runs)
+    decided = decide(fit, runs, decision_answers(Chinchilla, {"flops": 1e20})[:1])[0].interval
+    designed = design(fit, flops=1e20).intervals["params_active"]
+    assert np.log(designed.factor) == pytest.approx(np.log(decided.factor), rel=0.25)
+
+
+def test_predict_and_design_say_what_the_file_knows(file, capsys):
+    asked = [f"--{name.replace('_', '-')}={value:g}" for name, value in SIZES.items()]
+    assert main(["predict", "--law", str(file), *asked]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert range_in_words(FIT, range_of(FIT, Design(**SIZES)), beyond=True) in shown
+    assert "if the law's form holds that far" in shown
+    assert "tokens" in shown
+    assert "Dropped: row 3." in shown
+    assert main(["design", "--law", str(file), "--flops", "1e27", "--params-total", "1e13", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["extrapolated"]["tokens"] > 1
+    assert plain["intervals"]["loss"]["low"] < plain["intervals"]["loss"]["high"]
+
+
+def test_a_file_of_old_is_read_and_says_what_it_lacks():
+    plain = FIT.to_json()
+    del plain["evidence"]
+    old = from_json(plain)
+    assert range_of(old, Design(**SIZES)) is None
+    assert "fit again" in range_in_words(old, None, beyond=False)
+    assert predict(old, Design(**SIZES)).unchecked
+
+
+def test_a_file_of_old_with_one_number_of_degrees_of_freedom_is_read():
+    plain = FIT.to_json()
+    steps, evidence = FIT.evidence.deviations, plain["evidence"]
+    directions = [{k: v * step for k, v in axis.items()} for axis, step in zip(evidence["axes"], steps, strict=True)]
+    plain["evidence"] = {k: evidence[k] for k in ("ranges", "covariance", "by", "freedom", "dropped")}
+    old = from_json(plain | {"evidence": plain["evidence"] | {"directions": directions}})
+    found, now = (one.evidence.spread(one.law, lambda law: law) for one in (old, FIT))
+    np.testing.assert_allclose(found.errors, now.errors)
+    assert (found.freedom == FIT.evidence.freedom).all()
+
+
+@pytest.mark.parametrize("law", [Routed, EffectiveParams], ids=lambda law: law.__name__)
+def test_the_table_of_a_fit_and_its_notebook_have_the_same_intervals(law):
+    fit, runs = (ROUTED, ROUTED_RUNS) if law is Routed else (FIT, RUNS)
+    printed, table = coefficient_intervals(fit, runs), fit.conf_int()
+    for name, ends in printed.items():
+        np.testing.assert_allclose(table.loc[name, ["low", "high"]], ends, rtol=1e-6)
+        assert table.loc[name, "low"] < fit.coefficients[name] < table.loc[name, "high"]
+
+
+def test_a_coefficient_of_either_sign_that_runs_do_not_tell_from_nothing_has_an_interval_that_holds_0():
+    low, high = coefficient_intervals(ROUTED, ROUTED_RUNS)["coupling"]
+    assert low < 0 < high
+    drawn = coefficients(ROUTED.evidence.draws(ROUTED.law, 1000).laws)
+    assert 0.05 < np.mean(np.sign(drawn["coupling"]) != np.sign(ROUTED.law.coupling)) < 0.5
+    assert (drawn["params_slope"] < 0).all()
+
+
+def lone_group():
+    """Twenty groups of one size and one of another, which alone tells how loss depends on size; and their fit."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(21), 6)
+    design = Design(params_active=np.where(group == 20, 1e9, 1e8), tokens=np.tile(np.geomspace(2e9, 5e10, 6), 21))
+    exact = metrics.predict(HOFFMANN_2022, runs_from(design, np.ones(126)))
+    noise = 0.005 * rng.standard_normal(21)[group] + 0.002 * rng.standard_normal(126)
+    runs = runs_from(design, exact * np.exp(noise), group=group)
+    result = fit_law(Chinchilla, runs, fixed={"irreducible": 1.69}, starts=Given((HOFFMANN_2022,)), penalty=Squared())
+    return with_evidence(result, runs), runs
+
+
+LONE, LONE_RUNS = lone_group()
+
+
+def test_of_a_table_with_a_lone_group_intervals_from_the_file_are_those_from_the_runs():
+    back = from_json(json.loads(json.dumps(LONE.to_json())))
+    here, _ = uncertainty(LONE, LONE_RUNS).spread(lambda law: law)
+    there = back.evidence.spread(back.law, lambda law: law)
+    np.testing.assert_allclose(there.freedom, here.freedom, rtol=1e-3)
+    np.testing.assert_allclose(there.ends(0.9, True), here.ends(0.9, True), rtol=1e-4)
+    # Files of old have six digits.
+    digits = tuple(tuple(tuple(float(f"{x:.6g}") for x in row) for row in rows) for rows in LONE.evidence.leverages)
+    old = dataclasses.replace(LONE.evidence, leverages=digits)
+    np.testing.assert_allclose(old.spread(LONE.law, lambda law: law).freedom, here.freedom, rtol=1e-2)
+
+
+@pytest.mark.parametrize("ranges", [{"nosuch": [1, 2]}, {"tokens": [0, 0]}, {"tokens": [5, 1]}, {"tokens": [-1, 1]}])
+def test_a_range_that_no_field_can_have_is_refused_with_a_sentence(ranges):
+    plain = FIT.to_json()
+    with pytest.raises(ValueError, match=r"evidence\.ranges has '.*fit again"):
+        from_json({**plain, "evidence": {**plain["evidence"], "ranges": ranges}})

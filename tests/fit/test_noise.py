@@ -1,0 +1,110 @@
+"""One run out of family is named, and moves neither the noise nor what is planned by it."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_fit_law import RESULT, RUNS
+
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import from_json, load
+from moejax.fit.noise import noise, outliers
+from moejax.fit.read_runs import read_runs
+from moejax.fit.starts import Given
+from moejax.laws.chinchilla import Chinchilla
+from moejax.laws.effective_params import EffectiveParams
+
+
+def spiked(run=17, loss=5.9):
+    losses = np.where(np.arange(len(RUNS)) == run, loss, RUNS.loss)
+    return dataclasses.replace(RUNS, loss=losses, labels=tuple(f"row {i + 1}" for i in range(len(RUNS))))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return fit_law(EffectiveParams, spiked(), starts=Given((RESULT.law,)))
+
+
+def test_noise_of_normal_residuals_is_their_standard_deviation():
+    residuals = 0.01 * np.random.default_rng(0).normal(size=(400, 60))
+    fitted = [noise(one, np.ones(60), 0) for one in residuals]
+    assert np.mean(fitted) == pytest.approx(0.01, rel=0.02)
+
+
+def test_noise_is_corrected_for_the_coefficients_that_were_fitted():
+    rng = np.random.default_rng(0)
+    slopes = rng.normal(size=(40, 6))
+    left = np.eye(40) - slopes @ np.linalg.pinv(slopes)
+    fitted = [noise(left @ (0.01 * rng.normal(size=40)), np.ones(40), 6) for _ in range(400)]
+    assert np.mean(fitted) == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_spike_moves_the_noise_hardly_and_the_rmse_a_lot(found):
+    assert found.metrics.rmse_log > 10 * RESULT.metrics.rmse_log
+    assert found.noise == pytest.approx(RESULT.noise, rel=0.1)
+    assert found.scatter == found.noise
+
+
+def test_a_spike_is_named_with_its_row_and_the_r_squared_that_counts_it(found):
+    (one,) = found.outliers
+    assert (one.name, one.measured) == ("row 18", 5.9)
+    (sentence,) = [text for text in found.warnings if "Out of the others' family" in text]
+    assert "RMSE, AICc and BIC count it, so compare no laws by these" in sentence
+    assert "row 18 (loss 5.9, predicted" in sentence
+    assert f"R² {found.metrics.r_squared:.3f}" in sentence
+    assert from_json(found.to_json()).outliers == found.outliers
+
+
+def test_a_fit_with_a_spike_comes_back_from_its_file(found, tmp_path):
+    assert load(found.save(tmp_path / "fit.json")).outliers == found.outliers
+
+
+def test_a_spike_does_not_undo_what_the_runs_determine(found):
+    assert found.cannot_tell == RESULT.cannot_tell
+
+
+def test_runs_with_normal_noise_alone_are_all_of_one_family():
+    assert RESULT.outliers == ()
+    rng, named = np.random.default_rng(0), 0
+    for _ in range(200):
+        measured = np.exp(0.01 * rng.normal(size=50))
+        named += bool(outliers(np.ones(50), measured, np.ones(50), 5, [""] * 50))
+    assert named <= 6
+
+
+def test_rounding_is_no_outlier():
+    measured = np.ones(30)
+    measured[3] += 5e-5
+    assert outliers(np.ones(30), measured, np.ones(30), 5, [""] * 30) == ()
+
+
+def table(losses, **columns):
+    d = RUNS.design
+    return pd.DataFrame({"params_active": d.params_active, "tokens": d.tokens, "loss": losses} | columns)
+
+
+def notes(losses, **columns):
+    return " ".join(read_runs(table(losses, **columns), Chinchilla).notes)
+
+
+def test_losses_like_perplexities_are_asked_about_with_the_remedy():
+    assert "Is it a perplexity? Then say --map 'loss=log(loss)'" in notes(np.exp(RUNS.loss))
+    assert "perplexity" not in notes(RUNS.loss)
+    read = read_runs(table(np.exp(RUNS.loss)), Chinchilla, mapping={"loss": "log(loss)"})
+    np.testing.assert_allclose(read.runs.loss, RUNS.loss)
+
+
+def test_a_loss_above_that_of_knowing_nothing_is_asked_about_with_its_row():
+    losses = np.where(np.arange(len(RUNS)) == 4, 11.2, RUNS.loss)
+    assert "diverge" not in notes(losses)
+    found = notes(losses, vocab_size=50_304.0)
+    assert "Row 5 (1 in all)" in found
+    assert "Did the training diverge?" in found
+    assert "diverge" in notes(np.where(np.arange(len(RUNS)) == 4, 900.0, RUNS.loss))
+
+
+def test_a_run_that_diverged_to_no_number_is_refused_with_the_remedy():
+    losses = np.where(np.arange(len(RUNS)) == 4, np.nan, RUNS.loss)
+    with pytest.raises(ValueError, match=r"row 5.*A run that diverged has no loss to fit.*--drop-invalid"):
+        read_runs(table(losses), Chinchilla)

@@ -1,0 +1,149 @@
+"""The language of --map and --where reads a table, and does nothing else."""
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax.expression import FUNCTIONS, condition, evaluate
+
+FRAME = pd.DataFrame(
+    {
+        "N": [1, 2, 4],
+        "tokens": [1e9, 2e9, 4e9],
+        "written": ["48M", "1e20", "2"],
+        "total": ["1B", "2e19", None],
+        "blank": ["", None, ""],
+        "optimizer": ["adamw", "muon", ""],
+        "empty": [None, "a", float("nan")],
+        "done": [True, False, True],
+        "tokens (B)": [1.0, 2.0, 4.0],
+        "it's": [1.0, 1.0, 2.0],
+        "log": [0.0, 1.0, 2.0],
+        "µ": [5.0, 6.0, 7.0],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("N * 2 + 1", [3, 5, 9]),
+        ("-N ** 2", [-1, -4, -16]),
+        ("6 * `tokens (B)` * 1e9", [6e9, 12e9, 24e9]),
+        ("1 / (1 - `it's`)", [math.inf, math.inf, -1]),
+        ("written / 2", [24e6, 5e19, 1]),
+        ("where(N > 1, log(N), log)", [0, math.log(2), math.log(4)]),
+        ("min(N, 3, tokens)", [1, 2, 3]),
+        ("max(N, 2)", [2, 2, 4]),
+        ("round(log2(N)) // 1 % 2", [0, 1, 0]),
+        ("µ", [5, 6, 7]),
+        ("`µ` + 0", [5, 6, 7]),
+        ("1.5B", [1.5e9] * 3),
+        ("9 ** 9 ** 9 ** 9", [math.inf] * 3),
+        ("optimizer", ["adamw", "muon", ""]),
+    ],
+)
+def test_values_are_computed_row_by_row(expression, expected):
+    assert evaluate(expression, FRAME).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [
+        ("N == 2", [1]),
+        ("1B < tokens <= 2B", [1]),
+        ("N == 1 | N == 4", [0, 2]),
+        ("N > 1 & tokens < 3e9", [1]),
+        ("not done", [1]),
+        ("~done or N == 1", [0, 1]),
+        ("optimizer == 'muon'", [1]),
+        ("optimizer != 'muon'", [0, 2]),
+        ("optimizer in ['muon', \"x & `y` 48M\"]", [1]),
+        ("N not in (1, 2)", [2]),
+        ("optimizer < 'b'", [0, 2]),
+        ("empty != 'a'", [0, 2]),
+        ("empty == 'a' or empty < 'b'", [1]),
+        ("written > 40M", [0, 1]),
+        ("written < total", [0]),
+        ("total > written < 1B", [0]),
+        ("written != total", [0, 1, 2]),
+        ("written == written", [0, 1, 2]),
+        ("written == '48M' or written in ['2']", [0, 2]),
+        ("written > optimizer", [2]),
+        ("blank == blank", [0, 2]),
+        ("done == True", [0, 2]),
+        ("done", [0, 2]),
+    ],
+)
+def test_a_condition_keeps_the_rows_that_meet_it(expression, rows):
+    assert np.flatnonzero(condition(expression, FRAME)).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("tokens.head.__func__.__globals__", "a dot between names has no meaning"),
+        ("tokens.to_csv('x')", "only functions by name are called"),
+        ("__import__('os')", "__import__ is no function; there are abs, sqrt"),
+        ("open('x')", "open is no function"),
+        ("tokens[0]", "an index in"),
+        ("[x for x in tokens]", "has no meaning there"),
+        ("lambda: 1", "has no meaning there"),
+        ("(N := 3)", "has no meaning there"),
+        ("f'{N}'", "has no meaning there"),
+        ("min(N)", "min takes 2 or more values, and 1 are given"),
+        ("abs(x=N)", "only functions by name"),
+        ("N if done else 2", "write where"),
+        ("M * 2", "there is no column M; the columns are N, tokens"),
+        ("@N", "cannot be read as an expression"),
+        ("N = 2", "A comparison is written =="),
+        ("import os", "cannot be read as an expression"),
+        ("optimizer * 2", "column optimizer has 'adamw' in row 1"),
+        ("'a' * 2", "'a' is a text, and no number"),
+        ("N == '2'", "write a number without quotes"),
+        ("written < '1B'", "write a number without quotes"),
+        ("N and '\udcff'", "no UTF-8 text"),
+        ("`\ud800`", "there is no column"),
+        ("1if 1else 2", "write where"),
+        ("N and done", "'N' is no condition"),
+        ("N in 3", "after in stands a list"),
+        ("N is 3", "values are compared by =="),
+        ("3j", "has no meaning there"),
+        ("N + [1]", "a list stands after in alone"),
+        ("", "cannot be read as an expression"),
+        ("-" * 900 + "N", "cannot be read as an expression"),
+        ("(" * 500 + "N" + ")" * 500, "1001 characters long"),
+        ("1" + "0" * 400, "cannot be read as an expression"),
+    ],
+)
+def test_what_is_not_in_the_language_is_refused_with_a_sentence(expression, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        evaluate(expression, FRAME)
+
+
+def test_a_value_is_no_condition():
+    with pytest.raises(ValueError, match="compare it with something"):
+        condition("tokens", FRAME)
+
+
+PIECES = ["N", "tokens", "optimizer", "`it's`", "1", "48M", "'a'", "(", ")", "[", "]", ",", ".", ":", "==", "<", "+"]
+PIECES += ["-", "**", "*", "and", "or", "not", "in", "if", "else", "lambda", "__class__", "=", "@", "&", "~", "\n"]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.one_of(st.text(max_size=40), st.lists(st.sampled_from([*PIECES, *FUNCTIONS]), max_size=12).map(" ".join)))
+def test_any_text_is_a_value_for_every_row_or_a_sentence(expression):
+    try:
+        values = evaluate(expression, FRAME)
+    except ValueError as error:
+        # A library's error would be of a class of its own, or not caught at all.
+        said = str(error)
+    else:
+        said = ""
+        assert values.shape == (3,)
+    assert len(said) < 1_000

@@ -1,0 +1,42 @@
+"""JSON is written with numbers that JSON has."""
+
+import ast
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moejax.json_text import json_text
+
+ROOT = Path(__file__).parent.parent / "moejax"
+
+FINITE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(FINITE)
+def test_what_is_finite_comes_back_as_it_was(value):
+    assert json.loads(json_text(value)) == value
+
+
+def test_what_is_not_known_is_null():
+    assert json.loads(json_text({"low": math.nan, "both": (math.nan, 1.0)})) == {"low": None, "both": [None, 1.0]}
+
+
+@pytest.mark.parametrize("endless", [math.inf, -math.inf])
+def test_an_infinite_number_is_refused_by_its_place(endless):
+    with pytest.raises(ValueError, match=r"predictions\[1\]\.values\.loss would be -?inf"):
+        json_text({"predictions": [{"values": {}}, {"values": {"loss": endless}}]})
+
+
+def test_no_command_writes_json_in_another_way():
+    for path in [*(ROOT / "cli").glob("*.py"), ROOT / "folder.py"]:
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        writing = [call for call in calls if ast.unparse(call.func).endswith(("print", "write_text"))]
+        assert not any("json.dumps" in ast.unparse(call) for call in writing), path

@@ -1,0 +1,109 @@
+"""``import moejax as mj``: the few names that people need, imported when they are first used."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import moejax as mj
+from moejax.fit.starts import Sobol
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+
+STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
+OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training"}
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Twenty runs whose losses a law gives, but for a little noise."""
+    active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 1e9, 5), np.geomspace(2e9, 4e10, 4)))
+    exact = [float(HOFFMANN_2022(mj.Design(params_active=n, tokens=d))) for n, d in zip(active, tokens, strict=True)]
+    noise = np.exp(0.003 * np.random.default_rng(0).normal(size=len(exact)))
+    return pd.DataFrame({"params_active": active, "tokens": tokens, "loss": np.asarray(exact) * noise})
+
+
+def test_every_name_is_offered_and_typed():
+    imported = {alias.asname for node in STUB.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    defined = {node.name for node in STUB.body if isinstance(node, ast.FunctionDef)}
+    assert (imported | defined) - {None} == OFFERED
+    assert set(dir(mj)) >= OFFERED
+    for name in OFFERED:
+        assert getattr(mj, name) is not None
+
+
+@pytest.mark.parametrize("name", ["fit", "design"])
+def test_the_type_of_a_call_is_that_of_the_function(name):
+    (typed,) = (node for node in STUB.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    given = inspect.signature(getattr(mj, name)).parameters
+    arguments = typed.args
+    names = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
+    assert arguments.kwarg is not None
+    assert [*names, arguments.kwarg.arg] == list(given)
+    defaults = [ast.literal_eval(one) for one in arguments.kw_defaults if one is not None]
+    assert defaults == [one.default for one in given.values() if one.default is not inspect.Parameter.empty]
+
+
+def test_a_name_that_is_not_offered_is_none():
+    with pytest.raises(AttributeError, match="has no attribute 'fitt'"):
+        getattr(mj, "fitt")  # noqa: B009
+
+
+def test_a_package_can_be_called_and_imported_from():
+    for name in ("fit", "design"):
+        package = importlib.import_module(f"moejax.{name}")
+        assert getattr(mj, name) is package
+        assert callable(package)
+        assert inspect.ismodule(package)
+
+
+def test_looking_at_what_there_is_imports_no_jax():
+    code = "import sys, moejax as mj; dir(mj); mj.__version__; sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _entry(design, number):
+    return mj.Design(params_active=design.params_active[number], tokens=design.tokens[number])
+
+
+def test_from_a_table_to_a_design_in_three_calls(table, tmp_path):
+    read = mj.read_runs(table, "chinchilla")
+    few = {"starts": Sobol(count=32), "seed": 1}
+    fit = mj.fit(read, "hoffmann", **few)
+    assert isinstance(fit, mj.FitResult)
+    assert isinstance(fit.law, Chinchilla)
+    assert fit.coefficients == mj.fit(table, Chinchilla, **few).coefficients
+    frame = fit.conf_int()
+    assert list(frame.index) == list(fit.coefficients)
+    assert ((frame["low"] < frame["value"]) & (frame["value"] < frame["high"])).all()
+    wider = fit.conf_int(0.99)
+    assert (wider["low"] < frame["low"]).all()
+    new = mj.Design(params_active=np.asarray([3e8, 7e10]), tokens=np.asarray([1e10, 1e12]))
+    predicted = fit.predict(new)
+    assert predicted["loss"].to_numpy() == pytest.approx([float(fit.law(_entry(new, i))) for i in range(2)], rel=1e-5)
+    assert ((predicted["low"] < predicted["loss"]) & (predicted["loss"] < predicted["high"])).all()
+    assert predicted["beyond"][0] == ""
+    assert predicted["beyond"][1] == "flops 1.75e+03×; params_active 70×; tokens 25×"
+    back = mj.FitResult.load(fit.save(tmp_path / "fit.json"))
+    assert back.predict(new).equals(predicted)
+    assert back.to_latex() == fit.to_latex()
+    assert rf"$\alpha$ & ${fit.coefficients['params_exponent']:.4g}$ & $[" in fit.to_latex()
+    with pytest.raises(ValueError, match=r"The law Chinchilla reads .*; also give tokens"):
+        fit.predict(mj.Design(params_active=1e9))
+    found = mj.design(fit, flops=1e22)
+    assert found.optimum.values["flops"] == pytest.approx(1e22, rel=1e-6)
+    assert found.optimum.values["loss"] < float(table["loss"].min())
+
+
+def test_a_design_holds_what_it_is_told():
+    found = mj.design("zhao", flops=1e24, params_total=1e12, hold={"active_experts": 5})
+    assert found.optimum.values["active_experts"] == pytest.approx(5)
+    with pytest.raises(ValueError, match="Nothing limits the design"):
+        mj.design("zhao")
+    with pytest.raises(ValueError, match=r"There is no law 'zaho'\. Did you mean zhao"):
+        mj.design("zaho", flops=1e24)

@@ -1,0 +1,215 @@
+"""Tables that anybody may have written are read as they are meant, or refused with a sentence and a remedy."""
+
+import csv
+import gzip
+import io
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moejax import run_table, table_file
+from moejax.quantities import parse
+from moejax.report.markdown import harmless, table
+
+ROWS = "params_active,tokens,loss\n1e8,1e9,3.5\n2e8,2e9,3.2\n"
+
+
+def written(tmp_path, content, name="runs.csv"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "content", [ROWS.encode("utf-16"), ROWS.encode("utf-8-sig"), ROWS.replace("\n", "\r\n").encode()]
+)
+def test_text_that_says_its_encoding_is_read_in_it(tmp_path, content):
+    assert run_table.read(written(tmp_path, content))["loss"].tolist() == [3.5, 3.2]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("modèle,loss\na,3\n".encode("latin-1"), "no UTF-8 text at byte 3; save it as"),
+        (ROWS.encode("utf-16-le"), "holds a zero byte"),
+        ("tokens;loss\n1e9;3,5\n", "separated by semicolons, and not by commas"),
+        ("tokens\tloss\n1e9\t3.5\n", "separated by tabs"),
+        ('tokens,loss\n1e9,"3,5"\n', "'3,5' in row 1; it must be a number"),
+        ("loss,loss\n1,2\n", "two columns of the name 'loss'"),
+        (",".join(["a"] * 200_000), "200,000 columns"),
+        ("a,b\n1,2,3,4\n1\n", "line 2 has 4 cells, and the header 2"),
+        ("a,b\n1,2\n1,2,3\n", "line 3 has 3 cells, and the header 2"),
+        (
+            "tokens,params_active,loss\n1000000000,100000000,3.7,3.8\n2000000000,200000000,3.6,3.7\n",
+            "line 2 has 4 cells",
+        ),
+        ("a,b\n1,2,3\n4,5,6\n", "line 2 has 3 cells"),
+        ("a,b\n1,2,\n4,5,\n", "line 2 has 3 cells"),
+        ("a,b,c\n\n1,3\n", "line 3 has 2 cells, and the header 3"),
+        ('a,b,c\n1,2,3\nx,"2,3\n4,5,6\n7,8",9\n10,11,12\n', "lines 3 to 5 are one row"),
+        ('a,b\n"x"y,2\n', "line 2 has a quote that is not closed, or text after one that is"),
+        ('"to\nkens",tokens,tokens\n1,2,3\n', "two columns of the name 'tokens'"),
+        ("a\u2028,tokens,tokens\n1,2,3\n", "two columns of the name 'tokens'"),
+        ('a,b\n1,"2\n', "a quote that is not closed"),
+        ("", "it is empty"),
+        (b"\x00" * 100, "zero byte"),
+    ],
+)
+def test_a_csv_file_that_would_be_misread_is_refused(tmp_path, content, words):
+    with pytest.raises(ValueError, match=words):
+        run_table.read(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"a": 1}\n[1]\n', "line 2 is no JSON object"),
+        ('{"a": 1}\n{"a"', "line 2"),
+        ("[" * 100_000, "line 1 is no"),
+        ('{"a": 1}\n{"loss": 3, "loss": 4}', "line 2 has the name 'loss' twice; rename or remove one"),
+        ('{"model": "\\ud800"}', "line 1 has half of a character"),
+        ('{"model": {"\\ud83d": 1}}', "line 1 has half of a character"),
+        ('{"loss": %s}' % ("9" * 400), "in row 1; it must be a number"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(tmp_path, content, words):
+    with pytest.raises(ValueError, match=words):
+        run_table.read(written(tmp_path, content, "runs.jsonl"))
+
+
+def test_a_cell_may_hold_line_breaks_and_half_of_a_pair_of_surrogates_is_a_character(tmp_path):
+    frame = run_table.read(written(tmp_path, 'model,loss,"lo\nad"\n"a\nb\u2028, ""c""",3,"[1 2\n 3]"\n\n"",4,\n'))
+    assert frame.columns.tolist() == ["model", "loss", "lo\nad"]
+    assert frame["loss"].tolist() == [3, 4]
+    assert frame["model"][0] == 'a\nb\u2028, "c"'
+    assert run_table.read(written(tmp_path, '{"model": "\\ud83d\\ude00"}', "a.jsonl"))["model"].tolist() == ["😀"]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.text(st.sampled_from('xy ",\n\r;\u2028'), max_size=20))
+def test_a_csv_file_is_read_cell_by_cell_as_the_csv_module_reads_it_or_is_refused(tmp_path_factory, rows):
+    path = tmp_path_factory.getbasetemp() / "rows.csv"
+    path.write_bytes(f"a,b\n{rows}".encode())
+    try:
+        frame = table_file.read_csv(path)
+    except ValueError:
+        return
+    kept = [row for row in csv.reader(io.StringIO(f"a,b\n{rows}", newline=""), strict=True) if len(row) > 1]
+    assert frame.columns.tolist() == kept[0]
+    assert [["" if cell != cell else cell for cell in row] for row in frame.to_numpy()] == kept[1:]
+
+
+def test_a_short_file_that_would_be_a_large_table_is_refused_before_it_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "MOST_CELLS", 1_000)
+    monkeypatch.setattr(pd, "DataFrame", None)
+    monkeypatch.setattr(pd, "read_csv", None)
+    with pytest.raises(ValueError, match=r"more than 1,000 cells \(32 columns\)"):
+        run_table.read(written(tmp_path, "".join(f'{{"n{i}": 1}}\n' for i in range(100)), "runs.jsonl"))
+    with pytest.raises(ValueError, match=r"more than 1,000 cells \(2 columns\)"):
+        run_table.read(written(tmp_path, "a,b\n" + ",\n" * 501))
+    monkeypatch.setattr(table_file, "MOST_COLUMNS", 10)
+    with pytest.raises(ValueError, match="11 columns"):
+        run_table.read(written(tmp_path, "".join(f'{{"n{i}": 1}}\n' for i in range(100)), "runs.jsonl"))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\xff" * 200 + b"PAR1", ROWS.encode()])
+def test_a_damaged_parquet_file_is_refused(tmp_path, content):
+    with pytest.raises(ValueError, match="is no Parquet file, or a damaged one"):
+        run_table.read(written(tmp_path, content, "runs.parquet"))
+
+
+def test_a_parquet_file_of_a_billion_equal_cells_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "MOST_CELLS", 1_000)
+    path = tmp_path / "runs.parquet"
+    pd.DataFrame({"loss": np.ones(2_000)}).to_parquet(path)
+    with pytest.raises(ValueError, match="2,000 cells"):
+        run_table.read(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["x" * 1_000] * 300),
+        pa.array(["x" * 1_000] * 300, pa.large_string()),
+        pa.array([b"x" * 1_000] * 300),
+        pa.array([["x" * 500] * 2] * 300),
+        pa.array([{"a": "x" * 1_000}] * 300),
+        pa.array([[("k", "x" * 1_000)]] * 300, pa.map_(pa.string(), pa.string())),
+        pa.array([b"x" * 1_000] * 300, pa.binary(1_000)),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_text_that_parquet_holds_once_counts_in_every_row(tmp_path, monkeypatch, column):
+    path = tmp_path / "runs.parquet"
+    pq.write_table(pa.table({"model": column}), path)
+    assert path.stat().st_size < 10_000
+    assert len(run_table.read_as_it_is(path)) == 300
+    monkeypatch.setattr(table_file, "MOST_BYTES", 300_000 - 1)
+    with pytest.raises(ValueError, match=r"cells in 30\d,\d\d\d bytes"):
+        run_table.read_as_it_is(path)
+
+
+def test_the_items_of_lists_count_as_cells(tmp_path, monkeypatch):
+    path = tmp_path / "runs.parquet"
+    pq.write_table(pa.table({"a": [[1.0] * 1_000] * 2}), path)
+    monkeypatch.setattr(table_file, "MOST_CELLS", 1_000)
+    with pytest.raises(ValueError, match="2,000 cells"):
+        run_table.read_as_it_is(path)
+
+
+def test_a_parquet_file_keeps_its_types(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "text": ["a", None, "a"],
+            "category": pd.Categorical(["a", "b", "a"]),
+            "number": [1.5, None, 2.0],
+            "whole": [1, 2, 3],
+            "done": [True, False, True],
+            "when": pd.to_datetime(["2024-01-01"] * 3),
+            "nothing": [None] * 3,
+        },
+    )
+    path = tmp_path / "runs.parquet"
+    frame.to_parquet(path)
+    pd.testing.assert_frame_equal(run_table.read_as_it_is(path), pd.read_parquet(path))
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "MOST_BYTES", 10_000)
+    packed = gzip.compress(b"loss\n" + b"3.0\n" * 10_000)
+    assert len(packed) < 1_000
+    with pytest.raises(ValueError, match="more than 10,000 bytes, unpacked"):
+        run_table.read(written(tmp_path, packed, "runs.csv.gz"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no gzip", gzip.compress(ROWS.encode())[:-9]], ids=["empty", "no gzip", "cut short"]
+)
+def test_what_gzip_did_not_write_whole_is_refused(tmp_path, content):
+    with pytest.raises(ValueError, match=r"not what gzip writes|is empty"):
+        run_table.read(written(tmp_path, content, "runs.csv.gz"))
+
+
+def test_a_spreadsheet_runs_nothing_of_what_is_written(tmp_path):
+    frame = pd.DataFrame({"model": ["=cmd|' /C calc'!A0", "@x", "plain", None], "=sum(A1)": [-1.0, 2.0, 3.0, 4.0]})
+    cells = pd.read_csv(io.StringIO(table_file.csv_text(frame)))
+    assert cells["model"].tolist()[:3] == ["'=cmd|' /C calc'!A0", "'@x", "plain"]
+    assert cells["'=sum(A1)"].tolist() == [-1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("text", ["1,23", "1,2345", "12,34,567", "١٢"])
+def test_a_decimal_comma_is_not_read_as_one_between_thousands(text):
+    with pytest.raises(ValueError, match="not a number"):
+        parse(text)
+    assert parse("1,234,567.5") == 1_234_567.5
+
+
+def test_names_in_markdown_open_no_element_and_no_row():
+    text = harmless(table(["model"], [["<script>alert(1)</script>"], ["a|b\n| c |"]]))
+    assert "<" not in text
+    assert len(text.splitlines()) == 4

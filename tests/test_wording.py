@@ -1,0 +1,89 @@
+"""What libraries say is never passed for a sentence of ours."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from moejax import quantities, wording
+from moejax.json_text import json_text
+from moejax.stored import foreign_json
+from moejax.wording import says, told
+
+ROOT = Path(wording.__file__).parent
+
+
+def test_a_librarys_words_are_one_short_line():
+    assert says("json", ValueError("Expecting value.\nat line 3")) == "json says: Expecting value"
+    assert says("tokenizers", KeyError("decoder")) == "tokenizers says: KeyError: 'decoder'"
+    assert says("the disk", FileNotFoundError(2, "No such file", "/x")) == "the system says: No such file"
+    assert says("pyarrow", ValueError()) == "pyarrow says: ValueError"
+    assert says("xla", ValueError("x" * 900)) == f"xla says: {'x' * 199}…"
+    assert says("Orbax", ValueError(f"{'x' * 900}\nno space"), end=True).endswith("xx no space")
+
+
+def test_what_moejax_did_not_raise_as_a_sentence_is_told_as_a_librarys_words():
+    for call, found in (
+        (lambda: quantities.parse("many"), "'many' is not a number"),
+        (lambda: foreign_json("{", "x", remedy="mend it"), "x cannot be read: it is no JSON"),
+        (lambda: json_text(object()), "a library says: TypeError: Object of type object is not JSON serializable"),
+    ):
+        with pytest.raises((ValueError, TypeError)) as raised:
+            call()
+        assert told(raised.value).startswith(found)
+
+
+def test_what_python_itself_raises_in_a_function_of_ours_is_no_sentence():
+    # A function that is written in C has no frame of its own: the last one is that of who called it.
+    ours: dict = {}
+    exec(compile("def read(text):\n    return float(text)", str(ROOT / "ours.py"), "exec"), ours)
+    with pytest.raises(ValueError, match="could not convert") as raised:
+        ours["read"]("x")
+    assert told(raised.value) == "a library says: could not convert string to float: 'x'"
+
+
+WORDS = {"args", "msg", "message", "reason", "strerror"}
+"""What holds the words of a library's exception."""
+PASSED = {"says", "told", "is_sentence", "in_words", "isinstance", "type", "getattr", "print_exception"}
+"""What an exception that was caught may be given to: it is told, or looked at, and not shown as it is."""
+READ = {
+    "plan/plan.py": "XLA says what does not fit in numbers, which are read out of it",
+    "cli/command_line.py": "shown only if it is a sentence",
+    "data/workers.py": "told in the worker, whose traceback says whose they are",
+    "folder.py": "the same error again, of the file that was to be written",
+}
+"""Where else the words of an exception are used, and why."""
+
+
+def _used(handler):
+    """Uses of a caught exception by which its words may reach people without ``says`` or ``told``."""
+    compared = {id(part) for node in ast.walk(handler) if isinstance(node, ast.Compare) for part in ast.walk(node)}
+    for node in ast.walk(handler):
+        named = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.Name) and part.id == handler.name]
+        if not named or id(node) in compared:
+            continue
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called not in PASSED:
+                yield node
+        elif isinstance(node, ast.FormattedValue) or (isinstance(node, ast.Attribute) and node.attr in WORDS):
+            yield node
+
+
+def test_no_exception_is_shown_without_saying_whose_words_it_has():
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ExceptHandler) and node.name:
+                found.update((path.relative_to(ROOT).as_posix(), ast.unparse(use)) for use in _used(node))
+    assert {path: use for path, use in found.items() if path not in READ} == {}
+    assert found.keys() == READ.keys()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["raise ValueError(f'no: {error}')", "say(str(error))", "say(error.strerror)", "raise Own(error)", "f(error.args)"],
+)
+def test_the_rule_sees_an_exception_that_is_shown(shown):
+    handler = ast.parse(f"try:\n    pass\nexcept OSError as error:\n    {shown}").body[0].handlers[0]  # type: ignore[attr-defined]
+    assert list(_used(handler))

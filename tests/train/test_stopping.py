@@ -1,0 +1,56 @@
+"""A signal between steps waits for the step; at any other time it ends the process, whatever frame is running."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from moejax.train.stopping import Stopped, stop_on_signals
+
+IN_A_LIBRARY = """
+import signal
+from moejax.train.sessions import Sessions, ending
+from moejax.train.stopping import Stopped, stop_on_signals
+from pathlib import Path
+
+def interrupted(number):
+    sessions.write(*ending(Stopped(number)))
+    return "Nothing is saved."
+
+with stop_on_signals() as stop, Sessions(Path("."), about={}) as sessions, stop.ending(interrupted):
+    try:
+        signal.raise_signal(signal.SIGNAL)
+    except BaseException as error:
+        raise TypeError("a library that meets an exception fails in its own way") from error
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGINT", 130)])
+def test_a_signal_in_a_librarys_frame_ends_the_process_and_is_noted(tmp_path, name, status):
+    code = IN_A_LIBRARY.replace("signal.SIGNAL", f"signal.{name}")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=_environment()
+    )
+    assert (done.returncode, done.stderr.strip()) == (status, "moejax: Nothing is saved.")
+    assert f'"why": "stopped by {name}"' in (tmp_path / "sessions.json").read_text()
+    assert '"interrupted"' in (tmp_path / "sessions.json").read_text()
+
+
+def _environment():
+    return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+
+
+def test_a_signal_after_the_last_step_stops_when_that_is_saved():
+    saved = []
+
+    def last_step():
+        with stop_on_signals() as stop, stop.stepping():
+            signal.raise_signal(signal.SIGTERM)
+            saved.append("the last step")
+
+    with pytest.raises(Stopped) as stopped:
+        last_step()
+    assert saved
+    assert stopped.value.number == signal.SIGTERM
