@@ -10,7 +10,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery laws errata test test-all slow referees test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws errata test test-all slow referees resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -29,7 +29,7 @@ test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test slow referees
+	$(MAKE) test slow referees resolve
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -42,6 +42,10 @@ slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW
 
 referees: $(VENV)/.referees $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
 	$(BIN)/pytest -n 2 -m referee tests/referees
+
+resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with every file of constraints (asks the package index)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -m resolve -r s tests/test_constraints.py
 
 test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on this machine (root, Debian)
 	$(BIN)/pytest -m slurm -r s --durations 0 tests/study/test_slurm.py
