@@ -8,9 +8,12 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NoReturn
+
+from moejax.errors import OURS
 
 
 def command() -> NoReturn:
@@ -42,6 +45,11 @@ def command() -> NoReturn:
     except SystemExit as error:
         status += [error.code or 0] if isinstance(error.code, int | None) else []
         raise
+    except Exception as error:
+        # What is no UserError is our mistake, whatever raised it.
+        traceback.print_exception(error)
+        print(f"moejax: {OURS}", file=sys.stderr)
+        status.append(1)
     sys.exit(status[0])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.pytree import pytree
 
 Number = Any
@@ -229,85 +230,83 @@ class Architecture:
         return dataclasses.replace(self, **changes)
 
     def check(self) -> None:
-        """Raise ``ValueError``, naming field, value, rule and remedy, if no such model can be built."""
+        """Raise ``UserError``, naming field, value, rule and remedy, if no such model can be built."""
         for name in _DIMENSIONS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} is {value!r}; a model is built from whole numbers that are not negative.")
+                raise UserError(f"{name} is {value!r}; a model is built from whole numbers that are not negative.")
         for name in ("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.num_layers > MOST_LAYERS:
-            raise ValueError(f"num_layers is above {MOST_LAYERS:,}, the most that is counted; give fewer layers.")
+            raise UserError(f"num_layers is above {MOST_LAYERS:,}, the most that is counted; give fewer layers.")
         if self.num_heads % self.num_kv_heads:
-            raise ValueError(
+            raise UserError(
                 f"num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves "
                 f"the same number of query heads, so num_kv_heads must divide num_heads."
             )
         self._check_attention()
         if self.num_dense_layers + self.num_last_dense_layers > self.num_layers:
-            raise ValueError(
+            raise UserError(
                 f"num_dense_layers is {self.num_dense_layers} and num_last_dense_layers {self.num_last_dense_layers}, "
                 f"but the model has num_layers = {self.num_layers}; lower them."
             )
         for name, letters in (("layer_pattern", "ED"), ("window_pattern", "WF")):
             pattern = getattr(self, name)
             if not pattern or set(pattern) - set(letters):
-                raise ValueError(f"{name} is {pattern!r}; write it with the letters {' and '.join(letters)}.")
+                raise UserError(f"{name} is {pattern!r}; write it with the letters {' and '.join(letters)}.")
         if self.is_moe:
             self._check_experts()
         elif self.top_k or self.num_shared_experts:
-            raise ValueError(
+            raise UserError(
                 f"top_k is {self.top_k} and num_shared_experts is {self.num_shared_experts}, but num_experts is 0; "
                 f"a dense model has neither: set num_experts, or set both to 0."
             )
         if not all(self.has_experts) and self.dense_hidden < 1:
-            raise ValueError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
+            raise UserError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
 
     def _check_attention(self) -> None:
         if self.kv_latent_dim:
             if self.num_kv_heads != self.num_heads:
-                raise ValueError(
+                raise UserError(
                     f"num_kv_heads is {self.num_kv_heads} and num_heads is {self.num_heads}; latent attention gives "
                     f"every query head its own key and value: make them equal."
                 )
             if self.qk_norm or self.rotary_fraction != 1:
-                raise ValueError("Latent attention has neither qk_norm nor a rotary_fraction; leave them out.")
+                raise UserError("Latent attention has neither qk_norm nor a rotary_fraction; leave them out.")
         elif self.query_latent_dim or self.rope_head_dim:
-            raise ValueError(
+            raise UserError(
                 f"query_latent_dim is {self.query_latent_dim} and rope_head_dim {self.rope_head_dim}, but "
                 f"kv_latent_dim is 0; set it for latent attention, or leave all of them 0."
             )
         if self.positions == "rope" and self.turned_dim % 2:
-            raise ValueError(
+            raise UserError(
                 f"Rotary positions turn pairs, so {self.turned_dim} channels cannot be turned: head_dim (with "
                 f"rotary_fraction), or rope_head_dim of latent attention, must be even."
             )
         if self.qk_norm_all_heads and not self.qk_norm:
-            raise ValueError("qk_norm_all_heads is set without qk_norm; set both or neither.")
+            raise UserError("qk_norm_all_heads is set without qk_norm; set both or neither.")
         if self.sliding_window < 0:
-            raise ValueError(f"sliding_window is {self.sliding_window}; give a number of tokens, or 0 for none.")
+            raise UserError(f"sliding_window is {self.sliding_window}; give a number of tokens, or 0 for none.")
 
     def _check_experts(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
-            raise ValueError(
+            raise UserError(
                 f"top_k is {self.top_k} and num_experts is {self.num_experts}; a token is served by at least one and "
                 f"at most all routed experts: lower top_k or raise num_experts."
             )
         if self.expert_hidden < 1:
-            raise ValueError("num_experts is set but expert_hidden is 0; set the width of one expert.")
+            raise UserError("num_experts is set but expert_hidden is 0; set the width of one expert.")
         if not any(self.has_experts):
-            raise ValueError(
+            raise UserError(
                 f"num_dense_layers is {self.num_dense_layers}, num_last_dense_layers {self.num_last_dense_layers} and "
                 f"layer_pattern {self.layer_pattern!r}, so no layer of {self.num_layers} has the {self.num_experts} "
                 f"experts; lower the dense layers or set num_experts to 0."
             )
         if self.shared_expert_gate and not self.num_shared_experts:
-            raise ValueError("shared_expert_gate is set but num_shared_experts is 0; there is nothing to gate.")
+            raise UserError("shared_expert_gate is set but num_shared_experts is 0; there is nothing to gate.")
         if self.capacity_factor is not None and not self.capacity_factor > 0:
-            raise ValueError(
-                f"capacity_factor is {self.capacity_factor}; give a positive number, or None to drop none."
-            )
+            raise UserError(f"capacity_factor is {self.capacity_factor}; give a positive number, or None to drop none.")
 
 
 def _repeated(pattern: str, length: int) -> str:

@@ -10,6 +10,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from moejax.errors import UserError
+
 T = TypeVar("T")
 
 
@@ -19,19 +21,19 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     The text "auto" stands for what a field's metadata says under that name.
 
     Raises:
-      ValueError: an unknown or missing key, or a value of another type, named by its path below ``where``.
+      UserError: an unknown or missing key, or a value of another type, named by its path below ``where``.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where} is {values!r}; it must be a group of settings.")
+        raise UserError(f"{where} is {values!r}; it must be a group of settings.")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ValueError(unknown(f"{where}.{key}", key, list(fields)))
+            raise UserError(unknown(f"{where}.{key}", key, list(fields)))
     required = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
-        raise ValueError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
+        raise UserError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
     return cls(
         **{key: convert(hints[key], _auto(fields[key], value), f"{where}.{key}") for key, value in values.items()}
     )
@@ -66,7 +68,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     """A plain value as the type that ``hint`` names; a mapping names the types of the keys that must be there.
 
     Raises:
-      ValueError: it is of another type; the sentence names the path below ``where``.
+      UserError: it is of another type; the sentence names the path below ``where``.
     """
     origin = typing.get_origin(hint)
     if hint is Any:
@@ -75,12 +77,12 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         found = convert(dict, value, where)
         missing = [name for name in hint if name not in found]
         if missing:
-            raise ValueError(f"{where} lacks {', '.join(missing)}.")
+            raise UserError(f"{where} lacks {', '.join(missing)}.")
         return {**found, **{name: convert(kind, found[name], f"{where}.{name}") for name, kind in hint.items()}}
     if hint in (dict, list):
         if not isinstance(value, hint):
             kind = "a group of named items" if hint is dict else "a list"
-            raise ValueError(f"{where} is {_shown(value)}; it must be {kind}.")
+            raise UserError(f"{where} is {_shown(value)}; it must be {kind}.")
         return value
     if origin in (typing.Union, types.UnionType):
         options = typing.get_args(hint)
@@ -95,12 +97,12 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         return build(typing.cast(type, hint), value, where)
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{where} is {_shown(value)}; it must be a list.")
+            raise UserError(f"{where} is {_shown(value)}; it must be a list.")
         kinds = typing.get_args(hint)
         if kinds[-1] is ...:
             kinds = (kinds[0],) * len(value)
         if len(kinds) != len(value):
-            raise ValueError(f"{where} is {_shown(value)}; it must be a list of {len(kinds)}.")
+            raise UserError(f"{where} is {_shown(value)}; it must be a list of {len(kinds)}.")
         return tuple(convert(kind, v, f"{where}[{i}]") for i, (kind, v) in enumerate(zip(kinds, value, strict=True)))
     if origin is list:
         return [
@@ -108,7 +110,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         ]
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
-            raise ValueError(f"{where} is {_shown(value)}; it must be a group of named items.")
+            raise UserError(f"{where} is {_shown(value)}; it must be a group of named items.")
         return {key: convert(typing.get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
@@ -118,7 +120,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     names = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
-    raise ValueError(f"{where} is {_shown(value)}; it must be {names[hint]}.")
+    raise UserError(f"{where} is {_shown(value)}; it must be {names[hint]}.")
 
 
 def _shown(value: Any) -> str:

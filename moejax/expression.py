@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from moejax import quantities, run_table
+from moejax.errors import UserError
 from moejax.wording import some
 
 MOST_CHARACTERS = 1_000
@@ -78,10 +79,10 @@ def evaluate(expression: str, frame: Any) -> np.ndarray:
       frame: a pandas DataFrame. Texts that are numbers as people write them (48M) count as numbers in arithmetic.
 
     Raises:
-      ValueError: it is no expression of this language, names no column, or computes with texts.
+      UserError: it is no expression of this language, names no column, or computes with texts.
     """
     if len(expression) > MOST_CHARACTERS:
-        raise ValueError(f"it is {len(expression)} characters long; {MOST_CHARACTERS} are the most")
+        raise UserError(f"it is {len(expression)} characters long; {MOST_CHARACTERS} are the most")
     columns = _Columns(frame)
     try:
         with warnings.catch_warnings():
@@ -91,21 +92,21 @@ def evaluate(expression: str, frame: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.broadcast_to(columns.plain(columns.value(tree)), len(frame))
     except UnicodeEncodeError as error:
-        raise ValueError("it holds a byte that is no UTF-8 text; write the whole character") from error
+        raise UserError("it holds a byte that is no UTF-8 text; write the whole character") from error
     except (SyntaxError, RecursionError, MemoryError, OverflowError, TypeError) as error:
         assigned = " A comparison is written ==." if re.search(r"(?<![=!<>])=(?!=)", expression) else ""
-        raise ValueError(f"it cannot be read as an expression.{assigned} {_LANGUAGE}") from error
+        raise UserError(f"it cannot be read as an expression.{assigned} {_LANGUAGE}") from error
 
 
 def condition(expression: str, frame: Any) -> np.ndarray:
     """The rows that meet a condition, as bool.
 
     Raises:
-      ValueError: as ``evaluate``, or it is no condition.
+      UserError: as ``evaluate``, or it is no condition.
     """
     met = evaluate(expression, frame)
     if met.dtype != bool:
-        raise ValueError("it is a value and no condition; compare it with something, as in tokens > 1e9")
+        raise UserError("it is a value and no condition; compare it with something, as in tokens > 1e9")
     return met
 
 
@@ -162,7 +163,7 @@ class _Columns:
             case ast.Call(func=ast.Name(id=name), args=given, keywords=[]):
                 return self.called(name, given)
         what = _NODES.get(type(node), f"'{ast.unparse(node)}' has no meaning there")
-        raise ValueError(f"{what}. {_LANGUAGE}")
+        raise UserError(f"{what}. {_LANGUAGE}")
 
     def column(self, name: str) -> Any:
         wanted = self.quoted.get(name, name)
@@ -170,16 +171,16 @@ class _Columns:
         found = names.get(wanted, self.bare.get(unicodedata.normalize("NFKC", wanted)))
         if found is None:
             also = f"; {wanted} is a function, written {wanted}(...)" if wanted in FUNCTIONS else ""
-            raise ValueError(f"there is no column {wanted}{also}; the columns are {some(list(names), most=40)}")
+            raise UserError(f"there is no column {wanted}{also}; the columns are {some(list(names), most=40)}")
         return self.frame[found]
 
     def called(self, name: str, given: list[ast.expr]) -> Any:
         if name not in FUNCTIONS:
-            raise ValueError(f"{name} is no function; there are {', '.join(FUNCTIONS)}")
+            raise UserError(f"{name} is no function; there are {', '.join(FUNCTIONS)}")
         function, least, most = FUNCTIONS[name]
         if not least <= len(given) <= most:
             count = least if least == most else f"{least} or more"
-            raise ValueError(f"{name} takes {count} values, and {len(given)} are given; it is computed row by row")
+            raise UserError(f"{name} takes {count} values, and {len(given)} are given; it is computed row by row")
         if name == "where":
             return function(self.truth(given[0]), self.number(given[1]), self.number(given[2]))
         return function(*map(self.number, given))
@@ -188,7 +189,7 @@ class _Columns:
         """What a node is worth in arithmetic, in float64."""
         value = self.value(node)
         if isinstance(value, str):
-            raise ValueError(f"{value!r} is a text, and no number to compute with")
+            raise UserError(f"{value!r} is a text, and no number to compute with")
         if _is_column(value):
             return run_table.numbers(value, where="the table").to_numpy(np.float64)
         return np.asarray(value, np.float64)
@@ -196,18 +197,18 @@ class _Columns:
     def truth(self, node: ast.expr) -> Any:
         value = self.plain(self.value(node))
         if np.asarray(value).dtype != bool:
-            raise ValueError(f"'{ast.unparse(node)}' is no condition, and stands where one belongs")
+            raise UserError(f"'{ast.unparse(node)}' is no condition, and stands where one belongs")
         return value
 
     def compared(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Any:
         if isinstance(op, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple) or not right.elts:
-                raise ValueError("after in stands a list of values, as in seed in [1, 2]")
+                raise UserError("after in stands a list of values, as in seed in [1, 2]")
             found = [self.compared(left, ast.Eq(), each) for each in right.elts]
             among = np.logical_or.reduce(np.broadcast_arrays(*found))
             return ~among if isinstance(op, ast.NotIn) else among
         if type(op) not in _COMPARISONS:
-            raise ValueError("values are compared by == != < <= > >=, in and not in")
+            raise UserError("values are compared by == != < <= > >=, in and not in")
         compare, sides = _COMPARISONS[type(op)], (self.value(left), self.value(right))
         quoted = any(isinstance(side, str) for side in sides)
         if not quoted and (not all(map(self.is_texts, sides)) or all(map(self.is_numbers_as_texts, sides))):
@@ -218,7 +219,7 @@ class _Columns:
             if not isinstance(other, str) or isinstance(side, str):
                 continue
             if not self.is_texts(side) or (ordered and self.is_numbers_as_texts(side)):
-                raise ValueError(f"{other!r} is a text, and is compared with numbers; write a number without quotes")
+                raise UserError(f"{other!r} is a text, and is compared with numbers; write a number without quotes")
         # What is no text (an empty cell) is equal to none, and neither before nor after one.
         without = isinstance(op, ast.NotEq)
         cells = np.broadcast(*(np.asarray(side, object) for side in sides))

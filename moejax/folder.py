@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 WRITTEN = ".moejax-written"
@@ -48,22 +49,20 @@ def outputs_of(folder: Path) -> Iterator[None]:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ``ValueError`` if writing ``path`` would replace what a command reads, or what moejax did not write."""
+    """Raise ``UserError`` if writing ``path`` would replace what a command reads, or what moejax did not write."""
     if not os.path.lexists(path):
         return
     if path.resolve() in _INPUTS.get():
-        raise ValueError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
+        raise UserError(f"{path} is read by this command and would be replaced by its results; choose another --out.")
     folder = _OUTPUTS.get()
     if folder is None or not path.absolute().is_relative_to(folder):
         return
     name = path.absolute().relative_to(folder).as_posix()
     known = _noted(folder)
     if name not in known:
-        raise ValueError(
-            f"{path} is there already, and moejax did not write it; choose another --out, or move it away."
-        )
+        raise UserError(f"{path} is there already, and moejax did not write it; choose another --out, or move it away.")
     if path.is_symlink() or not path.is_file() or _sha256(path) not in known[name]:
-        raise ValueError(f"{path} was changed after moejax wrote it; choose another --out, or move it away.")
+        raise UserError(f"{path} was changed after moejax wrote it; choose another --out, or move it away.")
 
 
 def written_in(folder: Path) -> list[str]:
@@ -76,7 +75,7 @@ def _noted(folder: Path) -> dict[str, set[str]]:
     """The hashes that files of an output folder had when moejax wrote them, by name.
 
     Raises:
-      ValueError: what stands there under the name of the notes is no file.
+      UserError: what stands there under the name of the notes is no file.
     """
     found: dict[str, set[str]] = {}
     try:
@@ -113,7 +112,7 @@ def note(folder: Path, name: str, file: Path) -> None:
 
 
 def check_as_written(path: Path) -> None:
-    """Raise ``ValueError`` if moejax noted what it wrote at ``path``, and it is something else now.
+    """Raise ``UserError`` if moejax noted what it wrote at ``path``, and it is something else now.
 
     For formats that keep no hash of their own. Of a file that moejax did not write, nothing is known.
     """
@@ -121,7 +120,7 @@ def check_as_written(path: Path) -> None:
     for place in dict.fromkeys((path, path.resolve())):
         known = _noted(place.parent).get(place.name)
         if known and path.is_file() and _sha256(path) not in known:
-            raise ValueError(
+            raise UserError(
                 f"{path} is not what moejax wrote there: it was damaged, or changed by hand. Bring back a copy, or "
                 f"remove it and write it again; if you changed it, keep it in another folder, without {WRITTEN}."
             )
@@ -133,10 +132,10 @@ def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
     else's, and a pipe has no end.
 
     Raises:
-      ValueError: it is no file.
+      UserError: it is no file.
     """
     path = folder / WRITTEN
-    wrong = ValueError(f"{path} is no file, and moejax notes there what it writes; choose another --out, or remove it.")
+    wrong = UserError(f"{path} is no file, and moejax notes there what it writes; choose another --out, or remove it.")
     if path.is_symlink() or path.is_dir():
         raise wrong
     # Without O_NONBLOCK, opening a pipe waits for who reads or writes it.
@@ -161,7 +160,7 @@ def whole(path: Path, *, noted: bool = False) -> Iterator[Path]:
     ``noted``, ``check_as_written`` knows it afterwards.
 
     Raises:
-      ValueError: ``path`` may not be replaced, as ``check_replaceable`` says.
+      UserError: ``path`` may not be replaced, as ``check_replaceable`` says.
     """
     check_replaceable(path)
     # A name may have 255 bytes; the end stays, since libraries read the kind of a file from it.
@@ -182,7 +181,7 @@ def whole(path: Path, *, noted: bool = False) -> Iterator[Path]:
             os.close(folder)
     except Exception as error:
         # Libraries say in ways of their own, and without a number, that a disk is full; the system says it with one.
-        if isinstance(error, ValueError) or getattr(error, "errno", None) is not None or not partial.exists():
+        if isinstance(error, UserError) or getattr(error, "errno", None) is not None or not partial.exists():
             raise
         try:
             _grow(partial)
@@ -203,17 +202,17 @@ def _grow(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise ``ValueError`` if ``whole_folder`` could not put a folder at ``path``.
+    """Raise ``UserError`` if ``whole_folder`` could not put a folder at ``path``.
 
     It takes the place of nothing or of an empty folder, and not of a link, nor of the folder that the command is given
     in: a shell would be left standing in a deleted one.
     """
     if path.is_symlink():
-        raise ValueError(f"{path} is a link, which a new folder would replace; name what it leads to as --out.")
+        raise UserError(f"{path} is a link, which a new folder would replace; name what it leads to as --out.")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} is there already; choose another --out, or remove it.")
+        raise UserError(f"{path} is there already; choose another --out, or remove it.")
     if path.absolute() == Path.cwd() or path.resolve() == Path.cwd():
-        raise ValueError(f"{path} is the folder that this command is given in; name a new folder in it as --out.")
+        raise UserError(f"{path} is the folder that this command is given in; name a new folder in it as --out.")
 
 
 @contextlib.contextmanager
@@ -221,13 +220,13 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder to fill; afterwards ``path`` is all of it. Whatever happens before, there is no ``path``.
 
     Raises:
-      ValueError: ``path`` is there already, or another process is filling it.
+      UserError: ``path`` is there already, or another process is filling it.
     """
     check_new_folder(path)
     path = path.absolute()
     partial = path.with_name(f".{path.name}.partial")
     if partial.is_symlink() or (partial.exists() and not _is_left(partial)):
-        raise ValueError(
+        raise UserError(
             f"{partial} is there already, and the new folder is first written there; remove it if it is left of a "
             f"command that was stopped, move it away, or choose another --out."
         )
@@ -294,7 +293,7 @@ def open_regular(path: Path, flags: int) -> int | None:
 def _lock(folder: Path, flags: int) -> Iterator[int]:
     path = folder / ".lock"
     if (lock := open_regular(path, flags)) is None:
-        raise ValueError(f"{path} is no file, and moejax keeps the folder's lock there; remove it.")
+        raise UserError(f"{path} is no file, and moejax keeps the folder's lock there; remove it.")
     try:
         yield lock
     finally:
@@ -318,7 +317,7 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
     """Hold the folder's lock, which dies with the process.
 
     Raises:
-      ValueError: another process still holds it after ``patience_seconds``.
+      UserError: another process still holds it after ``patience_seconds``.
     """
     with _lock(folder, os.O_RDWR | os.O_CREAT) as lock:
         deadline = time.monotonic() + patience_seconds
@@ -328,7 +327,7 @@ def only_writer(folder: Path, patience_seconds: float = 15.0) -> Iterator[None]:
                 break
             except OSError:
                 if time.monotonic() > deadline:
-                    raise ValueError(
+                    raise UserError(
                         f"Another process is writing to {folder}; wait for it, stop it, or choose another --out."
                     ) from None
                 time.sleep(0.2)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.quantities import format
 
 DECISIVE_FACTOR = 10.0
@@ -58,7 +59,7 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
     """The central interval of resampled answers, those that are not finite left out and counted.
 
     Raises:
-      ValueError: ``level`` is not between 0 and 1.
+      UserError: ``level`` is not between 0 and 1.
     """
     level = check_level(level)
     answers = np.asarray(answers, np.float64).ravel()
@@ -85,8 +86,8 @@ def check_level(level: float) -> float:
     """The share of answers that an interval holds, if it is one.
 
     Raises:
-      ValueError: it is not between 0 and 1.
+      UserError: it is not between 0 and 1.
     """
     if not 0 < level < 1:
-        raise ValueError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
+        raise UserError(f"The level is {level}; give a share between 0 and 1, such as 0.9.")
     return level

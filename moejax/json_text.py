@@ -7,16 +7,18 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from moejax.errors import UserError
+
 
 def json_text(value: Any, *, indent: int | None = 2, **options: Any) -> str:
     """A value as JSON, without a line's end; ``options`` are those of ``json.dumps``. NaN, not known, is null.
 
     Raises:
-      ValueError: a number is infinite, with the place where it stands.
+      UserError: a number is infinite, with the place where it stands.
     """
     known = _without_nan(value)
     for place, number in _infinite(known):
-        raise ValueError(
+        raise UserError(
             f"{place or 'The result'} would be {number}, which JSON cannot hold: what was given lies outside what can "
             f"be computed. Give sizes and counts that a model could have."
         )

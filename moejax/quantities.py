@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from moejax.errors import UserError
+
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """What a letter after a number multiplies it with; case does not matter."""
 
@@ -22,18 +24,16 @@ def parse(text: str) -> float:
     Whole numbers stay exact as long as a float can hold them.
 
     Raises:
-      ValueError: the text is not a number, with or without a known letter.
+      UserError: the text is not a number, with or without a known letter.
     """
     match = _WRITTEN.fullmatch(text.strip())
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
-        raise ValueError(
-            f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point."
-        )
+        raise UserError(f"{text!r} is not a number; a comma stands between thousands alone, and a decimal has a point.")
     if match is None or match[2].upper() not in SUFFIXES:
-        raise ValueError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
+        raise UserError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
     value = float(match[1].replace(",", "").replace("_", "")) * SUFFIXES[match[2].upper()]
     if not math.isfinite(value):
-        raise ValueError(f"{text!r} is too large a number.")
+        raise UserError(f"{text!r} is too large a number.")
     return value
 
 
@@ -41,11 +41,11 @@ def whole(text: str) -> int:
     """As ``parse``, for what can only be counted in ones.
 
     Raises:
-      ValueError: not a number, or not a whole one.
+      UserError: not a number, or not a whole one.
     """
     value = parse(text)
     if value != int(value):
-        raise ValueError(f"{text!r} is not a whole number.")
+        raise UserError(f"{text!r} is not a whole number.")
     return int(value)
 
 

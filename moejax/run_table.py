@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax import table_file
+from moejax.errors import UserError
 from moejax.folder import check_as_written, whole
 from moejax.stored import foreign_json
 from moejax.wording import says, some, told
@@ -113,7 +114,7 @@ def read(path: str | Path) -> DataFrame:
     """The table in a Parquet, CSV (also compressed) or JSON-lines file, its known columns checked and typed.
 
     Raises:
-      ValueError: there is no such file, it is of no known kind, or a known column holds what it may not.
+      UserError: there is no such file, it is of no known kind, or a known column holds what it may not.
     """
     return check(read_as_it_is(path), where=str(path))
 
@@ -131,11 +132,11 @@ def read_as_it_is(path: str | Path) -> DataFrame:
     try:
         frame = reader(path)
     except OSError as error:
-        raise ValueError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
+        raise UserError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read as a table: {told(error)}.") from error
+        raise UserError(f"{path} cannot be read as a table: {told(error)}.") from error
     if not len(frame):
-        raise ValueError(f"{path} has no rows.")
+        raise UserError(f"{path} has no rows.")
     return frame
 
 
@@ -143,11 +144,11 @@ def check_file(path: Path) -> Callable[[Path], DataFrame]:
     """What reads a file as a table.
 
     Raises:
-      ValueError: its name is not one of a table, or there is no such file.
+      UserError: its name is not one of a table, or there is no such file.
     """
     reader = _by_suffix(path, _READERS)
     if not path.is_file():
-        raise ValueError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
+        raise UserError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")
     return reader
 
 
@@ -171,7 +172,7 @@ def check(frame: DataFrame, *, where: str = "The table") -> DataFrame:
     be full depends on what is asked of the table.
 
     Raises:
-      ValueError: a value of a known column is not a number, not whole, or outside the column's range.
+      UserError: a value of a known column is not a number, not whole, or outside the column's range.
     """
     frame = frame.copy()
     for name in frame.columns:
@@ -233,7 +234,7 @@ def _refuse(where: str, name: str, series: Series, broken: Any, rule: str) -> No
     rows = [i for i, bad in enumerate(broken) if bad]
     if rows:
         shown = some([f"{_shown(series.iloc[i])} in row {i + 1}" for i in rows], most=3)
-        raise ValueError(f"{where}: column {name} has {shown}; {rule}.")
+        raise UserError(f"{where}: column {name} has {shown}; {rule}.")
 
 
 def _shown(value: Any) -> str:
@@ -245,7 +246,7 @@ def _by_suffix(path: Path, choices: Mapping[str, Callable[..., Any]]) -> Callabl
     for suffix, choice in choices.items():
         if path.name.endswith(suffix):
             return choice
-    raise ValueError(f"{path} is no run table: its name must end in one of {', '.join(choices)}.")
+    raise UserError(f"{path} is no run table: its name must end in one of {', '.join(choices)}.")
 
 
 def _json_text(value: Any) -> str:

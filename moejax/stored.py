@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.config import convert
+from moejax.errors import UserError
 from moejax.folder import differences, open_regular, whole
 from moejax.json_text import json_text
 from moejax.wording import says, some, told
@@ -35,7 +36,7 @@ ITEMS = "items"
 ANOTHER_OUT = "choose another --out"
 
 
-class Damaged(ValueError):
+class Damaged(UserError):
     """A stored file does not hold what was written there."""
 
 
@@ -51,7 +52,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole. NaN becomes null.
 
     Raises:
-      ValueError: a number is infinite.
+      UserError: a number is infinite.
     """
     with whole(path) as partial:
         partial.write_text(sealed(value), encoding="utf-8")
@@ -134,14 +135,14 @@ def claim(folder: Path, name: str, value: Any) -> None:
     """Make ``folder`` the output of ``value``, kept in ``folder/name``; continue if it is already.
 
     Raises:
-      ValueError: the folder cannot be written, or holds something else.
+      UserError: the folder cannot be written, or holds something else.
     """
     check_writable(folder)
     path = folder / name
     if path.exists():
         refuse_another(folder, read_json(path, dict, remedy=f"bring back a copy, or {ANOTHER_OUT}"), value)
     elif any(child for child in folder.iterdir() if not child.name.startswith(".")):
-        raise ValueError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
+        raise UserError(f"{folder} is not empty and holds no {name}; choose an empty or new folder with --out.")
     else:
         write_json(path, value)
 
@@ -150,7 +151,7 @@ def check_writable(folder: Path) -> None:
     """Make a folder if it is not there.
 
     Raises:
-      ValueError: nothing can be written in it.
+      UserError: nothing can be written in it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,16 +159,16 @@ def check_writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"The output folder {folder} cannot be written ({says('the system', error)}); choose another --out."
         ) from error
 
 
 def refuse_another(folder: object, owner: Any, value: Any) -> None:
-    """Raise ``ValueError`` if ``folder``, which is the output of ``owner``, would become that of another value."""
+    """Raise ``UserError`` if ``folder``, which is the output of ``owner``, would become that of another value."""
     different = differences(owner, as_read(value))
     if different:
-        raise ValueError(
+        raise UserError(
             f"{folder} belongs to another run: {some(different, between='; ')}. Choose another --out, or the same "
             "settings."
         )
@@ -182,34 +183,34 @@ def _parsed(content: bytes | str, *, strict: bool = True) -> Any:
     try:
         text = content if isinstance(content, str) else content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 text (at byte {error.start:,})") from None
+        raise UserError(f"it is not UTF-8 text (at byte {error.start:,})") from None
     if not text.strip():
-        raise ValueError("it is empty")
+        raise UserError("it is empty")
     numbers: dict[str, Any] = {"parse_constant": _refused, "parse_float": _number} if strict else {}
     try:
         return json.loads(text, **numbers)
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"it is no JSON, or only a part of it (line {error.lineno}, column {error.colno}; {says('json', error)})"
         ) from None
     except RecursionError:
-        raise ValueError("it is no JSON of moejax's: it is nested too deeply") from None
+        raise UserError("it is no JSON of moejax's: it is nested too deeply") from None
 
 
 def _opened(value: Any) -> Any:
     """What was sealed."""
     if not isinstance(value, dict) or SEAL not in value:
-        raise ValueError(
+        raise UserError(
             f"it has no entry {SEAL!r} with the hash of what moejax wrote: it was changed by hand, or written by "
             "something else"
         )
     seal, plain = value[SEAL], {name: item for name, item in value.items() if name != SEAL}
     if not isinstance(seal, dict) or not isinstance(seal.get("schema"), int):
-        raise ValueError(f"its entry {SEAL!r} is {seal!r}, and must hold schema and sha256")
+        raise UserError(f"its entry {SEAL!r} is {seal!r}, and must hold schema and sha256")
     if seal["schema"] != SCHEMA:
-        raise ValueError(f"it is of schema {seal['schema']}, and this version of moejax reads schema {SCHEMA}")
+        raise UserError(f"it is of schema {seal['schema']}, and this version of moejax reads schema {SCHEMA}")
     if seal.get("sha256") != _hash(plain):
-        raise ValueError("its content is not what moejax wrote there: it was damaged, or changed by hand")
+        raise UserError("its content is not what moejax wrote there: it was damaged, or changed by hand")
     return plain[ITEMS] if set(plain) == {ITEMS} else plain
 
 
@@ -218,7 +219,7 @@ def _hash(plain: Any) -> str:
 
 
 def _refused(text: str) -> float:
-    raise ValueError(f"it holds {text}, which is no number")
+    raise UserError(f"it holds {text}, which is no number")
 
 
 @functools.lru_cache(4096)

@@ -13,6 +13,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
+
 MOST_BYTES = 1_000_000_000
 """The largest table that is read, once it is unpacked: a table of runs has a row a run."""
 MOST_COLUMNS = 10_000
@@ -28,7 +30,7 @@ def read_csv(path: Path) -> Any:
     """A CSV file, also packed with gzip, as a pandas DataFrame.
 
     Raises:
-      ValueError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), not separated by commas, has two
+      UserError: it is larger than the limits, no UTF-8 (or UTF-16 that says so), not separated by commas, has two
         columns of one name, rows of different lengths, or a quote that takes in other rows.
     """
     import pandas as pd
@@ -40,9 +42,9 @@ def read_csv(path: Path) -> Any:
         # Without index_col, pandas would take the first cells of too long lines for names of the rows.
         frame = pd.read_csv(io.StringIO(text), low_memory=False, index_col=False)
     except (ValueError, OverflowError) as error:
-        raise ValueError(mended) from error
+        raise UserError(mended) from error
     if frame.shape != shape:
-        raise ValueError(mended)
+        raise UserError(mended)
     return frame
 
 
@@ -53,7 +55,7 @@ def _shape_of_csv(text: str) -> tuple[int, int]:
     breaks to the next quote. So the lines are counted first.
 
     Raises:
-      ValueError: as ``read_csv``.
+      UserError: as ``read_csv``.
     """
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     names: list[str] = []
@@ -71,18 +73,18 @@ def _shape_of_csv(text: str) -> tuple[int, int]:
                 _check_columns(cells)
                 continue
             if len(cells) != len(names):
-                raise ValueError(
+                raise UserError(
                     f"line {at} has {len(cells):,} cells, and the header {len(names):,}; write every row with as many "
                     f"commas as the header"
                 )
             rows += 1
             _check_cells(rows, len(names))
     except csv.Error as error:
-        raise ValueError(f"line {first} has a quote that is not closed, or text after one that is; mend it") from error
+        raise UserError(f"line {first} has a quote that is not closed, or text after one that is; mend it") from error
     finally:
         csv.field_size_limit(usual)
     if not names:
-        raise ValueError("it is empty")
+        raise UserError("it is empty")
     return rows, len(names)
 
 
@@ -94,7 +96,7 @@ def _check_quotes(cells: list[str], first: int, last: int) -> None:
     """
     taken = last - first
     if taken and sum(cell.count(",") for cell in cells) == taken * (len(cells) - 1):
-        raise ValueError(
+        raise UserError(
             f"lines {first} to {last} are one row, because a quoted cell goes on to the next line, and would be "
             f"{taken + 1} rows without quotes; remove the quote, or the line breaks in the cell"
         )
@@ -103,14 +105,14 @@ def _check_quotes(cells: list[str], first: int, last: int) -> None:
 def _check_separator(names: list[str]) -> None:
     if len(names) == 1 and (other := re.search(r"[;\t|]", names[0])):
         written = {";": "semicolons", "\t": "tabs", "|": "bars"}[other[0]]
-        raise ValueError(f"it is separated by {written}, and not by commas; {_REMEDY}")
+        raise UserError(f"it is separated by {written}, and not by commas; {_REMEDY}")
 
 
 def read_json_lines(path: Path) -> Any:
     """A file of one JSON object a line, as a pandas DataFrame.
 
     Raises:
-      ValueError: it is larger than the limits, no UTF-8, or a line is no object, has a name twice or a text that
+      UserError: it is larger than the limits, no UTF-8, or a line is no object, has a name twice or a text that
         is no Unicode.
     """
     import pandas as pd
@@ -123,18 +125,18 @@ def read_json_lines(path: Path) -> Any:
         try:
             row = json.loads(line, object_pairs_hook=_object)
         except _TwiceError as error:
-            raise ValueError(f"line {number} has the name {error.name[:60]!r} twice; rename or remove one") from None
+            raise UserError(f"line {number} has the name {error.name[:60]!r} twice; rename or remove one") from None
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise ValueError(f'line {number} is no JSON object; every line is one, as {{"tokens": 1e9, "loss": 3.2}}')
+            raise UserError(f'line {number} is no JSON object; every line is one, as {{"tokens": 1e9, "loss": 3.2}}')
         if _HALF.search(line) and not _is_unicode(row):
-            raise ValueError(f"line {number} has half of a character (\\ud800 to \\udfff alone); {_REMEDY_OF_TEXT}")
+            raise UserError(f"line {number} has half of a character (\\ud800 to \\udfff alone); {_REMEDY_OF_TEXT}")
         rows.append(row)
         names.update(dict.fromkeys(row))
         # A frame has a cell for every name of any line, so a short file can be a large one.
         if len(names) > MOST_COLUMNS:
-            raise ValueError(_too_large(f"{len(names):,} columns"))
+            raise UserError(_too_large(f"{len(names):,} columns"))
         _check_cells(len(rows), len(names))
     return pd.DataFrame(rows)
 
@@ -168,7 +170,7 @@ def read_parquet(path: Path) -> Any:
     """A Parquet file, as a pandas DataFrame.
 
     Raises:
-      ValueError: it is no Parquet file or a damaged one, or larger than the limits.
+      UserError: it is no Parquet file or a damaged one, or larger than the limits.
     """
     import pyarrow as pa
     import pyarrow.parquet
@@ -195,12 +197,12 @@ def read_parquet(path: Path) -> Any:
         _check_unpacked(cells, sum(_unpacked_bytes(chunk) for column in table.columns for chunk in column.chunks))
         return table.cast(schema).to_pandas()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ValueError("it is no Parquet file, or a damaged one; write it again") from error
+        raise UserError("it is no Parquet file, or a damaged one; write it again") from error
 
 
 def _check_unpacked(cells: int, size: int) -> None:
     if size > MOST_BYTES or cells > MOST_CELLS:
-        raise ValueError(_too_large(f"{cells:,} cells in {size:,} bytes"))
+        raise UserError(_too_large(f"{cells:,} cells in {size:,} bytes"))
 
 
 def _unpacked_bytes(array: Any) -> int:
@@ -247,11 +249,11 @@ def _text(path: Path) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"it is no {encoding[:6].upper().rstrip('-')} text at byte {error.start:,}; {_REMEDY}"
         ) from None
     if "\0" in text:
-        raise ValueError(f"it holds a zero byte, so it is no text in UTF-8; {_REMEDY}")
+        raise UserError(f"it holds a zero byte, so it is no text in UTF-8; {_REMEDY}")
     return text
 
 
@@ -261,25 +263,25 @@ def _content(path: Path) -> bytes:
         with opened(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
+        raise UserError("it is not what gzip writes, or a part of it is missing; pack or fetch it again") from error
     if len(content) > MOST_BYTES:
-        raise ValueError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
+        raise UserError(_too_large(f"more than {MOST_BYTES:,} bytes, unpacked"))
     return content
 
 
 def _check_columns(names: list[str]) -> None:
     if len(names) > MOST_COLUMNS:
-        raise ValueError(_too_large(f"{len(names):,} columns"))
+        raise UserError(_too_large(f"{len(names):,} columns"))
     seen: set[str] = set()
     for name in names:
         if name and name in seen:
-            raise ValueError(f"it has two columns of the name {name[:60]!r}; rename or remove one")
+            raise UserError(f"it has two columns of the name {name[:60]!r}; rename or remove one")
         seen.add(name)
 
 
 def _check_cells(rows: int, columns: int) -> None:
     if rows * columns > MOST_CELLS:
-        raise ValueError(_too_large(f"more than {MOST_CELLS:,} cells ({columns:,} columns)"))
+        raise UserError(_too_large(f"more than {MOST_CELLS:,} cells ({columns:,} columns)"))
 
 
 def _too_large(what: str) -> str:

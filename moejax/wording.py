@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import shlex
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from moejax.errors import UserError
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
@@ -69,21 +69,5 @@ def says(library: str, error: BaseException, most: int = 200, end: bool = False)
 
 
 def told(error: BaseException) -> str:
-    """An exception, for people: as it is if moejax raised it as a sentence, otherwise as a library's words."""
-    return str(error) if is_sentence(error) else says("a library", error)
-
-
-def is_sentence(error: BaseException) -> bool:
-    """Whether moejax raised this itself, by a ``raise`` of its own, as a sentence for the user.
-
-    What a library raises, or a function of Python's that we call (``float``), is no sentence and may be a mistake of
-    ours.
-    """
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or not isinstance(error, ValueError):
-        return False
-    code = last.tb_frame.f_code
-    raised = dis.opname[code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-    return raised and Path(code.co_filename).is_relative_to(Path(__file__).parent)
+    """An exception, for people: the sentence of a ``UserError``, otherwise introduced as a library's words."""
+    return str(error) if isinstance(error, UserError) else says("a library", error)

@@ -14,6 +14,7 @@ BASE = {
     "architecture",
     "callable_package",
     "config",
+    "errors",
     "expression",
     "folder",
     "interval",

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import moejax
 from moejax.cli import COMMANDS
-from moejax.cli.errors import UserError
 from moejax.cli.given_files import check_files
 from moejax.cli.given_settings import check_settings
 from moejax.cli.out_folder import check_outputs
 from moejax.cli.quiet_libtpu import keep_quiet
+from moejax.errors import UserError
 from moejax.folder import reading
-from moejax.wording import is_sentence, says
+from moejax.wording import says
 
 DONE, USERS = 0, 2
 
@@ -171,9 +171,7 @@ def _run(arguments: list[str]) -> int:
             check_files(options)
             check_settings(options)
             return command.run(options)
-    except ValueError as error:
-        if not is_sentence(error):
-            raise
+    except UserError as error:
         return _fail(str(error))
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moejax.cli import packaged_configs
-from moejax.cli.errors import UserError
 from moejax.config import build, dump, unknown
+from moejax.errors import UserError
 from moejax.quantities import parse
 from moejax.wording import says
 

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.cli.errors import UserError
 from moejax.cli.number import whole_number
 from moejax.cli.out_folder import out_folder
+from moejax.errors import UserError
 from moejax.folder import check_new_folder
 from moejax.json_text import json_text
 

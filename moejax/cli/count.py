@@ -7,6 +7,7 @@ from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.number import whole_number
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "count"
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = given_architecture.given(arguments)
     assert found is not None, "the parser requires one"
     if arguments.sequence_length < 1:
-        raise ValueError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")
+        raise UserError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")
     name, architecture = found
     counts = count(name, architecture, arguments.sequence_length)
     if arguments.json:

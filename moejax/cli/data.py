@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    from moejax.cli.errors import UserError
     from moejax.cli.progress import progress_display
     from moejax.data.prepare import prepare
+    from moejax.errors import UserError
 
     for name in ("validation_share", "corrupt_share"):
         if not 0 <= getattr(arguments, name) < 1:
@@ -147,8 +147,8 @@ def _say_skipped(source: str) -> dict[str, Any]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from moejax.cli.errors import UserError
     from moejax.data.prepared import PreparedSet
+    from moejax.errors import UserError
 
     prepared = PreparedSet(Path(arguments.folder))
     _print(prepared, arguments, sample=arguments.sample)

@@ -11,6 +11,7 @@ from moejax.cli import given_architecture
 from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
 from moejax.cli.number import RESAMPLES
 from moejax.cli.run_table_options import add_table_arguments
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.wording import command
 
@@ -92,11 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     if not arguments.within > 0:
-        raise ValueError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
+        raise UserError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
     if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
-        raise ValueError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+        raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
     if (arguments.bootstrap > 0) != (arguments.runs is not None):
-        raise ValueError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
 
 
 def _problem(arguments: argparse.Namespace, law: Any, limits: Any, *, shape: bool = False) -> Any:
@@ -199,7 +200,7 @@ def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
     from moejax.fit.fit_result import FitResult
 
     if not isinstance(result, FitResult):
-        raise ValueError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+        raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
     return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
 
 
@@ -213,7 +214,7 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
     limits = limits_of(arguments)
     found = side_by_side(judged, limits, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
     if all(isinstance(one, str) for one in found.values()):
-        raise ValueError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
+        raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
     text = design_text.text_laws(found, limits, outside)
     text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
@@ -254,7 +255,7 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
     from moejax.cli.design_limits import range_of
 
     if len(arguments.sweep) > 2:
-        raise ValueError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
+        raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
     first, second = (range_of(text, "--sweep") for text in arguments.sweep)
     label, law, _ = law_and_source(arguments)
     from moejax.design.frontier import landscape

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.number import number, whole_number
 from moejax.cli.pairs import pairs
+from moejax.errors import UserError
 from moejax.quantities import parse
 
 if TYPE_CHECKING:
@@ -73,15 +74,15 @@ def setting_of(arguments: argparse.Namespace) -> Setting:
     from moejax.laws.conventions import FLOPS
 
     if arguments.convention not in FLOPS:
-        raise ValueError(unknown(f"--convention {arguments.convention}", arguments.convention, list(FLOPS)))
+        raise UserError(unknown(f"--convention {arguments.convention}", arguments.convention, list(FLOPS)))
     names = ("convention", "sequence_length", "context", "memory_tokens", "served_tokens", "chip_flops", "mfu")
     for name in names[1:]:
         least = name in ("memory_tokens", "served_tokens")
         value = getattr(arguments, name)
         if value < 0 or (value == 0 and not least):
-            raise ValueError(f"--{name.replace('_', '-')} is {value:g}; give a number above 0.")
+            raise UserError(f"--{name.replace('_', '-')} is {value:g}; give a number above 0.")
     if not arguments.mfu <= 1:
-        raise ValueError(f"--mfu is {arguments.mfu:g}; it is a share of the chip's peak, at most 1.")
+        raise UserError(f"--mfu is {arguments.mfu:g}; it is a share of the chip's peak, at most 1.")
     return Setting(**{name: getattr(arguments, name) for name in names})
 
 
@@ -89,14 +90,14 @@ def limits_of(arguments: argparse.Namespace, *, least: int = 1) -> tuple[Limit, 
     """Every limit that was given.
 
     Raises:
-      ValueError: fewer than ``least``, or one that cannot be read.
+      UserError: fewer than ``least``, or one that cannot be read.
     """
     from moejax.design.problem import Limit
 
     typed = {name: getattr(arguments, name) for name in AT_MOST}
     chips = arguments.chips
     if chips is None and (arguments.memory is not None or arguments.days is not None):
-        raise ValueError("--memory and --days are of chips; also give how many: --chips COUNT.")
+        raise UserError("--memory and --days are of chips; also give how many: --chips COUNT.")
     found: list[Any] = [Limit(name=name, high=value) for name, value in typed.items() if value is not None]
     if arguments.target_loss is not None:
         found.append(Limit(name="loss", high=arguments.target_loss))
@@ -110,7 +111,7 @@ def limits_of(arguments: argparse.Namespace, *, least: int = 1) -> tuple[Limit, 
         name, low, high = range_of(text, "--range")
         found.append(Limit(name=name, low=low, high=high))
     if len(found) < least:
-        raise ValueError("Nothing limits the design; give a budget, such as --flops 1e24 or --chips 512 --days 30.")
+        raise UserError("Nothing limits the design; give a budget, such as --flops 1e24 or --chips 512 --days 30.")
     return tuple(found)
 
 
@@ -119,8 +120,8 @@ def range_of(text: str, option: str) -> tuple[str, float, float]:
     ((name, values),) = pairs([text], option)
     low, colon, high = values.partition(":")
     if not colon:
-        raise ValueError(f"{option} {text!r} is not of the form NAME=LOW:HIGH.")
+        raise UserError(f"{option} {text!r} is not of the form NAME=LOW:HIGH.")
     found = parse(low), parse(high)
     if not found[0] < found[1]:
-        raise ValueError(f"{option} {text!r} goes from {low} to {high}; give the smaller end first.")
+        raise UserError(f"{option} {text!r} goes from {low} to {high}; give the smaller end first.")
     return name.replace("-", "_"), *found

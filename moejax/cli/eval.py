@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.errors import UserError
 from moejax.cli.given_model import GivenModel, open_model
 from moejax.cli.number import SEEDS, whole_number
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.stored import as_read
 

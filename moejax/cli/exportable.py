@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def check_exportable(asked: str | None, architectures: Mapping[str, Architecture]) -> None:
-    """Raise ``ValueError`` if a model, by its name, could not be written as it is asked for; nothing asked is nothing
+    """Raise ``UserError`` if a model, by its name, could not be written as it is asked for; nothing asked is nothing
     checked."""
     if asked is None:
         return

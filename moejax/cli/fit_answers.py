@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.pairs import pairs
+from moejax.errors import UserError
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -64,17 +65,17 @@ def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> 
     """The answers that the options name.
 
     Raises:
-      ValueError: a name is not known, or what is given decides nothing; the sentence has what would.
+      UserError: a name is not known, or what is given decides nothing; the sentence has what would.
     """
     from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
     from moejax.fit.bootstrap import RESAMPLED
     from moejax.fit.covariance import COVARIANCES
 
     if arguments.by not in RESAMPLED:
-        raise ValueError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
+        raise UserError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
     covariance = arguments.covariance.replace("-", "_")
     if covariance not in COVARIANCES:
-        raise ValueError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+        raise UserError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
     decisions = decision_answers(law)
     for text in arguments.decide:
         decisions += decision_answers(law, _given(text, "--decide"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from moejax.cli.number import SEEDS
 from moejax.cli.pairs import pairs
+from moejax.errors import UserError
 
 
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
@@ -39,13 +40,13 @@ def law_of(arguments: argparse.Namespace) -> type:
     """The law that ``--law`` names.
 
     Raises:
-      ValueError: none is named, or there is none of that name.
+      UserError: none is named, or there is none of that name.
     """
     from moejax.laws import LAWS
     from moejax.laws.door import law_name
 
     if arguments.law is None:
-        raise ValueError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+        raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
     return LAWS[law_name(arguments.law)]
 
 
@@ -58,14 +59,14 @@ def penalty_of(arguments: argparse.Namespace) -> Any:
         (arguments.residual, RESIDUALS, "--residual"),
     ):
         if given not in known:
-            raise ValueError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+            raise UserError(f"{option} {given} is not known; choose {' or '.join(known)}.")
     options = {} if arguments.delta is None else {"delta": arguments.delta}
     if arguments.delta is not None and not arguments.delta > 0:
-        raise ValueError(f"--delta is {arguments.delta}; it must be above 0.")
+        raise UserError(f"--delta is {arguments.delta}; it must be above 0.")
     try:
         return PENALTIES[arguments.penalty](residual=arguments.residual, **options)
     except TypeError as error:
-        raise ValueError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
+        raise UserError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
 
 
 def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:
@@ -79,7 +80,7 @@ def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
     """Where the search starts: so many points scaled by the data, or a published grid; ``usual`` if not given.
 
     Raises:
-      ValueError: there is no grid of that name; the sentence has the known ones.
+      UserError: there is no grid of that name; the sentence has the known ones.
     """
     from moejax.fit.starts import GRIDS, Sobol
     from moejax.quantities import whole
@@ -91,9 +92,9 @@ def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
         count = whole(given)
     except ValueError:
         known = ", ".join(GRIDS)
-        raise ValueError(f"--starts {given} is no count and no grid; the grids are {known}.") from None
+        raise UserError(f"--starts {given} is no count and no grid; the grids are {known}.") from None
     if count < 1:
-        raise ValueError(f"--starts is {count}; it must be at least 1.")
+        raise UserError(f"--starts is {count}; it must be at least 1.")
     return Sobol(count, arguments.seed)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from moejax.cli.fit_options import law_of, starts_of
 from moejax.cli.out_folder import out_folder
 from moejax.cli.run_table_options import read_table
+from moejax.errors import UserError
 from moejax.folder import whole
 from moejax.json_text import json_text
 
@@ -83,10 +84,10 @@ def recipe(name: str) -> Callable[[argparse.Namespace], int]:
     """The recipe of that name.
 
     Raises:
-      ValueError: there is none; the sentence has the known ones.
+      UserError: there is none; the sentence has the known ones.
     """
     if name not in RECIPES:
-        raise ValueError(f"There is no recipe {name}; known are {', '.join(RECIPES)}.")
+        raise UserError(f"There is no recipe {name}; known are {', '.join(RECIPES)}.")
     return RECIPES[name]
 
 

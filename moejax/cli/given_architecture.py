@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from moejax.cli.given_settings import ARCHITECTURE
+from moejax.errors import UserError
 
 if TYPE_CHECKING:
     from moejax.architecture import Architecture
@@ -25,7 +26,7 @@ def given(arguments: argparse.Namespace) -> tuple[str, Architecture] | None:
     ``arguments.overrides`` are the words ``--config.a.b=value``, as the dispatcher sets them.
 
     Raises:
-      ValueError: an unknown model, or a config file that cannot be read or describes no model.
+      UserError: an unknown model, or a config file that cannot be read or describes no model.
     """
     if arguments.arch is not None:
         from moejax.laws.catalogue import find
@@ -43,7 +44,7 @@ def _from_config(config: str, overrides: list[str]) -> Architecture:
 
     settings = read(config).to_dict()
     if "architecture" not in settings:
-        raise ValueError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
+        raise UserError(f"{config} has no `architecture`; it has {', '.join(settings)}.")
     where = "config.architecture"
     settings["architecture"] = dump(build(Architecture, settings["architecture"], where))
     for word in overrides:

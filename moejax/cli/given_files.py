@@ -8,11 +8,11 @@ from pathlib import Path
 
 from moejax import run_table
 from moejax.cli import config_file
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Raise ``ValueError`` if a config, a table or a fit that a command is to read is not there."""
+    """Raise ``UserError`` if a config, a table or a fit that a command is to read is not there."""
     if (config := getattr(options, "config", None)) and not is_one_of_many(options):
         file = config_file.file_of(config)
         if not Path(config.partition(":")[0]).exists():
@@ -31,6 +31,6 @@ def is_one_of_many(options: argparse.Namespace) -> bool:
 
 
 def check_fit(path: Path) -> None:
-    """Raise ``ValueError`` if there is no such file."""
+    """Raise ``UserError`` if there is no such file."""
     if not path.is_file():
         raise UserError(f"There is no fit at {path}; moejax fit --out DIR writes DIR/fit.json.")

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 
 if TYPE_CHECKING:
     from moejax.data.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ def open_model(path: Path, tokenizer: str | None = None) -> GivenModel:
     """The model of a folder; ``tokenizer`` is a name for ``open_tokenizer``, instead of the model's own.
 
     Raises:
-      ValueError: there is no model, it is not whole, or the tokenizer has more tokens than it.
+      UserError: there is no model, it is not whole, or the tokenizer has more tokens than it.
     """
     from moejax.huggingface.read import from_huggingface
     from moejax.train.saved_weights import find_saved_state, is_training, saved_tokenizer, write_saved_weights

@@ -27,7 +27,7 @@ class Open(dict[str, Any]):
 
 
 def check_settings(options: argparse.Namespace) -> None:
-    """Raise ``ValueError`` for a word that is wrong whatever the config file says."""
+    """Raise ``UserError`` for a word that is wrong whatever the config file says."""
     of = getattr(options, "settings_of", ())
     if of and options.overrides and not is_one_of_many(options):
         known: dict[str, Any] = Open() if ARCHITECTURE in of else {}

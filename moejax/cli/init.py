@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.wording import command, says
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.config_file import add_config_argument
-from moejax.cli.errors import UserError
 from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import STUDY, TRAINING
 from moejax.cli.number import above_zero, count
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.wording import command, counted, some, told
 

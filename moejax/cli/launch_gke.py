@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 
 if TYPE_CHECKING:
     from moejax.study.executor import Task
@@ -19,7 +19,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeE
     """The engine, and all trainings with their slices.
 
     Raises:
-      ValueError: what was asked for makes no sense, or a training fits on no slice.
+      UserError: what was asked for makes no sense, or a training fits on no slice.
     """
     from moejax.study.executor import Task
     from moejax.study.gke import GkeEngine, XpkEngine
@@ -53,7 +53,7 @@ def tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
     """A slice for every training: the one that is asked for, or the smallest that holds it.
 
     Raises:
-      ValueError: no such slice, or none that will do.
+      UserError: no such slice, or none that will do.
     """
     from moejax.laws.chips import find
     from moejax.plan.topology import parse

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from moejax.cli.launch_gke import tpu_resources
+from moejax.errors import UserError
 
 if TYPE_CHECKING:
     from moejax.study.executor import Task
@@ -22,7 +23,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
     """The engine, and all trainings with what they take.
 
     Raises:
-      ValueError: what was asked for makes no sense, or a training fits on no number of chips.
+      UserError: what was asked for makes no sense, or a training fits on no number of chips.
     """
     from moejax.config import unknown
     from moejax.study.executor import Task
@@ -37,7 +38,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
     elif chip in GPUS:
         resources = _gpu_resources(arguments, study, chip)
     else:
-        raise ValueError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
+        raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
     engine = SkyEngine(
         study_name=study.name,
         accelerator=GPUS.get(chip, ""),

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 
 if TYPE_CHECKING:
     from moejax.study.executor import Task
@@ -19,7 +19,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[Slur
     """The executor, and all trainings with what they take.
 
     Raises:
-      ValueError: what was asked for makes no sense, or a training fits on no number of chips.
+      UserError: what was asked for makes no sense, or a training fits on no number of chips.
     """
     from moejax.study.executor import Task
     from moejax.study.place import is_remote

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.cli import predict
+from moejax.errors import UserError
 from moejax.fit.fit_law import NOT_SEARCHED
 from moejax.folder import whole
 from moejax.laws import LAWS, PUBLISHED, door
@@ -76,11 +77,11 @@ def write_pages(docs: Path, update: Update = lambda share, text: None) -> Path:
     """Write every law's page; returns their folder.
 
     Raises:
-      ValueError: a page that they take errata or figures from is not in ``docs``.
+      UserError: a page that they take errata or figures from is not in ``docs``.
     """
     for name, command in ((ERRATA, "moejax reproduce --errata"), (GALLERY, "moejax plot --gallery")):
         if not (docs / name).exists():
-            raise ValueError(f"{docs / name} is not there, and the pages take from it; `{command}` writes it.")
+            raise UserError(f"{docs / name} is not there, and the pages take from it; `{command}` writes it.")
     known, gallery = ((docs / name).read_text(encoding="utf-8") for name in (ERRATA, GALLERY))
     folder = docs / FOLDER
     folder.mkdir(exist_ok=True)
@@ -236,7 +237,7 @@ def _figure(name: str, gallery: str) -> list[str]:
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
     entry = gallery.partition(f"\n### {shown}\n")[2].partition("\n### ")[0].strip()
     if not entry:
-        raise ValueError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")
+        raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")
     image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
     by = PLOTS[shown].law
     parts = ["## Figure", image, caption]

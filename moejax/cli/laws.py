@@ -8,6 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "laws"
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not words:
         return _list(arguments.json)
     if len(words) != 2 or words[0] != "show":
-        raise ValueError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")
+        raise UserError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")
     return _show(words[1], arguments.json)
 
 
@@ -50,7 +51,7 @@ def describe(name: str) -> dict[str, Any]:
     """Everything that is known of one law, as plain values.
 
     Raises:
-      ValueError: an unknown law, with the nearest names.
+      UserError: an unknown law, with the nearest names.
     """
     from moejax.laws import ALIASES, LAWS, PUBLISHED
     from moejax.laws.door import law_name

@@ -9,6 +9,7 @@ from typing import Any
 from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "leverage"
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_level(arguments.level)
     if (arguments.bootstrap > 0) != (arguments.runs is not None):
-        raise ValueError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
     if arguments.json:
         print(json_text({"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}))
@@ -78,7 +79,7 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
     for text in (arguments.a, arguments.b):
         path, _, condition = text.partition(":")
         if not Path(path).is_file():
-            raise ValueError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
+            raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
         given = argparse.Namespace(**vars(arguments))
         given.runs, given.where = Path(path), [*arguments.where, *([condition] if condition else [])]
         families.append(read_table(given, ("flops",)).runs)
@@ -96,14 +97,14 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
     from moejax.cli.design import fit_resamples, law_and_source
 
     if not arguments.flops:
-        raise ValueError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
+        raise UserError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
     arguments.constants = None
     name, law, known = law_and_source(arguments)
     from moejax.design.leverage import leverage, resampled
     from moejax.interval import interval
 
     if "loss" not in law.outputs:
-        raise ValueError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
+        raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
     a, b = (_family(text, law) for text in (arguments.a, arguments.b))
     laws = fit_resamples(arguments, known).laws if arguments.runs else None
     rows = []

@@ -12,6 +12,7 @@ from moejax.cli.fit_options import add_objective_arguments, add_search_arguments
 from moejax.cli.number import count, number, whole_number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "next"
@@ -113,9 +114,9 @@ def _check(arguments: argparse.Namespace) -> None:
     for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
         value = getattr(arguments, name)
         if value is not None and not value > least:
-            raise ValueError(f"--{name} is {value:g}; give a number above {least:g}.")
+            raise UserError(f"--{name} is {value:g}; give a number above {least:g}.")
     if arguments.candidates and (arguments.arch or arguments.config):
-        raise ValueError("--candidates names every run that there is to choose from; leave out --arch and --config.")
+        raise UserError("--candidates names every run that there is to choose from; leave out --arch and --config.")
 
 
 def _laws(text: str) -> dict[str, type]:
@@ -139,7 +140,7 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
     model = CATALOGUE.get(what.lower())
     if model is not None:
         if set(given) != {"tokens"}:
-            raise ValueError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
+            raise UserError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
         design = asdict(design_of(model.architecture, given["tokens"], 4096))
         return predicted_answer(law, {name: float(value) for name, value in design.items() if value is not None})
     if what in ("loss", *law.outputs):
@@ -155,7 +156,7 @@ def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
     if arguments.around is None:
         return {}
     if len(laws) > 1:
-        raise ValueError("--around is a set of constants of one law; name one with --law.")
+        raise UserError("--around is a set of constants of one law; name one with --law.")
     (name,) = laws
     return {name: published(name, arguments.around).law}
 

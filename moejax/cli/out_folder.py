@@ -9,6 +9,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from moejax.errors import UserError
 from moejax.folder import check_replaceable, outputs_of
 from moejax.wording import says
 
@@ -21,7 +22,7 @@ def out_folder(folder: Path) -> Iterator[Path]:
     """The folder, made if it is not there; what goes wrong while it is made or written to becomes a sentence.
 
     Raises:
-      ValueError: it cannot be made or written to, or a file in it would be replaced that is not moejax's.
+      UserError: it cannot be made or written to, or a file in it would be replaced that is not moejax's.
     """
     with _said(folder), outputs_of(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ def out_file(path: Path) -> Iterator[Path]:
     """A file to write; the same rule holds for it.
 
     Raises:
-      ValueError: it cannot be written, or is there already and not moejax's.
+      UserError: it cannot be written, or is there already and not moejax's.
     """
     with _said(path), outputs_of(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ def check_outputs(folder: Path, names: tuple[str, ...]) -> None:
     """Say at once, and not after the work, that a command's results may not replace what is in a folder.
 
     Raises:
-      ValueError: one of the files is there and is not moejax's.
+      UserError: one of the files is there and is not moejax's.
     """
     with _said(folder), outputs_of(folder):
         for name in names:
@@ -58,4 +59,4 @@ def _said(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = "make room, or choose another --out" if error.errno in FULL else "choose another --out"
-        raise ValueError(f"The results cannot be written to {place} ({says('the disk', error)}); {remedy}.") from error
+        raise UserError(f"The results cannot be written to {place} ({says('the disk', error)}); {remedy}.") from error

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from moejax.errors import UserError
+
 
 def pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
     """Names and values of ``texts``.
 
     Raises:
-      ValueError: one is of another form, or a name is given twice.
+      UserError: one is of another form, or a name is given twice.
     """
     found = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.strip() and value.strip()):
-            raise ValueError(f"{option} {text!r} is not of the form NAME=VALUE.")
+            raise UserError(f"{option} {text!r} is not of the form NAME=VALUE.")
         if name.strip() in dict(found):
-            raise ValueError(f"{option} gives {name.strip()} twice; give it once.")
+            raise UserError(f"{option} gives {name.strip()} twice; give it once.")
         found.append((name.strip(), value.strip()))
     return found

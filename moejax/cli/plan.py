@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli.config_file import add_config_argument
-from moejax.cli.errors import UserError
 from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import count, number, whole_number
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.design_limits import add_active_convention
 from moejax.cli.out_folder import out_folder
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(write_gallery(arguments.gallery, update))
         return 0
     if not arguments.names:
-        raise ValueError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
+        raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
     formats = _formats(arguments.format)
     names = plots.chosen(arguments.names)
     given = _Given(arguments)
@@ -169,7 +170,7 @@ class _Given:
             return evidence.profile_table(fit, read.runs)
         asked = self.arguments.answer or next(reversed(answers))
         if asked not in answers:
-            raise ValueError(f"The fit set no coefficient '{asked}'; it set {', '.join(answers)}.")
+            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(answers)}.")
         return evidence.influence_table(fit, read.runs, asked, answers[asked], evidence.labels(read))
 
 
@@ -197,7 +198,7 @@ def _formats(text: str) -> list[str]:
     names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FORMATS:
-            raise ValueError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
+            raise UserError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
     return names
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli import given_architecture
 from moejax.cli.design_limits import add_active_convention
 from moejax.cli.number import number, whole_number
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.wording import told
 
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_design(design)
     if arguments.law == "all":
         if arguments.constants is not None:
-            raise ValueError("--constants names a set of one law; name that law with --law instead of all.")
+            raise UserError("--constants names a set of one law; name that law with --law instead of all.")
         answers, unasked = _all(design)
     else:
         answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
@@ -111,7 +112,7 @@ def _by_convention(design: Design, name: str | None) -> Design:
     lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
     if lacking or design.params_active is not None:
         what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
-        raise ValueError(
+        raise UserError(
             f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and {what}; "
             f"leave it out, or give these three alone."
         )
@@ -159,7 +160,7 @@ def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]
     from moejax.laws.door import predict
 
     if constants is not None:
-        raise ValueError(f"--constants names a published set, and {file} is a fit with constants of its own.")
+        raise UserError(f"--constants names a published set, and {file} is a fit with constants of its own.")
     fit = load(file)
     said = predict(fit, design)
     interval = range_of(fit, design)
@@ -191,7 +192,7 @@ def _all(design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
         except ValueError as why:
             unasked[law] = told(why)
     if not answers:
-        raise ValueError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
+        raise UserError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
     return answers, unasked
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.errors import UserError
 from moejax.cli.given_model import open_model
 from moejax.cli.number import SEEDS, count
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "sample"

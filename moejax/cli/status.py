@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from moejax.cli.errors import UserError
 from moejax.cli.table import literal, show
 from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
 from moejax.config import dump
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.quantities import format, format_bytes
 from moejax.train.manifest import verify

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from moejax.cli.config_file import add_config_argument
-from moejax.cli.errors import UserError
 from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import STUDY
 from moejax.cli.number import WORKERS, count, number
+from moejax.errors import UserError
 from moejax.json_text import json_text
 
 NAME = "study"

@@ -17,7 +17,7 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
     """Estimate a study on a chip by its name, and print it.
 
     Raises:
-      ValueError: no such chip, an MFU or price that cannot be, or a study that makes no sense.
+      UserError: no such chip, an MFU or price that cannot be, or a study that makes no sense.
     """
     from moejax.laws.chips import find
     from moejax.study.estimate import estimate

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.wording import command, some
 
@@ -21,7 +21,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     """Say how far the study in a folder is, here or in an object store.
 
     Raises:
-      ValueError: the folder holds no study; or files in it are damaged, after all else is printed.
+      UserError: the folder holds no study; or files in it are damaged, after all else is printed.
     """
     from moejax.study.place import identity, open_place
 
@@ -45,7 +45,7 @@ def gather(url: str, out: str | None) -> None:
     """Write the run table of a study's folder; one in an object store is fetched into ``out`` first.
 
     Raises:
-      ValueError: there is no study, no row, or ``out`` belongs to another study.
+      UserError: there is no study, no row, or ``out`` belongs to another study.
     """
     from moejax.study.place import identity, is_remote, open_place
 

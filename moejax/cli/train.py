@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moejax.cli.config_file import add_config_argument
-from moejax.cli.errors import UserError
 from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import TRAINING
 from moejax.cli.local_processes import AGAIN, MOST_HERE, run_here
 from moejax.cli.number import WORKERS, count
+from moejax.errors import OURS, UserError
 from moejax.json_text import json_text
 from moejax.wording import says, told
 
@@ -187,12 +187,16 @@ def _ending_alone(together: Together) -> Iterator[None]:
         if isinstance(error, JaxRuntimeError):
             lost = f"{who} has lost the others ({says('JAX', error)})"
             _say(f"{lost}. The same command goes on from the newest checkpoint.")
-        elif isinstance(error, ValueError):
+            status = AGAIN
+        elif isinstance(error, UserError):
             _say(f"{who}: {told(error)}")
+            status = 2
         else:
             traceback.print_exception(error)
+            _say(f"{who}: {OURS}")
+            status = 1
         sys.stderr.flush()
-        os._exit({JaxRuntimeError: AGAIN, ValueError: 2}.get(type(error), 1))
+        os._exit(status)
 
 
 def _check_processes(arguments: argparse.Namespace) -> bool:

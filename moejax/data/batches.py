@@ -15,6 +15,7 @@ import numpy as np
 
 from moejax.data.mixture import Mixed
 from moejax.data.rows import Rows
+from moejax.errors import UserError
 
 
 class ProcessRows:
@@ -61,12 +62,12 @@ def batches(
     number of processes serves any other.
 
     Raises:
-      ValueError: a set is shorter than its rows of one batch.
+      UserError: a set is shorter than its rows of one batch.
     """
     for rows, weight in zip(sets, weights, strict=True):
         share = batch * weight / sum(weights)
         if len(rows) < share:
-            raise ValueError(
+            raise UserError(
                 f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} of one "
                 f"batch; lower batch_tokens or sequence_length{', or its weight' if len(sets) > 1 else ''}."
             )

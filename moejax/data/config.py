@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from moejax.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedSource:
@@ -43,21 +45,21 @@ class DataConfig:
     """Largest share of records, and of bytes, that may be unreadable and left out."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         if self.sequence_length < 2:
-            raise ValueError(f"data.sequence_length is {self.sequence_length}; give at least 2 tokens.")
+            raise UserError(f"data.sequence_length is {self.sequence_length}; give at least 2 tokens.")
         if not 0 < self.validation_share < 1:
-            raise ValueError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 1.")
+            raise UserError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 1.")
         if not 0 <= self.corrupt_share < 1:
-            raise ValueError(f"data.corrupt_share is {self.corrupt_share}; it must be at least 0 and less than 1.")
+            raise UserError(f"data.corrupt_share is {self.corrupt_share}; it must be at least 0 and less than 1.")
         if self.validation_tokens < self.sequence_length:
-            raise ValueError(
+            raise UserError(
                 f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
                 f"{self.sequence_length}; raise it."
             )
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names) or not all(names):
-            raise ValueError(f"data.mixture has the names {names}; give each part a name of its own.")
+            raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
         for part in self.mixture:
             if not 0 < part.weight < float("inf"):
-                raise ValueError(f"data.mixture: the weight of {part.name} is {part.weight}; it must be above 0.")
+                raise UserError(f"data.mixture: the weight of {part.name} is {part.weight}; it must be above 0.")

@@ -20,6 +20,7 @@ from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, Rows, counted
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
+from moejax.errors import UserError
 from moejax.stored import Damaged, read_json, write_json
 
 SUMMARY = "corpus.json"
@@ -100,7 +101,7 @@ class Corpus:
         """The fixed rows to measure on, from each set by its weight.
 
         Raises:
-          ValueError: the held-out text of a set is shorter than one row.
+          UserError: the held-out text of a set is shorter than one row.
         """
         return self._validation
 
@@ -146,7 +147,7 @@ def open_corpus(
     summary is written there.
 
     Raises:
-      ValueError: a source is not there, was made with another tokenizer, or cannot be prepared.
+      UserError: a source is not there, was made with another tokenizer, or cannot be prepared.
     """
     _packing(config)
     parts = config.mixture or (WeightedSource(name=config.source, source=config.source, weight=1.0),)
@@ -191,12 +192,12 @@ def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Callab
 def _check_tokenizer(config: DataConfig, part: WeightedSource, prepared: PreparedSet, first: str, other: str) -> None:
     made_with = prepared.manifest.tokenizer
     if config.tokenizer is not None and open_tokenizer(config.tokenizer).sha256 != made_with.sha256:
-        raise ValueError(
+        raise UserError(
             f"data.tokenizer is {config.tokenizer}, and {part.source} was prepared with another, {made_with.name} of "
             f"{made_with.vocab_size} tokens; leave data.tokenizer out, or prepare the set again with it."
         )
     if made_with.sha256 != first:
-        raise ValueError(
+        raise UserError(
             f"{part.source} and {other} were prepared with different tokenizers; prepare one of them again with the "
             f"other's."
         )
@@ -208,5 +209,5 @@ _PATIENCE_SECONDS = 3600.0
 
 def _packing(config: DataConfig):
     if config.packing not in PACKINGS:
-        raise ValueError(unknown(f"data.packing {config.packing!r}", config.packing, list(PACKINGS)))
+        raise UserError(unknown(f"data.packing {config.packing!r}", config.packing, list(PACKINGS)))
     return PACKINGS[config.packing]

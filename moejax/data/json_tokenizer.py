@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from moejax.errors import UserError
 from moejax.folder import whole
 from moejax.stored import foreign_json, read_bytes
 from moejax.wording import says
@@ -26,13 +27,13 @@ class JsonTokenizer:
         try:
             self._text = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
+            raise UserError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
         self.name = f"{path}#{end}" if end else str(path)
         try:
             self._tokenizer = Tokenizer.from_str(self._text)
         # The Rust library raises a bare Exception.
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 f"{path} is no tokenizer.json that can be read ({says('tokenizers', error)}); copy it again."
             ) from error
         self._tokenizer.no_truncation()
@@ -94,12 +95,12 @@ class JsonTokenizer:
 def _end(tokenizer: Any, path: Path, given: str) -> str:
     if given:
         if tokenizer.token_to_id(given) is None:
-            raise ValueError(f"{path} has no token {given} to end documents with; name one that it has after the #.")
+            raise UserError(f"{path} has no token {given} to end documents with; name one that it has after the #.")
         return given
     for token in ENDS:
         if tokenizer.token_to_id(token) is not None:
             return token
-    raise ValueError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
+    raise UserError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
 
 
 def _opening(tokenizer: Any) -> tuple[int, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
+
 PERIOD = 10_000
 """Rows after which the pattern repeats; weights are met to one part in this."""
 
@@ -37,14 +39,14 @@ def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     A set with n rows in the period would best have its j-th at (j + ½) / n of it; rows are dealt in that order.
 
     Raises:
-      ValueError: a weight is so small that its set has no row in a period.
+      UserError: a weight is so small that its set has no row in a period.
     """
     shares = np.array(weights, np.float64) / np.sum(weights)
     counts = np.floor(shares * PERIOD).astype(int)
     # What rounding down left over goes to those that lost most by it.
     counts[np.argsort(counts - shares * PERIOD, kind="stable")[: PERIOD - counts.sum()]] += 1
     if not counts.all():
-        raise ValueError(
+        raise UserError(
             f"data.mixture: the weight {weights[int(np.argmin(counts))]} is less than one row in {PERIOD:,}; raise "
             f"it, or leave that part out."
         )

@@ -32,6 +32,7 @@ from moejax.data.sources import CHOICES, parts_of
 from moejax.data.split import SIDES
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.data.workers import Tick, in_processes
+from moejax.errors import UserError
 from moejax.folder import differences, only_writer, whole
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import says
@@ -62,7 +63,7 @@ def prepare(
     ``patience_seconds``.
 
     Raises:
-      ValueError: there is no such source or tokenizer; too much of it is corrupt; one side of the split is empty; or
+      UserError: there is no such source or tokenizer; too much of it is corrupt; one side of the split is empty; or
         the folder holds a set made with other choices.
     """
     opened = open_tokenizer(tokenizer)
@@ -171,7 +172,7 @@ def _manifest(
     for side, split in sides.items():
         if not split.documents:
             number = sum(split.documents for split in sides.values())
-            raise ValueError(
+            raise UserError(
                 f"The {side} side of {source} has no document, of {number:,} in all at a validation share of "
                 f"{validation_share}. Equal documents lie on the same side, so give "
                 f"{'more documents' if number < 100 else 'documents that differ'}, or change the share."
@@ -205,7 +206,7 @@ def _check_corrupt(
     lost = max(corrupt.records / max(records, 1), corrupt.bytes / max(size_bytes, 1))
     if lost > allowed:
         shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
-        raise ValueError(
+        raise UserError(
             f"{corrupt.records:,} of {records:,} records of {source} are corrupt, {lost:.2%} of it, and at most "
             f"{allowed:.2%} may be: {shown}. Mend them, or allow more with --corrupt-share (data.corrupt_share)."
         )
@@ -215,7 +216,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"The folder {folder} cannot be written ({says('the system', error)}); choose another."
         ) from error
 
@@ -225,12 +226,12 @@ def _check_choices(folder: Path, choices: Any) -> None:
     if path.exists():
         different = differences(read_json(path, dict, remedy="choose another folder"), choices)
         if different:
-            raise ValueError(
+            raise UserError(
                 f"{folder} holds a set made with other choices: {'; '.join(different)}. Give the same ones, or "
                 f"another folder."
             )
     elif any(not child.name.startswith(".") for child in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and holds no set that can be gone on with; choose another folder.")
+        raise UserError(f"{folder} is not empty and holds no set that can be gone on with; choose another folder.")
 
 
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:

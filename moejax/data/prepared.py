@@ -17,6 +17,7 @@ from jaxtyping import Int, Int32
 
 from moejax.data.shard import Shard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.errors import UserError
 from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
 from moejax.wording import some
 
@@ -104,7 +105,7 @@ class PreparedSet:
         try:
             self.manifest: Manifest = read_json(folder / MANIFEST, Manifest, remedy=REMEDY)
         except Missing:
-            raise ValueError(
+            raise UserError(
                 f"{folder} holds no prepared set; make one with moejax data prepare SOURCE --out {folder}."
             ) from None
         self.folder = folder
@@ -126,7 +127,7 @@ class PreparedSet:
         """``train`` or ``validation``.
 
         Raises:
-          ValueError: a shard is missing, or is not as long as it was.
+          UserError: a shard is missing, or is not as long as it was.
         """
         return TokenStream(self, name)
 
@@ -149,14 +150,14 @@ class PreparedSet:
         written there: size and time of change of each file.
 
         Raises:
-          ValueError: there are such files.
+          UserError: there are such files.
         """
         known = {**_read_checked(place), **_read_checked(self.folder)}
         files = self._hashes()
         changed = {path: sha256 for path, sha256 in files.items() if known.get(path.name) != _identity(path, sha256)}
         wrong = _wrong(changed)
         if wrong:
-            raise ValueError(
+            raise UserError(
                 f"{len(wrong)} files of {self.folder} are not what was written: {some(wrong, most=3)}; remove them and "
                 f"run moejax data prepare with the same settings, which makes them again."
             )
@@ -264,11 +265,11 @@ class TokenStream:
 
 
 def check_size(path: Path, size: int, folder: Path) -> None:
-    """Raise ``ValueError`` if a file is not there, or has another size."""
+    """Raise ``UserError`` if a file is not there, or has another size."""
     found = path.stat().st_size if path.exists() else None
     if found != size:
         state = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
-        raise ValueError(
+        raise UserError(
             f"{path} {state}; make the set whole again with moejax data prepare, with the same settings and --out "
             f"{folder}."
         )

@@ -17,6 +17,7 @@ from moejax.data.document import Corrupt, Document
 from moejax.data.source import Part
 from moejax.data.split import SIDES, side
 from moejax.data.tokenizer import Tokenizer
+from moejax.errors import UserError
 from moejax.folder import whole
 from moejax.stored import write_json
 
@@ -72,7 +73,7 @@ def write_shard(part: Part, stem: str, folder: Path, tokenizer: Tokenizer, share
     """Tokenise a part into ``folder``, a batch of documents at a time.
 
     Raises:
-      ValueError: tokens of the part lie outside the tokenizer's vocabulary.
+      UserError: tokens of the part lie outside the tokenizer's vocabulary.
     """
     digests = hashlib.sha256()
     corrupt = _Losses()
@@ -211,7 +212,7 @@ def _check_ids(document: Document, tokens: np.ndarray, tokenizer: Tokenizer) -> 
         return
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= tokenizer.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"{document.name} holds the token {low if low < 0 else high}, and the tokenizer {tokenizer.name} has "
             f"tokens from 0 to {tokenizer.vocab_size - 1}; name the tokenizer that these tokens were made with."
         )

@@ -11,6 +11,7 @@ import numpy as np
 from moejax.data.bytes_tokenizer import BytesTokenizer
 from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.token_ids import TokenIds
+from moejax.errors import UserError
 
 
 @runtime_checkable
@@ -68,7 +69,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     its end-of-document token must be named. Files are looked for in ``folder``.
 
     Raises:
-      ValueError: there is no such tokenizer, or no telling which token ends a document.
+      UserError: there is no such tokenizer, or no telling which token ends a document.
     """
     make = NAMED.get(name.partition(":")[0])
     if make is not None:
@@ -77,7 +78,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     path = folder / Path(file).expanduser()
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"There is no tokenizer {name}; give bytes, ids:VOCAB:END, or the path of a tokenizer.json (train one "
             f"with moejax data tokenizer)."
         )

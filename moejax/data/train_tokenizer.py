@@ -12,6 +12,7 @@ from moejax.data.document import Document
 from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.source import Part, Reading
 from moejax.data.sources import parts_of
+from moejax.errors import UserError
 from moejax.folder import whole
 
 END = "<|endoftext|>"
@@ -39,10 +40,10 @@ def train_tokenizer(
     called with the name of every document that is none to learn from, and why.
 
     Raises:
-      ValueError: the vocabulary is smaller than the bytes and the end of a document, or there is no text.
+      UserError: the vocabulary is smaller than the bytes and the end of a document, or there is no text.
     """
     if vocab_size < LEAST_VOCAB:
-        raise ValueError(f"The vocabulary is {vocab_size} tokens; the 256 bytes and {END} need {LEAST_VOCAB}.")
+        raise UserError(f"The vocabulary is {vocab_size} tokens; the 256 bytes and {END} need {LEAST_VOCAB}.")
     parts = parts_of(source, Reading(text_field))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
@@ -61,7 +62,7 @@ def train_tokenizer(
     texts = _texts(parts, max_bytes, update, unread)
     first = next(texts, None)
     if first is None:
-        raise ValueError(f"{source} holds no text to learn from; name one that does.")
+        raise UserError(f"{source} holds no text to learn from; name one that does.")
     tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
     with whole(path) as partial:
         partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")

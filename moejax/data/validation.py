@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from moejax.data.rows import Row, Rows
+from moejax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def chosen(rows: Rows, count: int) -> Row:
     """``count`` rows spread evenly; fewer if there are not so many.
 
     Raises:
-      ValueError: there is no row at all.
+      UserError: there is no row at all.
     """
     if not len(rows):
-        raise ValueError("The validation text is shorter than one row; lower sequence_length or give more text.")
+        raise UserError("The validation text is shorter than one row; lower sequence_length or give more text.")
     numbers = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
     found = [rows[int(number)] for number in numbers]
     return {name: np.stack([row[name] for row in found]) for name in found[0]}

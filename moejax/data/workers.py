@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from moejax.wording import told
+from moejax.errors import UserError
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -26,10 +26,6 @@ class Stopped(Exception):
     """The parent wants no more of this work."""
 
 
-class Refused(Exception):
-    """What a task raised in a worker, in words: a traceback, by which our own are known, stays there."""
-
-
 def in_processes(
     work: Callable[..., Any], tasks: Sequence[tuple], workers: int, *, common: tuple, look: Callable[[int], None]
 ) -> Iterator[Any]:
@@ -38,7 +34,7 @@ def in_processes(
     ``look`` is called now and then with the sum of all ticks. One worker is this process itself.
 
     Raises:
-      ValueError: what a task raised, or a worker died.
+      UserError: what a task raised, or a worker died.
     """
     if workers == 1:
         done = 0
@@ -64,12 +60,10 @@ def in_processes(
                 for future in ready:
                     yield future.result()
         except BrokenProcessPool:
-            raise ValueError(
+            raise UserError(
                 "A worker process died, for want of memory perhaps; give fewer --workers. What was finished is kept: "
                 "the same command goes on from there."
             ) from None
-        except Refused as refused:
-            raise ValueError(str(refused)) from refused
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -90,10 +84,7 @@ def _begin(work: Any, common: tuple, ticks: Any, stop: Any, parent: int) -> None
 
 
 def _run(task: tuple) -> Any:
-    try:
-        return _worker["work"](*task, *_worker["common"], _tick)
-    except ValueError as error:
-        raise Refused(told(error)) from error
+    return _worker["work"](*task, *_worker["common"], _tick)
 
 
 def _tick(amount: int) -> None:

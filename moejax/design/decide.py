@@ -91,7 +91,7 @@ def decide(
       level: of these intervals.
 
     Raises:
-      ValueError: as ``optimise``, or the level is not between 0 and 1.
+      UserError: as ``optimise``, or the level is not between 0 and 1.
     """
     check_level(level)
     optimum = optimise(problem)

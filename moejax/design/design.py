@@ -8,6 +8,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.design.decide import Decision, decide
 from moejax.design.problem import Limit, of_sizes
+from moejax.errors import UserError
 from moejax.laws.door import Ranged, published
 
 
@@ -32,13 +33,13 @@ def design(
       at_most: limits by their names, such as ``flops=1e24`` or ``params_total=1e12``.
 
     Raises:
-      ValueError: there is no such law or limit, nothing limits the design, or the limits contradict each other.
+      UserError: there is no such law or limit, nothing limits the design, or the limits contradict each other.
     """
     known = published(law) if isinstance(law, str) else law
     limits = [Limit(name=name, high=float(value)) for name, value in at_most.items()]
     limits += [Limit(name=name, low=float(value), high=float(value)) for name, value in (hold or {}).items()]
     if not limits:
-        raise ValueError("Nothing limits the design; give a budget, such as flops=1e24.")
+        raise UserError("Nothing limits the design; give a budget, such as flops=1e24.")
     # A published set and a fit hold a law; a law is one.
     problem = of_sizes(getattr(known, "law", known), tuple(limits))
     ranged = known if isinstance(known, Ranged) else None

@@ -19,6 +19,7 @@ from moejax.config import unknown
 from moejax.design.coordinates import Sizes
 from moejax.design.problem import Limit, Optimum, Problem, at_the_end, optimise
 from moejax.design.sensitivity import along, solve_again
+from moejax.errors import UserError
 
 POINTS_PER_DECADE = 2
 LANDSCAPE = 9
@@ -54,7 +55,7 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
     """The optimum at budgets from ``low`` to ``high``, half a decade apart or less.
 
     Raises:
-      ValueError: as ``optimise``, at the middle budget.
+      UserError: as ``optimise``, at the middle budget.
     """
     count = max(2, round(np.log10(high / low) * POINTS_PER_DECADE) + 1)
     budgets = np.geomspace(low, high, count).tolist()
@@ -109,12 +110,12 @@ def landscape(
     """The optimum at every pair of values of two coordinates, ``count`` of each, evenly spaced in their logarithms.
 
     Raises:
-      ValueError: a name is no coordinate, or as ``optimise``, at the middle of both.
+      UserError: a name is no coordinate, or as ``optimise``, at the middle of both.
     """
     coordinates = [c.name for c in problem.space.coordinates]
     for name, *_ in (first, second):
         if name not in coordinates:
-            raise ValueError(unknown(f"a landscape over {name}", name, coordinates))
+            raise UserError(unknown(f"a landscape over {name}", name, coordinates))
     names, values = (first[0], second[0]), [np.geomspace(*ends[1:], count).tolist() for ends in (first, second)]
 
     def at(pair: tuple[float, float]) -> Problem:

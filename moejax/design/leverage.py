@@ -45,7 +45,7 @@ def leverage(law: Any, family: Sequence[Limit], against: Sequence[Limit], flops:
     """FLOPs of the second family at the loss that the first reaches with ``flops``, over these.
 
     Raises:
-      ValueError: as ``optimise``: a family has no optimum, or the second never reaches that loss.
+      UserError: as ``optimise``: a family has no optimum, or the second never reaches that loss.
     """
     first = optimise(of_sizes(law, (*family, Limit(name="flops", high=flops))))
     loss = Limit(name="loss", high=first.values["loss"])

@@ -17,6 +17,7 @@ from moejax.design.measures import MEASURES, Setting, in_units
 from moejax.design.program import Lane, Program, jacobian, output_of
 from moejax.design.solve import Solved, solve
 from moejax.design.variables import restated
+from moejax.errors import UserError
 
 STARTS = 8
 SAME = 1e-6
@@ -66,28 +67,28 @@ class Problem:
         return Program(self.space, self.setting, tuple(measured), output_of(self.law))
 
     def check(self) -> None:
-        """Raise ``ValueError`` for limits that say nothing, contradict each other, or that nothing here can measure."""
+        """Raise ``UserError`` for limits that say nothing, contradict each other, or that nothing here can measure."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
         if not program.coordinates:
-            raise ValueError(f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}: nothing is to be chosen.")
+            raise UserError(f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}: nothing is to be chosen.")
         for limit in self.limits:
             if limit.name not in known:
-                raise ValueError(unknown(limit.name, limit.name, known))
+                raise UserError(unknown(limit.name, limit.name, known))
             free = limit.name == "loss" or limit.name in {c.name for c in program.coordinates if c.linear}
             if math.isnan(limit.low) or math.isnan(limit.high) or limit.high < 0 or (limit.high == 0 and not free):
-                raise ValueError(f"{limit} cannot be kept by a number above 0; give a limit above 0.")
+                raise UserError(f"{limit} cannot be kept by a number above 0; give a limit above 0.")
         for limit in self.together().values():
             if limit.low > limit.high:
-                raise ValueError(f"{limit.name} is to be at least {limit.low:g} and at most {limit.high:g}; drop one.")
+                raise UserError(f"{limit.name} is to be at least {limit.low:g} and at most {limit.high:g}; drop one.")
         if self.goal != "loss" and self.goal not in MEASURES:
-            raise ValueError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
+            raise UserError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
         if self.goal != "loss" and not any(limit.name == "loss" for limit in self.limits):
-            raise ValueError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
+            raise UserError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
         spends = [limit.name for limit in self.limits if limit.name in ("flops", "lifetime_flops", "chip_hours")]
         silent = {"tokens", "flops"}.isdisjoint(self.law.inputs)
         if spends and silent and not any(limit.name == "tokens" and limit.low > 0 for limit in self.limits):
-            raise ValueError(
+            raise UserError(
                 f"{type(self.law).__name__} reads {', '.join(self.law.inputs)} and not tokens, so it cannot split "
                 f"{spends[0]} between size and tokens; hold the tokens, or ask another law."
             )
@@ -97,7 +98,7 @@ class Problem:
             for name in program.measured:
                 if MEASURES[name].of(candidate, self.setting) is None:
                     asked = next((limit.said for limit in self.limits if limit.name == name and limit.said), name)
-                    raise ValueError(
+                    raise UserError(
                         f"{asked} cannot be limited: {type(self.law).__name__} reads {', '.join(self.law.inputs)}, and "
                         f"from these alone it does not follow. Choose a shape (--shape), or leave the limit out."
                     )
@@ -156,7 +157,7 @@ class Optimum:
     """Share of the starts that ended here."""
 
 
-class Unbounded(ValueError):
+class Unbounded(UserError):
     """The law has no optimum under these limits."""
 
 
@@ -195,7 +196,7 @@ def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimu
     """The choice of least goal, from many starts.
 
     Raises:
-      ValueError: limits that are unknown or contradict each other, or cannot hold together.
+      UserError: limits that are unknown or contradict each other, or cannot hold together.
       Unbounded: the goal still falls where the search ends, so that the law has no optimum under these limits.
     """
     problem.check()
@@ -208,7 +209,7 @@ def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimu
     lanes["high"][:, : len(undecided)][:, undecided] = points[:, undecided]
     solved = solve(program, points, lanes)
     if not solved.holds.any():
-        raise ValueError(_conflict(problem, solved))
+        raise UserError(_conflict(problem, solved))
     values = np.where(solved.holds, solved.values, np.inf)
     best = int(np.argmin(values))
     found = read(problem, solved, best, agreeing=float(np.mean(values < values[best] + SAME)))

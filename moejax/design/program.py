@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from moejax.design.coordinates import Coordinate, Space
 from moejax.design.measures import MEASURES, Setting
+from moejax.errors import UserError
 
 Lane = Mapping[str, Any]
 """``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
@@ -28,11 +29,11 @@ def output_of(law: Any) -> str:
     """The output of a law that a design can be judged by.
 
     Raises:
-      ValueError: the law has none.
+      UserError: the law has none.
     """
     known = [name for name in GOALS if name in law.outputs]
     if not known:
-        raise ValueError(
+        raise UserError(
             f"The law {type(law).__name__} predicts {', '.join(law.outputs)}, and neither a loss nor a leverage: "
             f"there is nothing to minimise. Ask it of a design with `moejax predict`."
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moejax.design.coordinates import Sizes, Space
+from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
 
@@ -24,7 +25,7 @@ def restated(limit: Limit, law: Any, space: Space) -> Limit:
     experts per one that serves a token, and the shared share, where nothing chooses it, by the routed share.
 
     Raises:
-      ValueError: the share is outside its range.
+      UserError: the share is outside its range.
     """
     own = next((name for name, cls in LAWS.items() if isinstance(law, cls)), "")
     name = {**COMMON_LETTERS, **LETTERS.get(own, {})}.get(limit.name, limit.name)
@@ -50,4 +51,4 @@ def _check(said: str, name: str, low: float, high: float) -> None:
     least, most = (0.0, 1.0) if name == "activation_ratio" else (-1e-300, math.nextafter(1.0, 0.0))
     if not (low > least or low == high > least) or high > most or low > most:
         bounds = "above 0 and at most 1" if name == "activation_ratio" else "at least 0 and below 1"
-        raise ValueError(f"{said} cannot be: {name} is a share of the experts, {bounds}.")
+        raise UserError(f"{said} cannot be: {name} is a share of the experts, {bounds}.")

@@ -28,6 +28,7 @@ import numpy as np
 import moejax
 from moejax.config import unknown
 from moejax.data.tokenizer import Tokenizer
+from moejax.errors import UserError
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
 from moejax.wording import says
@@ -168,7 +169,7 @@ def _sampling(options: dict[str, Any]) -> Sampling:
     """How the harness wants tokens drawn."""
     for name, value in options.items():
         if name not in _KNOWN and not (name in _OFF and value == _OFF[name]):
-            raise ValueError(
+            raise UserError(
                 f"The task generates with {name} = {value!r}, which moejax does not do; it knows until, "
                 f"max_gen_toks, {', '.join(_KNOWN)}. Write the task anew without it (--task-path)."
             )
@@ -185,11 +186,11 @@ def load_tasks(names: Sequence[str], folder: Path | None = None) -> tuple[TaskMa
     """Tasks and groups by name or pattern, those of a folder's task files before the harness's own.
 
     Raises:
-      ValueError: there is no such folder or task, or it or its data cannot be read.
+      UserError: there is no such folder or task, or it or its data cannot be read.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is not None and not folder.is_dir():
-        raise ValueError(f"--task-path {folder} is no folder; give one with task files (*.yaml).")
+        raise UserError(f"--task-path {folder} is no folder; give one with task files (*.yaml).")
     manager = TaskManager(include_path=folder, include_defaults=False)
     if not set(names) <= set(manager.all_subtasks):
         # Ten thousand files are read for these.
@@ -198,7 +199,7 @@ def load_tasks(names: Sequence[str], folder: Path | None = None) -> tuple[TaskMa
     for name in names:
         matched = manager.match_tasks([name])
         if not matched:
-            raise ValueError(unknown(f"Task {name}", name, manager.all_tasks))
+            raise UserError(unknown(f"Task {name}", name, manager.all_tasks))
         for one in matched:
             found |= _load(manager, one)
     return manager, list(found.values())
@@ -218,7 +219,7 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
             f"Without a network, load the task once on a machine that does and bring its folder HF_HOME here, or write "
             f"a task with local files (--task-path)."
         )
-        raise ValueError(
+        raise UserError(
             f"Task {name} could not be loaded ({says('lm-evaluation-harness', error)}). {remedy}"
         ) from error
     groups = loaded.get("groups", {})
@@ -237,7 +238,7 @@ def evaluate(
     """What the harness finds, with its own names: results, groups, task versions, configurations, numbers of documents.
 
     Raises:
-      ValueError: a task runs code that the model writes, or shows it pictures.
+      UserError: a task runs code that the model writes, or shows it pictures.
     """
     for task in tasks:
         for part in task.get_all_tasks() if hasattr(task, "get_all_tasks") else [task]:
@@ -261,7 +262,7 @@ def evaluate(
 def _check(task: Any) -> None:
     for attribute, what in (("UNSAFE_CODE", "runs code that the model writes"), ("MULTIMODAL", "shows pictures")):
         if getattr(task, attribute, False):
-            raise ValueError(f"Task {task.task_name} {what}, which moejax eval does not do; leave it out.")
+            raise UserError(f"Task {task.task_name} {what}, which moejax eval does not do; leave it out.")
 
 
 def versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.evaluation.padding import batches
 from moejax.model import transformer
 from moejax.model.cross_entropy import costs_and_hits
@@ -51,12 +52,12 @@ class LanguageModel:
         """Raise ``ValueError`` if the probability of a token would depend on later ones, or nothing fits."""
         router = self.weights.architecture.router
         if self.weights.architecture.is_moe and router in NOT_CAUSAL:
-            raise ValueError(
+            raise UserError(
                 f"Router {router!r} lets later tokens decide about earlier ones, so the likelihoods of a model with it "
                 f"mean nothing; evaluate one trained with a token-choice router."
             )
         if self.longest < 2 or self.batch_tokens < 1:
-            raise ValueError(
+            raise UserError(
                 f"The longest text has {self.longest} tokens and a batch {self.batch_tokens}; give at least 2 and 1."
             )
 
@@ -72,7 +73,7 @@ class LanguageModel:
             if not len(context):
                 raise ValueError("A context is empty; begin with the token that ends documents.")
             if len(continuation) > self.longest:
-                raise ValueError(
+                raise UserError(
                     f"A continuation has {len(continuation)} tokens, and {self.longest} are the most; raise "
                     f"--max-length."
                 )
@@ -122,7 +123,7 @@ class LanguageModel:
         """
         room = self.longest - tokens
         if tokens < 1 or room < 1:
-            raise ValueError(
+            raise UserError(
                 f"{tokens} tokens are to be generated, and text of {self.longest} is the longest; give at least 1, and "
                 f"a --max-length above them."
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit.decisions import RULES, Rule
 from moejax.fit.optimum import Decision
 from moejax.laws.design import FIELDS, Design
@@ -58,14 +59,14 @@ def decision_answers(law: type, given: Mapping[str, float] | None = None) -> lis
     """What a law decides where some quantities are given; without any, what it decides by its coefficients alone.
 
     Raises:
-      ValueError: a quantity cannot be, or these quantities decide nothing; the sentence has what would.
+      UserError: a quantity cannot be, or these quantities decide nothing; the sentence has what would.
     """
     given = dict(given or {})
     _check(given)
     rules = [rule for rule in RULES.get(law, ()) if set(rule.given) <= set(given) and (rule.given or not given)]
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
     if given and (unused or not rules):
-        raise ValueError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
+        raise UserError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
     return [_answer(rule, name, given) for rule in rules for name in rule.gives]
 
 
@@ -73,10 +74,10 @@ def predicted_answer(law: Any, given: Mapping[str, float]) -> Answer:
     """What a law predicts of one run, of which some quantities are given.
 
     Raises:
-      ValueError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
+      UserError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
     """
     if unknown := [name for name in given if name not in FIELDS]:
-        raise ValueError(f"A design has no {unknown[0]}; it has {', '.join(FIELDS)}.")
+        raise UserError(f"A design has no {unknown[0]}; it has {', '.join(FIELDS)}.")
     require_inputs(law, given)
     design = Design(**given)
     check_design(design)
@@ -94,14 +95,14 @@ def find(name: str, answers: Sequence[Answer], law: type) -> list[Answer]:
     """The answers of that name or letter, one for every place at which it is asked.
 
     Raises:
-      ValueError: there is none; the sentence has the known ones and what would make more.
+      UserError: there is none; the sentence has the known ones and what would make more.
     """
     if found := [answer for answer in answers if name in (answer.name, answer.symbol)]:
         return found
     known = list(dict.fromkeys(f"{answer.name} ({answer.symbol})" for answer in answers))
     near = difflib.get_close_matches(name, [a.name for a in answers], n=3, cutoff=0.6)
     hint = f"nearest are {', '.join(near)}; " if near else ""
-    raise ValueError(f"There is no answer {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
+    raise UserError(f"There is no answer {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
 
 
 def what_is_decided(law: type) -> str:
@@ -142,8 +143,8 @@ def _predicted(design: Design, output: str, law: Any) -> Any:
 def _check(given: Mapping[str, float]) -> None:
     for name, value in given.items():
         if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} is {value:g}; give a positive number.")
+            raise UserError(f"{name} is {value:g}; give a positive number.")
     if not given.get("sparsity", 0.0) < 1:
-        raise ValueError(f"sparsity is {given['sparsity']:g}; it is a share of the experts, below 1.")
+        raise UserError(f"sparsity is {given['sparsity']:g}; it is a share of the experts, below 1.")
     if not given.get("expansion", 1.0) >= 1:
-        raise ValueError(f"expansion is {given['expansion']:g}; total over active parameters is at least 1.")
+        raise UserError(f"expansion is {given['expansion']:g}; total over active parameters is at least 1.")

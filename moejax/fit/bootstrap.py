@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, form_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.problem import WIDEST, data_of, laws_at
@@ -123,12 +124,12 @@ def bootstrap(
         ``count``, only what is missing is fitted. A file of another fit is written over.
 
     Raises:
-      ValueError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
+      UserError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
     """
     if runs.data_hash != result.data_hash:
-        raise ValueError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
+        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
     if count < 1 or by not in RESAMPLED:
-        raise ValueError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
+        raise UserError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
     form = form_of(result)
     data = data_of(form, runs, result.fixed)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

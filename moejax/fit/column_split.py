@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit.holdout import Split, at_least, each_group, split_of
 from moejax.fit.read_runs import ReadRuns
 from moejax.laws.design import FIELDS, Design
@@ -27,7 +28,7 @@ def split_by(read: ReadRuns, text: str) -> Split:
     ``router_type=S-Base`` what equals it. The name is a column of the table, else a quantity of ``Design``.
 
     Raises:
-      ValueError: there is no such column, it holds no numbers where they are compared, or one side would be empty.
+      UserError: there is no such column, it holds no numbers where they are compared, or one side would be empty.
     """
     if _knows(read, text):
         return at_least(read.runs, text, _numbers(read, text))
@@ -35,20 +36,20 @@ def split_by(read: ReadRuns, text: str) -> Split:
         name, found, value = text.partition(sign)
         if found and _knows(read, name):
             return taken(read, name, value.strip())
-    raise ValueError(_unknown(read, text.partition("=" if "=" in text else ":")[0]))
+    raise UserError(_unknown(read, text.partition("=" if "=" in text else ":")[0]))
 
 
 def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
     """Every value of a column held out once; ``group`` is every architecture, if the table has no such column.
 
     Raises:
-      ValueError: there is no such column, or it has one value only.
+      UserError: there is no such column, or it has one value only.
     """
     if column == "group" and column not in read.frame.columns:
         yield from each_group(read.runs)
         return
     if not _knows(read, column):
-        raise ValueError(_unknown(read, column))
+        raise UserError(_unknown(read, column))
     values = read.frame[column] if column in read.frame.columns else _numbers(read, column)
     for value in dict.fromkeys(v for v, weight in zip(values, read.runs.weight, strict=True) if weight > 0):
         shown = f"{value:.6g}" if isinstance(value, float) else value
@@ -68,7 +69,7 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
         wanted, values = parse(value), _numbers(read, name)
     except ValueError:
         known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else "numbers"
-        raise ValueError(f"No run has {name} = {value}; {name} has {known}.") from None
+        raise UserError(f"No run has {name} = {value}; {name} has {known}.") from None
     # A derived quantity such as 1 - 1/E is rounded; a printed one has a few digits.
     return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
 
@@ -92,7 +93,7 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
         return _derived(read, name)
     values = run_table.numbers(read.frame[name], where="The table").to_numpy(np.float64)
     if np.isnan(values).any():
-        raise ValueError(f"{name} is empty in {np.isnan(values).sum()} rows; hold out by a column that is full.")
+        raise UserError(f"{name} is empty in {np.isnan(values).sum()} rows; hold out by a column that is full.")
     return values
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.fit.choice import Compared, by_error
 from moejax.fit.comparison import Comparison
 from moejax.fit.fit_law import Progress, fit_law
@@ -31,15 +32,15 @@ def compare(
       fixed: coefficients that are given, to every law that has them.
 
     Raises:
-      ValueError: nothing is held out, a given coefficient is in no law, or no law can be fitted to these runs; the
+      UserError: nothing is held out, a given coefficient is in no law, or no law can be fitted to these runs; the
         sentence has every law's reason.
     """
     splits, fixed = list(splits), dict(fixed or {})
     if not splits:
-        raise ValueError("Laws are compared by held-out runs; give at least one split.")
+        raise UserError("Laws are compared by held-out runs; give at least one split.")
     names = {name: {f.name for f in fields(law)} for name, law in laws.items()}
     if unknown := [name for name in fixed if not any(name in known for known in names.values())]:
-        raise ValueError(f"None of the laws has a coefficient {unknown[0]}; they have {_listed(names.values())}.")
+        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {_listed(names.values())}.")
     found, left_out = [], {}
     for number, (name, law) in enumerate(laws.items()):
         if progress:
@@ -53,7 +54,7 @@ def compare(
             continue
         found.append(Compared(name=name, fit=fit, held_out=tuple(held_out)))
     if not found:
-        raise ValueError("No law can be fitted: " + " ".join(f"{name}: {why}" for name, why in left_out.items()))
+        raise UserError("No law can be fitted: " + " ".join(f"{name}: {why}" for name, why in left_out.items()))
     return Comparison(
         laws=tuple(by_error(found)),
         left_out=left_out,

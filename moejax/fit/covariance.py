@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import RESAMPLED, draws_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
@@ -117,10 +118,10 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
     """What standard errors and their intervals are made of.
 
     Raises:
-      ValueError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
+      UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
     """
     if kind not in COVARIANCES or by not in RESAMPLED:
-        raise ValueError(
+        raise UserError(
             f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
         )
     at, labels = optimum(result, runs), RESAMPLED[by](runs)
@@ -144,7 +145,7 @@ def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich",
     """Standard errors of the coefficients that the runs set; the others are not there.
 
     Raises:
-      ValueError: as ``standard_errors``.
+      UserError: as ``standard_errors``.
     """
     errors = coefficients(standard_errors(result, runs, _itself, kind=kind, by=by))
     return {name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.stuck}
@@ -156,7 +157,7 @@ def coefficient_intervals(
     """Intervals of the coefficients that the runs set, as ``confidence_interval`` makes them.
 
     Raises:
-      ValueError: as ``standard_errors``.
+      UserError: as ``standard_errors``.
     """
     signs = np.asarray([*keeps_sign(result.law).values()])
     low, high = confidence_interval(result, runs, _itself, level, one_sign=signs, kind=kind, by=by)
@@ -185,7 +186,7 @@ def confidence_interval(
         all, or one for each in the order of the pytree's leaves.
 
     Raises:
-      ValueError: as ``standard_errors``, or the level is not between 0 and 1.
+      UserError: as ``standard_errors``, or the level is not between 0 and 1.
     """
     found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
     low, high = found.ends(level, one_sign)
@@ -250,7 +251,7 @@ def standard_errors(
     """Standard error of every number of a decision, in its pytree, by the delta method; NaN with a single draw.
 
     Raises:
-      ValueError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
+      UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
     """
     found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
     return unravel(found.errors)

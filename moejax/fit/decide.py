@@ -56,7 +56,7 @@ def decide(
     stand in their place, whose Student's t knows how few draws there are.
 
     Raises:
-      ValueError: the runs are not those of the fit, or an option makes no sense.
+      UserError: the runs are not those of the fit, or an option makes no sense.
     """
     known, found = uncertainty(result, runs, kind=covariance, by=by), []
     few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from moejax.config import build, convert
+from moejax.errors import UserError
 from moejax.fit.freedom import satterthwaite
 from moejax.fit.intervals import Spread, keeps_sign
 from moejax.interval import Interval, interval
@@ -85,10 +86,10 @@ class Evidence:
         keeps it. One that may have either is drawn as it is, and changes it where the fit does not tell which.
 
         Raises:
-          ValueError: the fit has no covariance.
+          UserError: the fit has no covariance.
         """
         if not self.axes:
-            raise ValueError("The fit holds no covariance to draw from; its runs are too few to give one.")
+            raise UserError("The fit holds no covariance to draw from; its runs are too few to give one.")
         steps = np.random.default_rng(seed).standard_normal((count, len(self.axes))) * np.asarray(self.deviations)
         values = coefficients(law)
         folds = {name: steps @ np.asarray([axis.get(name, 0.0) for axis in self.axes]) for name in values}
@@ -132,7 +133,7 @@ class Drawn:
         the median as Student's t lies from the normal.
 
         Raises:
-          ValueError: ``level`` is not between 0 and 1.
+          UserError: ``level`` is not between 0 and 1.
         """
         found = interval(answers, level)
         answers = np.asarray(answers, np.float64).ravel()
@@ -151,7 +152,7 @@ def from_json(plain: Any) -> Evidence:
     """The inverse of ``Evidence.to_json``.
 
     Raises:
-      ValueError: an entry is missing or of another type.
+      UserError: an entry is missing or of another type.
     """
     from moejax.fit.extrapolation import RATIOS
 
@@ -163,13 +164,13 @@ def from_json(plain: Any) -> Evidence:
     evidence = build(Evidence, found, "evidence")
     for name, (low, high) in evidence.ranges.items():
         if name not in {*FIELDS, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
-            raise ValueError(
+            raise UserError(
                 f"evidence.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that this "
                 f"version of moejax knows, and goes from at least 0 to a number above 0: fit again."
             )
     lengths = {len(evidence.deviations), *(len(row) for rows in evidence.leverages for row in rows)}
     if lengths != {len(evidence.axes)}:
-        raise ValueError(f"evidence has {len(evidence.axes)} axes, and deviations or leverages of another number.")
+        raise UserError(f"evidence has {len(evidence.axes)} axes, and deviations or leverages of another number.")
     return evidence
 
 
@@ -179,7 +180,7 @@ def with_evidence(
     """The fit with what its file must hold, so that whoever reads it needs no runs.
 
     Raises:
-      ValueError: the runs are not those of the fit.
+      UserError: the runs are not those of the fit.
     """
     from moejax.fit.bootstrap import draws_of, too_few
     from moejax.fit.covariance import CLUSTERED, in_doubt, uncertainty

@@ -21,7 +21,7 @@ def fit(runs: Any, law: Any, **options: Any) -> FitResult:
       options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``.
 
     Raises:
-      ValueError: there is no such law, or the runs cannot be read for it or cannot set it.
+      UserError: there is no such law, or the runs cannot be read for it or cannot set it.
     """
     law = law_class(law) if isinstance(law, str) else law
     read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)

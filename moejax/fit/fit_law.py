@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from moejax import __version__, minimise
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify
 from moejax.fit.metrics import metrics, predict
@@ -71,13 +72,13 @@ def fit_law(
       output: which of the law's outputs ``runs.loss`` holds; what ``runs`` says, if not given.
 
     Raises:
-      ValueError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
+      UserError: the runs hold no output of the law or lack a field that it reads, a fixed coefficient is unknown, or
         no start has a finite objective.
     """
     fixed = dict(fixed or {})
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
-        raise ValueError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
+        raise UserError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
     form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
     _check(form, runs, fixed)
     data = data_of(form, runs, fixed)
@@ -126,7 +127,7 @@ def _search(
         values = minimise.values(form, points, data, weights, progress=lambda *n: progress("screening", *n))
         order = np.argsort(values)[: search.screened]
         if not np.isfinite(values[order[0]]):
-            raise ValueError(_no_start(form, data, points[0]))
+            raise UserError(_no_start(form, data, points[0]))
         points = began = points[order[np.isfinite(values[order])]]
     if search.halved is not None and len(points) > search.halved:
         found = _descend(form, data, weights, points, search.first_iterations, search, progress, "first steps")
@@ -134,7 +135,7 @@ def _search(
         points, began = found.points[order], began[order]
     lanes = _descend(form, data, weights, points, search.max_iterations, search, progress, "polishing")
     if not np.isfinite(lanes.values).any():
-        raise ValueError(_no_start(form, data, points[0]))
+        raise UserError(_no_start(form, data, points[0]))
     return lanes, began
 
 
@@ -206,14 +207,14 @@ def _result(
 
 def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
     if form.output not in form.law.outputs:
-        raise ValueError(
+        raise UserError(
             f"{form.law.__name__} predicts {' and '.join(form.law.outputs)}, and what would be fitted is the "
             f"{form.output}; choose another law, or name the column that holds one of its outputs by that output's "
             f"name (--map {next(iter(form.law.outputs))}=COLUMN)."
         )
     names = list(form.signs)
     if unknown := [name for name in fixed if name not in names]:
-        raise ValueError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),
@@ -222,30 +223,30 @@ def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
     for name, value in fixed.items():
         words, holds = rules[form.signs[name]]
         if not (np.isfinite(value) and holds(value)):
-            raise ValueError(f"{name} is fixed at {value}, but {name} is {words} in {form.law.__name__}.")
+            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {form.law.__name__}.")
     if not form.free:
-        raise ValueError(f"Every coefficient of {form.law.__name__} is fixed; leave at least one to fit.")
+        raise UserError(f"Every coefficient of {form.law.__name__} is fixed; leave at least one to fit.")
     if missing := [name for name in form.law.inputs if getattr(runs.design, name) is None]:
-        raise ValueError(
+        raise UserError(
             f"{form.law.__name__} reads {', '.join(form.law.inputs)}, and the runs have no {', '.join(missing)}."
         )
     for name in form.law.inputs:
         values = getattr(runs.design, name)
         if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
-            raise ValueError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
+            raise UserError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
-        raise ValueError(
+        raise UserError(
             f"The {form.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in {len(wrong)} runs."
         )
     lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
     if form.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
-        raise ValueError(
+        raise UserError(
             f"irreducible is fixed at {fixed['irreducible']:g}, and a run has a loss of {lowest:g}; no model is below "
             f"the irreducible loss, so fix it lower."
         )
     kept = int((runs.weight > 0).sum())
     if kept < len(form.free):
-        raise ValueError(
+        raise UserError(
             f"{kept} run{'s' * (kept != 1)} cannot set the {len(form.free)} free coefficients of {form.law.__name__}; "
             f"train more, choose a smaller law, or fix coefficients."
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import build, convert, unknown
+from moejax.errors import UserError
 from moejax.fit import evidence as evidence_file
 from moejax.fit.evidence import Drawn, Evidence
 from moejax.fit.freedom import left_by
@@ -185,7 +186,7 @@ class FitResult:
         """The FitResult that ``save`` or ``moejax fit --out`` wrote.
 
         Raises:
-          ValueError: there is no such file, it holds something else, or its law is not one of moejax's.
+          UserError: there is no such file, it holds something else, or its law is not one of moejax's.
         """
         return load(path)
 
@@ -193,7 +194,7 @@ class FitResult:
         """Coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
 
         Raises:
-          ValueError: ``level`` is not between 0 and 1, or the fit holds no covariance.
+          UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
         """
         from moejax.fit.tables import conf_int
 
@@ -206,7 +207,7 @@ class FitResult:
         the fields that lie outside the fitted runs and by what factor.
 
         Raises:
-          ValueError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
+          UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
         """
         from moejax.fit.tables import predict
 
@@ -226,7 +227,7 @@ def load(path: str | Path) -> FitResult:
     """The FitResult that ``save`` wrote; its law is callable.
 
     Raises:
-      ValueError: there is no such file, it holds something else, or its law is not one of moejax's.
+      UserError: there is no such file, it holds something else, or its law is not one of moejax's.
     """
     path = Path(path)
     plain = read_plain(path)
@@ -238,11 +239,11 @@ def read_plain(path: Path) -> dict[str, Any]:
     """The plain data of a file that ``save`` or ``moejax fit --out`` wrote, with what stands beside the fit.
 
     Raises:
-      ValueError: there is no such file, or it holds something else.
+      UserError: there is no such file, or it holds something else.
     """
     found = read_json(path, {"schema": int}, remedy=_REMEDY)
     if found["schema"] != SCHEMA:
-        raise ValueError(f"{path} holds a fit of schema {found['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
+        raise UserError(f"{path} holds a fit of schema {found['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
     return found
 
 
@@ -251,12 +252,12 @@ def read_by_this_version(path: Path) -> Iterator[None]:
     """What a file of a fit holds and this version cannot read, as a sentence: another may have written other entries.
 
     Raises:
-      ValueError: an entry is missing, or of another kind.
+      UserError: an entry is missing, or of another kind.
     """
     try:
         yield
     except (LookupError, TypeError, AttributeError, ImportError, ValueError, ArithmeticError) as error:
-        raise ValueError(
+        raise UserError(
             f"{path} holds no fit that this version reads ({told(error).rstrip('.')}); {_REMEDY}."
         ) from error
 
@@ -279,17 +280,17 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     """The inverse of ``FitResult.to_json``.
 
     Raises:
-      ValueError: an entry is missing or of another type, or the law is not one of moejax's.
+      UserError: an entry is missing or of another type, or the law is not one of moejax's.
     """
     found = convert(_shape(plain), plain, "content")
     module, name = found["law"]["module"], found["law"]["class"]
     law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
     if law is None:
-        raise ValueError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
+        raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
     penalty = dict(found["penalty"])
     kind = penalty.pop("name")
     if kind not in PENALTIES:
-        raise ValueError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
+        raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
     fields = {f.name: found[f.name] for f in dataclasses.fields(FitResult) if f.name in found}
     fields |= {"law": law(**found["law"]["coefficients"]), "penalty": build(PENALTIES[kind], penalty, "penalty")}
     metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in found["metrics"].items()}

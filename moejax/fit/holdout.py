@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
@@ -44,11 +45,11 @@ def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None =
     """The runs that are largest in a Design field: those at or above a value, or a share of the distinct values.
 
     Raises:
-      ValueError: the runs do not have the field, or nothing would be left to fit or to hold out.
+      UserError: the runs do not have the field, or nothing would be left to fit or to hold out.
     """
     values = getattr(runs.design, field, None)
     if values is None:
-        raise ValueError(f"The runs have no {field}; hold out by a field that they have.")
+        raise UserError(f"The runs have no {field}; hold out by a field that they have.")
     return at_least(runs, field, values, above, share=share)
 
 
@@ -70,11 +71,11 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
     """The split of that name.
 
     Raises:
-      ValueError: it would leave no run to fit or none to hold out.
+      UserError: it would leave no run to fit or none to hold out.
     """
     marked = held_out[runs.weight > 0]
     if marked.all() or not marked.any():
-        raise ValueError(f"Holding out {name} leaves no runs on one side; choose another.")
+        raise UserError(f"Holding out {name} leaves no runs on one side; choose another.")
     return Split(name=name, held_out=held_out)
 
 
@@ -92,7 +93,7 @@ def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
     """``count`` disjoint parts of the groups, each held out once."""
     present = np.unique(runs.group[runs.weight > 0])
     if not 2 <= count <= len(present):
-        raise ValueError(f"{count} folds of {len(present)} groups; give at least 2 and at most as many as groups.")
+        raise UserError(f"{count} folds of {len(present)} groups; give at least 2 and at most as many as groups.")
     shuffled = np.random.default_rng(seed).permutation(present)
     for i in range(count):
         yield Split(name=f"fold {i + 1} of {count}", held_out=np.isin(runs.group, shuffled[i::count]))
@@ -108,14 +109,14 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
     """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest.
 
     Raises:
-      ValueError: the law cannot be fitted to what a split leaves.
+      UserError: the law cannot be fitted to what a split leaves.
     """
     found = []
     for split in splits:
         try:
             fit = fit_law(law, runs.only(~split.held_out), **options)
         except ValueError as error:
-            raise ValueError(f"With {split.name} held out: {told(error)}") from error
+            raise UserError(f"With {split.name} held out: {told(error)}") from error
         tested = runs.where(split.held_out & (runs.weight > 0))
         predicted = predict(fit.law, tested, fit.output)
         missed = errors(predicted, tested.loss, tested.weight)

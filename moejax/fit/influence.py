@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, optimum
@@ -80,11 +81,11 @@ def deciding(result: FitResult, runs: Runs, decision: Decision, count: int = 3) 
     """The ``count`` runs whose removal moves one number most, by implicit differentiation, checked by refits.
 
     Raises:
-      ValueError: the decision is more than one number, or too few runs would be left to fit.
+      UserError: the decision is more than one number, or too few runs would be left to fit.
     """
     found = influence(result, runs, decision)
     if len(found) != 1 or not np.isfinite(found[0].answer):
-        raise ValueError(f"Influence is asked of one finite number; the decision gave {[one.answer for one in found]}.")
+        raise UserError(f"Influence is asked of one finite number; the decision gave {[one.answer for one in found]}.")
     (one,) = found
     most = one.most(min(count, int((runs.weight > 0).sum())))
 

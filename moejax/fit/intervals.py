@@ -66,7 +66,7 @@ class Spread:
         """Both ends of each number's interval.
 
         Raises:
-          ValueError: ``level`` is not between 0 and 1.
+          UserError: ``level`` is not between 0 and 1.
         """
         return ends(self.middle, self._reach(level), one_sign)
 
@@ -74,7 +74,7 @@ class Spread:
         """The same of shares.
 
         Raises:
-          ValueError: ``level`` is not between 0 and 1.
+          UserError: ``level`` is not between 0 and 1.
         """
         return share_ends(self.middle, self._reach(level))
 

@@ -113,7 +113,7 @@ def analyse(
         model then has more parameters at no cost.
 
     Raises:
-      ValueError: the runs are too few for any surface.
+      UserError: the runs are too few for any surface.
     """
     report = progress or (lambda *_: None)
     degrees = search_degrees(budgets, seed=seed, progress=progress)

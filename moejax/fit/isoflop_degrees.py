@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.fit_law import Progress
 from moejax.fit.isoflop_runs import Budget
 from moejax.laws.isoflop_surface import terms
@@ -41,7 +42,7 @@ def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progre
     """Cross-validate degrees 0 to 4 of log N, log sparsity and their product, architectures kept whole.
 
     Raises:
-      ValueError: the runs of some budget are too few for every combination.
+      UserError: the runs of some budget are too few for every combination.
     """
     report = progress or (lambda *_: None)
     powers = range(HIGHEST + 1)
@@ -59,7 +60,7 @@ def search_degrees(budgets: Sequence[Budget], *, seed: int = 0, progress: Progre
             squares[degrees] = np.concatenate([one for one in found if one is not None])
     if not any(sum(degrees) for degrees in squares):
         counts = ", ".join(f"{len(b.runs)} at {b.flops:.3g}" for b in budgets)
-        raise ValueError(f"The runs are too few to cross-validate any surface ({counts} FLOPs); train more sizes.")
+        raise UserError(f"The runs are too few to cross-validate any surface ({counts} FLOPs); train more sizes.")
     weight = np.concatenate([budget.runs.weight for budget in budgets])
     means = {degrees: float(np.average(one, weights=weight)) for degrees, one in squares.items()}
     best = min(means, key=lambda degrees: (means[degrees], sum(degrees)))

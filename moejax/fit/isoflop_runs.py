@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.budgets import budgets
 from moejax.fit.runs import Runs
 
@@ -54,10 +55,10 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
     FLOPs that follow each other within 10 % are one budget. Runs of weight 0 are left out.
 
     Raises:
-      ValueError: a field is missing, a sparsity is none, the FLOPs form no budgets, or no budget carries a surface.
+      UserError: a field is missing, a sparsity is none, the FLOPs form no budgets, or no budget carries a surface.
     """
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
-        raise ValueError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
     runs = runs.where(runs.weight > 0)
     sparsity = sparsity_of(runs)
     number, flops = budgets(runs.design.flops)
@@ -70,7 +71,7 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
         else:
             found.append(budget)
     if not found:
-        raise ValueError(
+        raise UserError(
             f"No budget carries an IsoFLOP surface, which needs runs of equal flops: {LEAST_SPARSITIES} sparsities "
             f"(1 - top_k / num_experts), each at {LEAST_SIZES} sizes (params_total). " + " ".join(first(left_out))
         )
@@ -87,13 +88,13 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
     """Abnar's S of every run, rounded so that equal ones are equal.
 
     Raises:
-      ValueError: more experts serve a token than there are.
+      UserError: more experts serve a token than there are.
     """
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         sparsity = np.round(np.asarray(runs.design.sparsity, np.float64), 5)
     if (wrong := np.flatnonzero((sparsity < 0) | (sparsity >= 1) | ~np.isfinite(sparsity))).size:
         design, first = runs.design, wrong[0]
-        raise ValueError(
+        raise UserError(
             f"num_experts is {design.num_experts[first]:g} and top_k {design.top_k[first]:g} in run {first + 1}: a "
             f"sparsity 1 - top_k / num_experts lies from 0 to below 1. It does not in {len(wrong)} runs."
         )

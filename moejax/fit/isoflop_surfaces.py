@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import resample
 from moejax.fit.isoflop_degrees import Degrees, chosen, columns_of, least_squares
 from moejax.fit.isoflop_runs import Budget
@@ -38,7 +39,7 @@ def fit_surfaces(
     """The surface of every budget, with ``resamples`` draws of its architectures.
 
     Raises:
-      ValueError: a budget's runs do not set every coefficient.
+      UserError: a budget's runs do not set every coefficient.
     """
     return tuple(_surface(budget, degrees, resamples, seed + number, level) for number, budget in enumerate(budgets))
 
@@ -48,7 +49,7 @@ def _surface(budget: Budget, degrees: Degrees, resamples: int, seed: int, level:
     columns = columns_of(budget)[:, chosen(degrees)]
     weights = least_squares(columns, runs.loss, runs.weight)
     if weights is None:
-        raise ValueError(
+        raise UserError(
             f"The {len(runs)} runs at {budget.flops:.3g} FLOPs do not set a surface of degrees {degrees}; "
             f"train more sizes or sparsities, or choose lower degrees."
         )

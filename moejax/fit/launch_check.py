@@ -75,7 +75,7 @@ def launch_check(
       pilot: the first part of the real training, as runs of growing token counts.
 
     Raises:
-      ValueError: the law cannot be fitted to the proxies.
+      UserError: the law cannot be fitted to the proxies.
     """
     proxies = runs.only(~held_out.held_out)
     fit = fit_law(law, proxies, seed=seed, progress=progress)

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float, Int
 
+from moejax.errors import UserError
 from moejax.fit.budgets import budgets
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
@@ -69,13 +70,13 @@ def leverages(
     """Algorithm 1 of Tian et al. (2025) on every family's curve and the dense one (an activation ratio of 1).
 
     Raises:
-      ValueError: the dense runs, or every family's, were trained at too few budgets.
+      UserError: the dense runs, or every family's, were trained at too few budgets.
     """
     report = progress or (lambda *_: None)
     best = _best(runs, ratio, granularity, budget)
     dense = best & (ratio == 1)
     if dense.sum() < LEAST_BUDGETS:
-        raise ValueError(
+        raise UserError(
             f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
             f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
         )
@@ -93,7 +94,7 @@ def leverages(
         taken.append(np.flatnonzero(own))
         curves.append(at)
     if not families:
-        raise ValueError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
+        raise UserError(f"No family of mixtures was trained at {LEAST_BUDGETS} budgets: {' '.join(left_out)}")
     values, reaches = zip(
         *(
             _between(one, against, flops[budget[rows]], [*curves, against], level)
@@ -135,7 +136,7 @@ def leverage_of(
       flops: where it is asked; the first family's budgets, if not given.
 
     Raises:
-      ValueError: a family was trained at too few budgets.
+      UserError: a family was trained at too few budgets.
     """
     curves, own = [], []
     for name, family in (("first", runs), ("second", against)):
@@ -143,7 +144,7 @@ def leverage_of(
         none = np.zeros(len(family))
         best = _best(family, none, none, number)
         if best.sum() < LEAST_BUDGETS:
-            raise ValueError(
+            raise UserError(
                 f"The {name} family was trained at {best.sum()} budgets; its loss-compute curve needs {LEAST_BUDGETS}."
             )
         curves.append(_curve_of(family.only(best), seed))

@@ -14,6 +14,7 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.fit_law import form_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.freedom import left_by
@@ -87,10 +88,10 @@ def optimum(result: FitResult, runs: Runs) -> Optimum:
     """The optimum of a fit, with its derivatives.
 
     Raises:
-      ValueError: the runs are not those of the fit.
+      UserError: the runs are not those of the fit.
     """
     if runs.data_hash != result.data_hash:
-        raise ValueError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
+        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
     form = form_of(result)
     data = data_of(form, runs, result.fixed)
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.answers import Answer
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
@@ -58,7 +59,7 @@ def predict_runs(
       design: fields with one entry per new run.
 
     Raises:
-      ValueError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the file.
+      UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the file.
     """
     level = check_level(level)
     count = max(np.size(getattr(design, name)) for name in type(result.law).inputs)
@@ -75,7 +76,7 @@ def predict_runs(
         elif result.evidence is not None and result.evidence.axes:
             found = result.evidence.spread(result.law, log_loss)
         else:
-            raise ValueError("The fit holds no covariance; fit again with moejax fit --out for a range.")
+            raise UserError("The fit holds no covariance; fit again with moejax fit --out for a range.")
         spread, known = found.errors**2, found.freedom
     else:
         moved = np.stack([np.log(predict(law, new, result.output)) for law in _each(resampled)])
@@ -143,7 +144,7 @@ def foretell(
     """The range of one run that is described by what an answer is asked at.
 
     Raises:
-      ValueError: as ``predict_runs``.
+      UserError: as ``predict_runs``.
     """
     design = Design(**answer.given)
     predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)

@@ -15,6 +15,7 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.optimum import Decision, Optimum, optimum
 from moejax.fit.problem import Form
@@ -42,7 +43,7 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
     it does not depend on luck. An end that the runs do not set is infinite.
 
     Raises:
-      ValueError: the decision is more than one number, or not finite, or no coefficient moves it.
+      UserError: the decision is more than one number, or not finite, or no coefficient moves it.
     """
     walk = _walk(result, runs, decision, level)
     middle = walk.middle
@@ -72,7 +73,7 @@ def curve(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9,
       farthest: standard errors at which it is given up on a side where the runs do not object.
 
     Raises:
-      ValueError: as ``profile``.
+      UserError: as ``profile``.
     """
     walk = _walk(result, runs, decision, level)
     lowest = float(_at(walk.at, walk.decision, np.append(walk.at.point, 0.0), walk.start, walk.unit)[0])
@@ -117,11 +118,11 @@ def _walk(result: FitResult, runs: Runs, decision: Decision, level: float) -> _W
     at = optimum(result, runs)
     answer, _ = at.decide(decision)
     if answer.size != 1 or not np.isfinite(answer).all():
-        raise ValueError(f"A profile is of one finite number; the decision gave {answer}.")
+        raise UserError(f"A profile is of one finite number; the decision gave {answer}.")
     slope = at.slopes(decision)[0]
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
     if not spread > STILL * abs(float(answer[0])):
-        raise ValueError(
+        raise UserError(
             "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
         )
     limit = float(scipy.stats.chi2.ppf(level, 1)) * at.dispersion / 2

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import sweeps
 from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
@@ -74,7 +75,7 @@ def read_runs(
         a note; else they are an error, as numbers in billions are.
 
     Raises:
-      ValueError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
+      UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
     """
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
     frame = frame.reset_index(drop=True)
@@ -152,19 +153,19 @@ def fitted_column(law: Any, loss: str = "loss") -> str:
     """The column that a law is fitted to: the one that is named, or the law's only output.
 
     Raises:
-      ValueError: none is named, and the law predicts several things, or the one that is named is none of them.
+      UserError: none is named, and the law predicts several things, or the one that is named is none of them.
     """
     if "loss" in law.outputs or loss in law.outputs:
         return loss
     name = law.__name__ if isinstance(law, type) else type(law).__name__
     if loss != "loss":
-        raise ValueError(
+        raise UserError(
             f"{name} predicts {' and '.join(law.outputs)}, and --loss names the column {loss}; if that holds one of "
             f"these, say which: {map_option(next(iter(law.outputs)), quoted(loss))}, and leave --loss out or name the "
             f"output."
         )
     if len(law.outputs) > 1:
-        raise ValueError(
+        raise UserError(
             f"{name} predicts {' and '.join(law.outputs)} and no loss, and a fit is to one of them: name its column, "
             f"as --loss {next(iter(law.outputs))}. Coefficients that only another output reads are then not set."
         )
@@ -179,7 +180,7 @@ def _units(wrong: Mapping[str, str], inputs: Sequence[str], named: str) -> dict[
     wanted = inputs or tuple(wrong)
     asked = [why for name, why in wrong.items() if name in wanted or (name == "flops" and "6 ·" in why)]
     if asked:
-        raise ValueError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
+        raise UserError(f"{named}: {'; '.join(asked)}. If the numbers are right as they are, pass --trust-units.")
     return dict(wrong)
 
 
@@ -194,7 +195,7 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
     """The table with our columns added, by theirs or by arithmetic on theirs.
 
     Raises:
-      ValueError: one cannot be computed.
+      UserError: one cannot be computed.
     """
     computed = {}
     for name, expression in mapping.items():
@@ -206,7 +207,7 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
         except ValueError as error:
             near = difflib.get_close_matches(expression, map(str, frame.columns), n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(
+            raise UserError(
                 f"{named}: {name}={expression} cannot be computed: {told(error).rstrip('.')}.{hint}"
             ) from error
     return frame.assign(**computed)
@@ -216,7 +217,7 @@ def select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str
     """The rows that meet all conditions, and how many those are in words.
 
     Raises:
-      ValueError: a condition cannot be applied, or no row meets it.
+      UserError: a condition cannot be applied, or no row meets it.
     """
     notes = []
     for text in where:
@@ -224,12 +225,10 @@ def select(frame: Any, where: Sequence[str], named: str) -> tuple[Any, tuple[str
         try:
             frame = frame[condition(text, frame)]
         except ValueError as error:
-            raise ValueError(
-                f"{named}: the condition {text!r} cannot be applied: {told(error).rstrip('.')}."
-            ) from error
+            raise UserError(f"{named}: the condition {text!r} cannot be applied: {told(error).rstrip('.')}.") from error
         notes.append(f"{len(frame)} of {before} rows meet {text!r}.")
         if not len(frame):
-            raise ValueError(f"{named}: no row meets {text!r}.")
+            raise UserError(f"{named}: no row meets {text!r}.")
     return frame.copy(), tuple(notes)
 
 
@@ -246,7 +245,7 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     said = " ".join(ours.undecided).replace("'", " ").split()
     unsaid = [name for name in missing if not any(word.startswith(f"{name}=") for word in said)]
     asked = f" Say which is which: {' '.join(f'--map {name}=COLUMN' for name in unsaid)}." if unsaid else ""
-    raise ValueError(
+    raise UserError(
         f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}."
         + "".join([asked, *(f" {note}" for note in ours.undecided)])
     )
@@ -302,11 +301,11 @@ def _sound(
             bad |= np.asarray(rows)
     if notes and not drop:
         diverged = " A run that diverged has no loss to fit." if not np.isfinite(frame[loss]).all() else ""
-        raise ValueError(
+        raise UserError(
             "; ".join(notes) + f".{diverged} Correct the rows, select others with --where, or pass --drop-invalid."
         )
     if bad.all():
-        raise ValueError("; ".join(notes) + ". No row is left.")
+        raise UserError("; ".join(notes) + ". No row is left.")
     return frame[~bad], tuple(f"Dropped: {note}." for note in notes)
 
 
@@ -322,5 +321,5 @@ def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:
     """What weights keep out, or an error if that is everything."""
     out = int((runs.weight == 0).sum())
     if out == len(runs):
-        raise ValueError(f"The weight {weight} is 0 in every row; give at least one row a weight above 0.")
+        raise UserError(f"The weight {weight} is 0 in every row; give at least one row a weight above 0.")
     return (f"{out} of {len(runs)} rows have a {weight} of 0 and take no part.",) if out else ()

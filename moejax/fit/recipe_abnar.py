@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit import isoflop_text
 from moejax.fit.bootstrap import Bootstrap, bootstrap, table
 from moejax.fit.bootstrap import to_json as intervals_to_json
@@ -103,11 +104,11 @@ def abnar(
       held_out: what Eq. 6 is tested on; the runs of sparsity .98 and more, if not given, or else the sparsest.
 
     Raises:
-      ValueError: a column is missing, the runs form no budgets of several sparsities and sizes, or are too few.
+      UserError: a column is missing, the runs form no budgets of several sparsities and sizes, or are too few.
     """
     check_level(level)
     if resamples < 1:
-        raise ValueError(f"Asked for {resamples} resamples; give at least 1.")
+        raise UserError(f"Asked for {resamples} resamples; give at least 1.")
     budgets, left_out = isoflop_budgets(runs)
     held_out = held_out or sparsest(runs)
     kept = runs.only(~held_out.held_out)

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Float, Int
 
+from moejax.errors import UserError
 from moejax.fit.budgets import budgets
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
@@ -147,7 +148,7 @@ def tian(
       starts: of the laws of leverage; 2,048 points scaled by the data, if not given.
 
     Raises:
-      ValueError: a field is missing, no dense family has enough budgets, or too few leverages are defined.
+      UserError: a field is missing, no dense family has enough budgets, or too few leverages are defined.
     """
     starts = starts or Sobol(seed=seed)
     ratio, granularity = _architecture(runs)
@@ -156,7 +157,7 @@ def tian(
     defined = np.isfinite(measured.value) & (measured.value > 0)
     rows, leverage = measured.rows[defined], measured.value[defined]
     if not len(rows):
-        raise ValueError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
+        raise UserError("No leverage is defined: every mixture's loss lies below what the dense curve ever reaches.")
     points = dataclasses.replace(
         runs.where(rows), loss=leverage, weight=np.ones(len(rows)), output="efficiency_leverage"
     )
@@ -184,7 +185,7 @@ def tian(
 def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     """Activation ratio and granularity of every run, rounded so that equal ones are equal."""
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
-        raise ValueError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
     return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
@@ -165,7 +166,7 @@ def zhao(
     Margins use every run, as the paper's do. A group needs one value more than its law has coefficients.
 
     Raises:
-      ValueError: the runs lack a field that Eq. 11 reads, or are too few for it.
+      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
     """
     report = progress or (lambda *_: None)
     starts = starts or Sobol(seed=seed)
@@ -241,7 +242,7 @@ def _factors(runs: Runs) -> dict[str, np.ndarray]:
     """The five factors in the paper's letters; ratios are rounded, so that equal ones are equal."""
     design = runs.design
     if missing := [name for name in INPUTS if getattr(design, name) is None]:
-        raise ValueError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
     factors = {
         "N": design.params_total_nonembedding,
         "D": design.tokens,

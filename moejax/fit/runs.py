@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from moejax.errors import UserError
 from moejax.laws.design import FIELDS, Design
 from moejax.wording import counted, some
 
@@ -98,17 +99,17 @@ def runs_from(
       output: which output of a law ``loss`` holds.
 
     Raises:
-      ValueError: there is no run, or a field has another length than ``loss``.
+      UserError: there is no run, or a field has another length than ``loss``.
     """
     loss = np.atleast_1d(np.asarray(loss, np.float64))
     if not len(loss):
-        raise ValueError("There are no runs; a law is fitted to at least one run more than it has coefficients.")
+        raise UserError("There are no runs; a law is fitted to at least one run more than it has coefficients.")
     known = {}
     for f in fields(Design):
         if (values := getattr(design, f.name)) is not None:
             values = np.asarray(values, np.float64)
             if values.ndim and len(values) != len(loss):
-                raise ValueError(f"{f.name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
+                raise UserError(f"{f.name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
             known[f.name] = np.broadcast_to(values, loss.shape).copy()
     if group is None:
         shape = [known[name] for name in known if name not in VARY_WITHIN_A_GROUP]

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit import problem
 from moejax.fit.problem import Form
 
@@ -64,7 +65,7 @@ class Grid:
 
     def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
         if missing := [name for name in form.free if name not in self.values]:
-            raise ValueError(
+            raise UserError(
                 f"The grid of starts has no values for {', '.join(missing)} of {form.law.__name__}; choose other "
                 f"starts, add them, or fix them."
             )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit.column_names import our_name
 from moejax.wording import listed, some
 
@@ -54,24 +55,24 @@ def best_by(
     Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is named.
 
     Raises:
-      ValueError: the table lacks a column, or one is what the law reads or the loss.
+      UserError: the table lacks a column, or one is what the law reads or the loss.
     """
     columns = [str(column) for column in frame.columns]
     for name in settings:
         if name not in columns:
-            raise ValueError(f"{named} has no column {name} for --best-by; the columns are {', '.join(columns)}.")
+            raise UserError(f"{named} has no column {name} for --best-by; the columns are {', '.join(columns)}.")
         if name in inputs or name == loss:
-            raise ValueError(
+            raise UserError(
                 f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}; name what was "
                 f"tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
             )
     alike = [*inputs, *(["seed"] if "seed" in columns and "seed" not in settings else [])]
     if not alike:
-        raise ValueError(f"{named} has no column that tells models apart; --best-by keeps the best run of each.")
+        raise UserError(f"{named} has no column that tells models apart; --best-by keeps the best run of each.")
     losses = run_table.numbers(frame[loss], where=named)
     ranked = frame.assign(**{loss: losses})[np.isfinite(losses)]
     if not len(ranked):
-        raise ValueError(f"{named} has no {loss} by which --best-by could choose.")
+        raise UserError(f"{named} has no {loss} by which --best-by could choose.")
     kept = np.sort(ranked.groupby(alike, sort=False, dropna=False)[loss].idxmin().to_numpy())
     best = frame.loc[kept]
     notes = [

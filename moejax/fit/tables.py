@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from moejax.errors import UserError
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.prediction import predict_runs
 from moejax.laws.door import predict as predict_one
@@ -26,7 +27,7 @@ def conf_int(result: FitResult, level: float = 0.9) -> pd.DataFrame:
     the runs do not set, has none (NaN).
 
     Raises:
-      ValueError: ``level`` is not between 0 and 1, or the fit holds no covariance.
+      UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
     """
     found = _evidence(result).spread(result.law, lambda law: [*coefficients(law).values()])
     unset = [name in result.fixed or name in result.stuck for name in result.coefficients]
@@ -44,7 +45,7 @@ def predict(result: FitResult, design: Any, level: float = 0.9) -> pd.DataFrame:
       design: a Design, whose fields are numbers or arrays with an entry per run.
 
     Raises:
-      ValueError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
+      UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
     """
     _evidence(result)
     given = {f.name: getattr(design, f.name) for f in dataclasses.fields(design) if getattr(design, f.name) is not None}
@@ -87,7 +88,7 @@ def to_latex(result: FitResult, level: float = 0.9) -> str:
 
 def _evidence(result: FitResult) -> Evidence:
     if result.evidence is None or not result.evidence.axes:
-        raise ValueError(
+        raise UserError(
             "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are "
             "too few. Fit again with moejax.fit or moejax fit --out, to more runs."
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.folder import check_as_written
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.family import Family
@@ -40,14 +41,14 @@ class Checkpoint:
         return self._of[name].read(name, index)
 
     def check(self, pairs: Iterable[Pair], family: Family, num_layers: int) -> list[str]:
-        """Raise ``ValueError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
+        """Raise ``UserError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
 
         Returns the names of tensors that are known not to belong to the model.
         """
         expected = {pair.theirs: pair.whole for pair in pairs}
         missing = sorted(expected.keys() - self.kinds.keys())
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} lacks {len(missing)} tensors that a {family.name} of its {CONFIG} has: "
                 f"{some(missing)}. A file may be missing, or {CONFIG} is of another model."
             )
@@ -55,18 +56,18 @@ class Checkpoint:
         left_out = [name for name in extra if _no_part(name, family, num_layers)]
         extra = [name for name in extra if name not in left_out]
         if extra:
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} has {len(extra)} tensors that a {family.name} of its {CONFIG} does not have: "
                 f"{some(extra)}. Nothing is left out silently; {CONFIG} may be of another model."
             )
         for name, shape in expected.items():
             kind = self.kinds[name]
             if kind.shape != shape:
-                raise ValueError(
+                raise UserError(
                     f"{self.folder}: {name} has the shape {list(kind.shape)}; by {CONFIG} it must have {list(shape)}."
                 )
             if kind.dtype not in FLOATS.values():
-                raise ValueError(
+                raise UserError(
                     f"{self.folder}: {name} is {kind.dtype}; moejax reads {', '.join(FLOATS)}. Save the checkpoint in "
                     f"one of them with transformers first."
                 )
@@ -84,23 +85,21 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     """The family of a checkpoint and its config.json.
 
     Raises:
-      ValueError: no folder of transformers, a family that moejax does not know, or quantised weights.
+      UserError: no folder of transformers, a family that moejax does not know, or quantised weights.
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise ValueError(f"{folder} is no folder of a Hugging Face checkpoint: it has no {CONFIG}.")
+        raise UserError(f"{folder} is no folder of a Hugging Face checkpoint: it has no {CONFIG}.")
     remedy = "fetch it again"
     config = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     name = config.get("model_type")
     family = FAMILIES.get(str(name))
     if family is None:
-        raise ValueError(
-            f"{path}: model_type {name!r} is no family that moejax reads; known are {', '.join(FAMILIES)}."
-        )
+        raise UserError(f"{path}: model_type {name!r} is no family that moejax reads; known are {', '.join(FAMILIES)}.")
     quantised = config.get("quantization_config")
     if quantised:
         method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-        raise ValueError(
+        raise UserError(
             f"{path}: the weights are quantised ({method}); moejax reads {', '.join(FLOATS)}. Load the checkpoint with "
             f"transformers, dequantised, and save it again."
         )
@@ -117,7 +116,7 @@ def _files(folder: Path) -> list[Path]:
         names = sorted(set(found["weight_map"].values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{folder} is not whole: {INDEX} names {some(missing)}, which is not there; fetch it again."
             )
         return [folder / name for name in names]
@@ -125,7 +124,7 @@ def _files(folder: Path) -> list[Path]:
         return [single]
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     remedy = f" It has {pickled[0]}, a pickle: load it with transformers and save it again." if pickled else ""
-    raise ValueError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
+    raise UserError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
 
 
 def _no_part(name: str, family: Family, num_layers: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.weights.folder import FLOATS
 
 ORIGIN = "huggingface.json"
@@ -51,19 +52,19 @@ def cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     """The numbers in another type.
 
     Raises:
-      ValueError: they are too large for it.
+      UserError: they are too large for it.
     """
     if array.dtype == dtype:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
     if dtype == FLOATS["float16"] and np.isinf(cast).any() and not np.isinf(array).any():
-        raise ValueError(f"{name} has values that float16 cannot hold; choose --dtype bfloat16 or float32.")
+        raise UserError(f"{name} has values that float16 cannot hold; choose --dtype bfloat16 or float32.")
     return cast
 
 
 def check_room(folder: Path, needed: int) -> None:
-    """Raise ``ValueError`` if the disk has less room than needed."""
+    """Raise ``UserError`` if the disk has less room than needed."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise ValueError(f"{folder.parent} has {free:,} bytes free, and {needed:,} are needed; choose another --out.")
+        raise UserError(f"{folder.parent} has {free:,} bytes free, and {needed:,} are needed; choose another --out.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.common_ties import LAYER, MODEL, experts, feed_forward, latent_attention
 from moejax.huggingface.family import Family
@@ -44,7 +45,7 @@ def _read_value(options: Options) -> dict[str, Any]:
 def _read_shared(options: Options) -> dict[str, Any]:
     shared = options.take("n_shared_experts", int)
     if shared < 1:
-        raise ValueError(f"{options.where}: n_shared_experts is {shared}; there is at least 1.")
+        raise UserError(f"{options.where}: n_shared_experts is {shared}; there is at least 1.")
     return {"num_shared_experts": shared}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.options import Options
 from moejax.huggingface.period import period
@@ -24,7 +25,7 @@ def _read_dense_layers(options: Options) -> dict[str, Any]:
     layers, step = options.take("num_hidden_layers", int), options.take("decoder_sparse_step", int)
     dense = options.take("mlp_only_layers", list | None) or []
     if step < 1:
-        raise ValueError(f"{options.where}: decoder_sparse_step is {step}; it must be at least 1.")
+        raise UserError(f"{options.where}: decoder_sparse_step is {step}; it must be at least 1.")
     experts = [layer not in dense and (layer + 1) % step == 0 for layer in range(layers)]
     return {"dense_hidden": options.take("intermediate_size", int)} | expert_fields(experts)
 

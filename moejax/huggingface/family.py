@@ -10,6 +10,7 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.config import build
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.canonical import canonical
 from moejax.huggingface.options import INERT, Options
@@ -48,7 +49,7 @@ class Family:
         """The architecture that a config.json describes.
 
         Raises:
-          ValueError: an option is missing or of a wrong kind, or changes the function to one that moejax lacks.
+          UserError: an option is missing or of a wrong kind, or changes the function to one that moejax lacks.
         """
         given = {self.aliases.get(name, name): value for name, value in config.items()}
         options = Options(given, self.defaults, where)
@@ -63,28 +64,28 @@ class Family:
         try:
             transformer.check(architecture)
         except ValueError as error:
-            raise ValueError(f"{where}: {told(error)}") from error
+            raise UserError(f"{where}: {told(error)}") from error
         return architecture
 
     def config(self, architecture: Architecture) -> dict[str, Any]:
         """The config.json of an architecture: what decides its function, and no more.
 
         Raises:
-          ValueError: a model of this family cannot compute it; names the fields.
+          UserError: a model of this family cannot compute it; names the fields.
         """
         try:
             different = self.differences(architecture)
         except ValueError as error:
-            raise ValueError(f"{self.name} cannot express this architecture: {told(error)}") from error
+            raise UserError(f"{self.name} cannot express this architecture: {told(error)}") from error
         if different:
-            raise ValueError(f"{self.name} cannot express {', '.join(different)}.")
+            raise UserError(f"{self.name} cannot express {', '.join(different)}.")
         return {"model_type": self.name, "architectures": [self.model_class], **self._options(architecture)}
 
     def differences(self, architecture: Architecture) -> list[str]:
         """What an architecture has otherwise than the model of this family that comes nearest; empty if nothing.
 
         Raises:
-          ValueError: no model of this family comes near.
+          UserError: no model of this family comes near.
         """
         back = self.architecture(self._options(architecture), "the options it would have")
         ours, theirs = canonical(architecture), canonical(back)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.options import Options
 
@@ -12,7 +13,7 @@ from moejax.huggingface.options import Options
 def _read_heads(options: Options) -> dict[str, Any]:
     heads = options.take("num_attention_heads", int)
     if heads < 1:
-        raise ValueError(f"{options.where}: num_attention_heads is {heads}; it must be at least 1.")
+        raise UserError(f"{options.where}: num_attention_heads is {heads}; it must be at least 1.")
     kv_heads, head_dim = options.take("num_key_value_heads", int | None), options.take("head_dim", int | None)
     return {
         "num_heads": heads,
@@ -34,7 +35,7 @@ def _read_split_heads(options: Options) -> dict[str, Any]:
     fields = _read_heads(options)
     split = options.take("hidden_size", int) // fields["num_heads"]
     if fields["head_dim"] != split:
-        raise ValueError(
+        raise UserError(
             f"{options.where}: head_dim is {fields['head_dim']}; here it is always hidden_size by heads, {split}."
         )
     return fields

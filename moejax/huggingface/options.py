@@ -6,6 +6,8 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from moejax.errors import UserError
+
 _MISSING = object()
 
 _NAMES = {
@@ -82,39 +84,39 @@ class Options:
         """An option of a kind (as ``int`` or ``str | None``); it counts as taken.
 
         Raises:
-          ValueError: it is missing, or of another kind.
+          UserError: it is missing, or of another kind.
         """
         self._taken.add(name)
         value = self._given.get(name, self._defaults.get(name, _MISSING))
         if value is _MISSING:
-            raise ValueError(f"{self.where} lacks {name}; it is not whole: fetch it again.")
+            raise UserError(f"{self.where} lacks {name}; it is not whole: fetch it again.")
         kinds = typing.get_args(kind) or (kind,)
         if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join(_NAMES[kind] for kind in kinds)
-            raise ValueError(f"{self.where}: {name} is {value!r}; it must be {names}.")
+            raise UserError(f"{self.where}: {name} is {value!r}; it must be {names}.")
         return value
 
     def demand(self, name: str, only: Any) -> None:
         """Take an option that moejax computes for one value alone.
 
         Raises:
-          ValueError: it has another.
+          UserError: it has another.
         """
         self._taken.add(name)
         value = self._given.get(name)
         if value is not None and value != only:
-            raise ValueError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
+            raise UserError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
 
     def finish(self, inert: Collection[str]) -> None:
         """Refuse what was neither taken nor is known to be inert, unless it is off.
 
         Raises:
-          ValueError: names such an option.
+          UserError: names such an option.
         """
         for name, value in self._given.items():
             if name in self._taken or name in inert or not value:
                 continue
-            raise ValueError(
+            raise UserError(
                 f"{self.where}: {name} is {value!r}, an option that moejax does not know and that may change the "
                 f"function. If it does not, take it out of the file."
             )

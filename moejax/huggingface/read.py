@@ -25,7 +25,7 @@ def from_huggingface(
     """Write the weights folder ``out`` from a checkpoint; ``dtype`` is a key of ``FLOATS``, or None for as stored.
 
     Raises:
-      ValueError: the checkpoint is not whole or not of a known family, or has an option that moejax does not compute.
+      UserError: the checkpoint is not whole or not of a known family, or has an option that moejax does not compute.
     """
     family, config = read_config(source)
     architecture = family.architecture(config, str(source / CONFIG))

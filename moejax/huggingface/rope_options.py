@@ -6,6 +6,7 @@ from typing import Any
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.config import unknown
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.options import Options
 
@@ -39,7 +40,7 @@ def _read(options: Options) -> dict[str, Any]:
     if kind == "default":
         scaling = None
     elif kind not in _FIELDS:
-        raise ValueError(unknown(f"{options.where}: rope type {kind!r}", str(kind), ["default", *_FIELDS]))
+        raise UserError(unknown(f"{options.where}: rope type {kind!r}", str(kind), ["default", *_FIELDS]))
     else:
         scaling = _read_scaling(kind, given, inner, options)
     inner.finish(_READ_BY_SOME_KIND)
@@ -59,7 +60,7 @@ def _read_scaling(kind: str, given: dict[str, Any], inner: Options, options: Opt
         values["original_length"] = options.take("max_position_embeddings", int)
     if given.get("factor") is None:
         if kind != "yarn":
-            raise ValueError(f"{options.where}: the rope scaling {kind!r} has no factor; it needs one.")
+            raise UserError(f"{options.where}: the rope scaling {kind!r} has no factor; it needs one.")
         values["factor"] = options.take("max_position_embeddings", int) / values["original_length"]
     return RopeScaling(kind=kind, **values)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.huggingface.aspect import Aspect
 from moejax.huggingface.options import Options
 from moejax.huggingface.period import period
@@ -54,7 +55,7 @@ def _layer_types(options: Options) -> list[bool] | None:
     layers = options.take("num_hidden_layers", int)
     strange = [name for name in types if name not in _WINDOWED]
     if strange or len(types) != layers:
-        raise ValueError(
+        raise UserError(
             f"{options.where}: layer_types is {types}; it must name {' or '.join(_WINDOWED)} for each of the {layers} "
             f"layers."
         )
@@ -70,7 +71,7 @@ def _read_named_windows(options: Options) -> dict[str, Any]:
     if not used:
         return window_fields(0, [])
     if types is None:
-        raise ValueError(
+        raise UserError(
             f"{options.where}: use_sliding_window is True, but there are no layer_types, and releases of transformers "
             f"disagree about which layers then have the window; name them in layer_types."
         )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.folder import note, whole_folder, write_json
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE
@@ -41,7 +42,7 @@ def to_huggingface(
     ``sequence_length`` is written as the positions that the model is good for, if nothing better is known.
 
     Raises:
-      ValueError: the weights are not whole, or no family, or not this one, can express their architecture.
+      UserError: the weights are not whole, or no family, or not this one, can express their architecture.
     """
     architecture = read_architecture(source)
     origin = _origin(source)
@@ -103,11 +104,11 @@ def choose_family(architecture: Architecture, name: str | None = None) -> tuple[
     """The family of this name, or the first that computes an architecture, and the config.json it has there.
 
     Raises:
-      ValueError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
+      UserError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
     """
     if name is not None:
         if name not in FAMILIES:
-            raise ValueError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
+            raise UserError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
         return FAMILIES[name], FAMILIES[name].config(architecture)
     reasons = []
     for family in FAMILIES.values():
@@ -120,7 +121,7 @@ def choose_family(architecture: Architecture, name: str | None = None) -> tuple[
             return family, family.config(architecture)
         reasons.append((len(different), f"{family.name} cannot express {', '.join(different)}."))
     listed = "\n  ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
-    raise ValueError(
+    raise UserError(
         f"No family of transformers computes this architecture. One that one of them computes has the fields in "
         f"brackets; the nearest comes first:\n  {listed}"
     )

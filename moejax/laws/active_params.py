@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.config import unknown
+from moejax.errors import UserError
 from moejax.pytree import pytree
 
 
@@ -83,11 +84,11 @@ def convention(name: str | None = None) -> Any:
     """A convention by its name; ``DEFAULT`` for None.
 
     Raises:
-      ValueError: there is no such convention.
+      UserError: there is no such convention.
     """
     name = DEFAULT if name is None else name.replace("-", "_")
     if name not in ACTIVE_PARAMS:
-        raise ValueError(unknown(f"active-parameter convention {name!r}", name, list(ACTIVE_PARAMS)))
+        raise UserError(unknown(f"active-parameter convention {name!r}", name, list(ACTIVE_PARAMS)))
     return ACTIVE_PARAMS[name]
 
 

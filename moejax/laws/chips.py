@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from moejax.config import unknown
+from moejax.errors import UserError
 
 GIB = 2.0**30
 
@@ -58,8 +59,8 @@ def find(name: str) -> Chip:
     """The chip of that name, in any case.
 
     Raises:
-      ValueError: no such chip; the sentence offers the nearest names.
+      UserError: no such chip; the sentence offers the nearest names.
     """
     if name.lower() not in CHIPS:
-        raise ValueError(unknown(f"chip {name!r}", name.lower(), list(CHIPS)))
+        raise UserError(unknown(f"chip {name!r}", name.lower(), list(CHIPS)))
     return CHIPS[name.lower()]

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
@@ -46,10 +47,10 @@ class Prediction:
         """Nats per token.
 
         Raises:
-          ValueError: if the law predicts something else.
+          UserError: if the law predicts something else.
         """
         if "loss" not in self.values:
-            raise ValueError(f"This law does not predict a loss but {listed(self.values)}.")
+            raise UserError(f"This law does not predict a loss but {listed(self.values)}.")
         return self.values["loss"]
 
 
@@ -57,12 +58,12 @@ def law_name(name: str) -> str:
     """A law's name from its name or a paper's.
 
     Raises:
-      ValueError: for an unknown name, with the nearest ones.
+      UserError: for an unknown name, with the nearest ones.
     """
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES.get(asked, asked)
     if known not in LAWS:
-        raise ValueError(f"There is no law '{name}'. {_nearest(asked, [*LAWS, *ALIASES])}")
+        raise UserError(f"There is no law '{name}'. {_nearest(asked, [*LAWS, *ALIASES])}")
     return known
 
 
@@ -70,7 +71,7 @@ def law_class(name: str) -> type:
     """A law's class from its name or a paper's.
 
     Raises:
-      ValueError: for an unknown name, with the nearest ones.
+      UserError: for an unknown name, with the nearest ones.
     """
     return LAWS[law_name(name)]
 
@@ -79,16 +80,16 @@ def published(name: str, constants: str | None = None) -> Published:
     """A published set of constants of a law; its first, if none is named.
 
     Raises:
-      ValueError: for an unknown law or set, with the nearest names, or a law without published constants.
+      UserError: for an unknown law or set, with the nearest names, or a law without published constants.
     """
     law = law_name(name)
     sets = PUBLISHED[law]
     if not sets:
-        raise ValueError(f"No constants are published for the law '{law}'; fit it to runs first.")
+        raise UserError(f"No constants are published for the law '{law}'; fit it to runs first.")
     if constants is None:
         return next(iter(sets.values()))
     if constants not in sets:
-        raise ValueError(f"The law '{law}' has no set of constants '{constants}'. {_nearest(constants, sets)}")
+        raise UserError(f"The law '{law}' has no set of constants '{constants}'. {_nearest(constants, sets)}")
     return sets[constants]
 
 
@@ -114,7 +115,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     own, whose fitted range nobody knows.
 
     Raises:
-      ValueError: for a design that cannot be, or lacks what the law reads, or of which the law says no number.
+      UserError: for a design that cannot be, or lacks what the law reads, or of which the law says no number.
     """
     if isinstance(law, str):
         law = published(law)
@@ -132,7 +133,7 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
         known = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
         endless = {name: value for name, value in values.items() if not math.isfinite(value)}
         if endless:
-            raise ValueError(_without_number(bare, design, endless))
+            raise UserError(_without_number(bare, design, endless))
         outside = {name: factor(float(getattr(point, name)), *bounds) for name, bounds in known.items()}
     return Prediction(
         values=values,
@@ -143,25 +144,25 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
 
 
 def check_inputs(law: Law, design: Design) -> None:
-    """Raise ``ValueError`` if the law cannot be asked about the design."""
+    """Raise ``UserError`` if the law cannot be asked about the design."""
     check_design(design)
     require_inputs(law, [name for name in FIELDS if _given(design, name)])
     needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
     if needs_experts and not design.active_experts > 0:
-        raise ValueError(
+        raise UserError(
             "top_k and num_shared_experts are both 0, but the law reads the number of active experts, which must be "
             "positive; give a mixture, or ask a law of dense models."
         )
 
 
 def check_design(design: Design) -> None:
-    """Raise ``ValueError``, naming fields, values, rule and remedy, if no model and run could be this design."""
+    """Raise ``UserError``, naming fields, values, rule and remedy, if no model and run could be this design."""
     fields: dict[str, Any] = {name: getattr(design, name) for name in FIELDS}
     given = {name: float(value) for name, value in fields.items() if value is not None}
     for name, value in given.items():
         if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             rule = "positive" if name in POSITIVE else "0 or more"
-            raise ValueError(f"{name} is {value:g}; it must be a finite number, {rule}.")
+            raise UserError(f"{name} is {value:g}; it must be a finite number, {rule}.")
     _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
     _require_order(
         given, "params_embedding", "params_active", "both counts include the embeddings and more", equal=False
@@ -171,7 +172,7 @@ def check_design(design: Design) -> None:
     )
     _require_order(given, "top_k", "num_experts", "sparsity, the share of idle experts, lies in [0, 1)")
     if given.get("num_experts", 0) > 0 and given.get("top_k") == 0:
-        raise ValueError(
+        raise UserError(
             f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): a token is "
             f"served by at least one routed expert. Raise top_k, or set num_experts to 0 for a dense model."
         )
@@ -193,7 +194,7 @@ def _require_order(given: Mapping[str, float], small: str, large: str, why: str,
     if small not in given or large not in given:
         return
     if given[small] > given[large] or (given[small] == given[large] and not equal):
-        raise ValueError(
+        raise UserError(
             f"{small} is {given[small]:g} and {large} is {given[large]:g}; {why}: lower {small} or raise {large}."
         )
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
 from moejax.laws.interval import argmin_between
@@ -70,7 +71,7 @@ def optimal_params_total(law: IsoflopSurface, sparsity: Any) -> Claim:
     """N of least loss at one sparsity, for degrees (2, 2, 2).
 
     Raises:
-      ValueError: for other degrees.
+      UserError: for other degrees.
     """
     _require_quadratic(law)
     logged = -jnp.log(1 - jnp.asarray(sparsity, float))
@@ -88,7 +89,7 @@ def optimal_sparsity(law: IsoflopSurface, params_total: Any) -> Claim:
     """S of least loss at one size, for degrees (2, 2, 2), as the share 1-S of experts that serve a token.
 
     Raises:
-      ValueError: for other degrees.
+      UserError: for other degrees.
     """
     _require_quadratic(law)
     logged = jnp.log(params_total / law.params_unit)
@@ -124,7 +125,7 @@ def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, 
 def _require_quadratic(law: IsoflopSurface) -> None:
     degrees = (len(law.size), len(law.sparsity), len(law.interaction))
     if degrees != (2, 2, 2):
-        raise ValueError(
+        raise UserError(
             f"The surface has degrees {degrees}; only (2, 2, 2) has this closed form: fit that, or minimise the law."
         )
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtim
 
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.laws.design import Design
 from moejax.pytree import pytree
 from moejax.wording import listed
@@ -94,7 +95,7 @@ _Class = TypeVar("_Class", bound=type)
 def law(cls: _Class) -> _Class:
     """Class decorator: a frozen, keyword-only dataclass whose coefficients are the leaves of a pytree.
 
-    Called on a Design that lacks a field of ``inputs``, it raises ``ValueError`` with law, inputs and what is missing.
+    Called on a Design that lacks a field of ``inputs``, it raises ``UserError`` with law, inputs and what is missing.
     """
     if "__call__" in vars(cls) and hasattr(cls, "inputs"):
         cls.__call__ = _asking_for_inputs(cls.__call__)
@@ -111,11 +112,11 @@ def _asking_for_inputs(call: Callable[[Any, Design], Any]) -> Callable[[Any, Des
 
 
 def require_inputs(law: Any, given: Container[str]) -> None:
-    """Raise ``ValueError``, with the law, what it reads and what is missing, if a field that it reads is not given."""
+    """Raise ``UserError``, with the law, what it reads and what is missing, if a field that it reads is not given."""
     missing = [name for name in law.inputs if name not in given]
     if missing:
         cls = law if isinstance(law, type) else type(law)
-        raise ValueError(f"The law {cls.__name__} reads {listed(law.inputs)}; also give {listed(missing)}.")
+        raise UserError(f"The law {cls.__name__} reads {listed(law.inputs)}; also give {listed(missing)}.")
 
 
 def coefficients(law: Any) -> dict[str, Any]:

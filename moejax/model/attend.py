@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.model.attention_cudnn import cudnn
 from moejax.model.attention_plain import plain
 from moejax.model.attention_splash import splash
@@ -48,7 +49,7 @@ def native(
 ) -> Float[Array, "B T H V"]:
     """The kernel for CPU cores, in float32, which needs numba. Queries that continue a cache go through ``plain``."""
     if platform() != "cpu":
-        raise ValueError(
+        raise UserError(
             f"runtime.attention 'native' is for CPUs, and this program is for a {platform()}; choose 'auto'."
         )
     if not sight.is_whole(query.shape[1], key.shape[1]):
@@ -62,7 +63,7 @@ ATTENTION = {"auto": auto, "native": native, "tiled": tiled, "plain": plain, "sp
 
 
 def check_attention(architecture: Architecture, backend: str, compute_dtype: str) -> None:
-    """Raise ``ValueError`` if a backend cannot compute an architecture's attention."""
+    """Raise ``UserError`` if a backend cannot compute an architecture's attention."""
     a = architecture
     alibi = {"positions = 'alibi'": a.positions == "alibi"}
     beyond = {
@@ -78,9 +79,9 @@ def check_attention(architecture: Architecture, backend: str, compute_dtype: str
     }.get(backend, {})
     if any(beyond.values()):
         names = ", ".join(name for name, has in beyond.items() if has)
-        raise ValueError(f"runtime.attention {backend!r} knows no {names}; choose another of {', '.join(ATTENTION)}.")
+        raise UserError(f"runtime.attention {backend!r} knows no {names}; choose another of {', '.join(ATTENTION)}.")
     if backend == "native" and not available():
-        raise ValueError(
+        raise UserError(
             "runtime.attention 'native' needs the package numba, which is not installed or does not work here; "
             "pip install 'moejax[cpu]', or choose 'auto'."
         )

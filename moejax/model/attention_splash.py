@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from moejax.errors import UserError
 from moejax.model.attention_plain import plain
 from moejax.model.sharding import TOKEN_AXES, on_many_devices
 from moejax.model.sight import Sight
@@ -40,7 +41,7 @@ def splash(
     Queries that continue a cache go through ``plain``. There are no ``slopes``.
     """
     if slopes is not None:
-        raise ValueError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
+        raise UserError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
     if not sight.is_whole(query.shape[1], key.shape[1]):
         return plain(query, key, value, sight, scale=scale, sinks=sinks)
     query = (query * jnp.asarray(scale, query.dtype)).astype(query.dtype)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.model.cache import empty_cache
 from moejax.model.runtime import Runtime
@@ -29,11 +30,11 @@ class Sampling:
     """Draw among the likeliest tokens that together reach this probability."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if nothing can be drawn so."""
+        """Raise ``UserError`` if nothing can be drawn so."""
         if self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; give 0 for the likeliest token, or more.")
+            raise UserError(f"temperature is {self.temperature}; give 0 for the likeliest token, or more.")
         if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise ValueError(f"top_k is {self.top_k} and top_p {self.top_p}; top_k is at least 0, top_p in (0, 1].")
+            raise UserError(f"top_k is {self.top_k} and top_p {self.top_p}; top_k is at least 0, top_p in (0, 1].")
 
 
 def draw(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
@@ -70,7 +71,7 @@ def generate(
     architecture with a capacity drops no token here.
 
     Raises:
-      ValueError: the router is not causal, so that no token can be known before the later ones.
+      UserError: the router is not causal, so that no token can be known before the later ones.
     """
     parts = generate_in_parts(
         architecture,
@@ -103,12 +104,12 @@ def generate_in_parts(
     """What ``generate`` returns, in parts: the first token, then ``at_once`` at a time, so that one may stop early.
 
     Raises:
-      ValueError: as ``generate``.
+      UserError: as ``generate``.
     """
     sampling = sampling or Sampling()
     sampling.check()
     if architecture.router in NOT_CAUSAL:
-        raise ValueError(
+        raise UserError(
             f"Router {architecture.router!r} lets later tokens decide about earlier ones, so a model with it cannot "
             f"be sampled token by token; train with a token-choice router."
         )

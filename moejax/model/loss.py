@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.model import cross_entropy
 from moejax.model.transformer import unembedding
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
@@ -39,12 +40,12 @@ class LossWeights:
     """How far one optimiser step moves the balance bias of an architecture that has one: no loss, but in its place."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if a weight is negative, or ``balance_loads`` unknown."""
+        """Raise ``UserError`` if a weight is negative, or ``balance_loads`` unknown."""
         for name in ("balance", "sequence_balance", "router_z", "balance_bias_rate"):
             if getattr(self, name) < 0:
-                raise ValueError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
+                raise UserError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
         if self.balance_loads not in BALANCE_LOADS:
-            raise ValueError(
+            raise UserError(
                 f"loss.balance_loads is {self.balance_loads!r}; choose {' or '.join(map(repr, BALANCE_LOADS))}."
             )
 

@@ -12,6 +12,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key
 
+from moejax.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
@@ -23,9 +25,9 @@ class Initialisation:
     """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the deviation is negative."""
+        """Raise ``UserError`` if the deviation is negative."""
         if self.std < 0:
-            raise ValueError(f"initialisation.std is {self.std}; give a positive number, or 0 for 1/sqrt(fan-in).")
+            raise UserError(f"initialisation.std is {self.std}; give a positive number, or 0 for 1/sqrt(fan-in).")
 
 
 class Maker:

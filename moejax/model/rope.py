@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.config import unknown
+from moejax.errors import UserError
 
 
 def rotate(
@@ -95,15 +96,15 @@ SCALINGS = {"linear": linear, "llama3": llama3, "yarn": yarn}
 
 
 def check_scaling(scaling: RopeScaling | None) -> None:
-    """Raise ``ValueError`` if the kind is unknown or its numbers make no sense."""
+    """Raise ``UserError`` if the kind is unknown or its numbers make no sense."""
     if scaling is None:
         return
     if scaling.kind not in SCALINGS:
-        raise ValueError(unknown(f"rope_scaling.kind {scaling.kind!r}", scaling.kind, list(SCALINGS)))
+        raise UserError(unknown(f"rope_scaling.kind {scaling.kind!r}", scaling.kind, list(SCALINGS)))
     if scaling.factor < 1:
-        raise ValueError(f"rope_scaling.factor is {scaling.factor}; positions are stretched: give at least 1.")
+        raise UserError(f"rope_scaling.factor is {scaling.factor}; positions are stretched: give at least 1.")
     if scaling.kind != "linear" and scaling.original_length < 1:
-        raise ValueError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs it.")
+        raise UserError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs it.")
 
 
 def _blend(frequency: np.ndarray, factor: float, kept: np.ndarray) -> np.ndarray:

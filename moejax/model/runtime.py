@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.model.attend import ATTENTION
 from moejax.routing import DISPATCHERS
 from moejax.routing.expert_parallel import EXCHANGES
@@ -46,7 +47,7 @@ class Runtime:
     bfloat16, "cudnn" is the fast one."""
 
     def check(self) -> None:
-        """Raise ``ValueError``, naming the known choices, if a name is unknown."""
+        """Raise ``UserError``, naming the known choices, if a name is unknown."""
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "reduce_dtype": tuple(COMPUTE_DTYPES),
@@ -57,6 +58,6 @@ class Runtime:
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
+                raise UserError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
         if self.buffer_factor < 1:
-            raise ValueError(f"buffer_factor is {self.buffer_factor}; give at least 1, the room of a balanced routing.")
+            raise UserError(f"buffer_factor is {self.buffer_factor}; give at least 1, the room of a balanced routing.")

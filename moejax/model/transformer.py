@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from moejax.architecture import Architecture
 from moejax.config import unknown
+from moejax.errors import UserError
 from moejax.model.attend import check_attention
 from moejax.model.cache import Cache
 from moejax.model.embedding import look_up
@@ -177,7 +178,7 @@ def is_batch_dependent(architecture: Architecture) -> bool:
 
 
 def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
-    """Raise ``ValueError``, a sentence with value, rule and remedy, if no such model can be built or computed so."""
+    """Raise ``UserError``, a sentence with value, rule and remedy, if no such model can be built or computed so."""
     a = architecture
     a.check()
     for name, value, known in (
@@ -186,12 +187,12 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
         ("positions", a.positions, POSITIONS),
     ):
         if value not in known:
-            raise ValueError(unknown(f"{name} {value!r}", value, list(known)))
+            raise UserError(unknown(f"{name} {value!r}", value, list(known)))
     check_scaling(a.rope_scaling)
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
-        raise ValueError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
+        raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
     if a.balance_bias and a.router in NOT_CAUSAL:
-        raise ValueError(f"Router {a.router!r} gives all experts the same load; leave balance_bias out.")
+        raise UserError(f"Router {a.router!r} gives all experts the same load; leave balance_bias out.")
     if a.is_moe:
         # A router says itself, in its trace, what it cannot do.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)

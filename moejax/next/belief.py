@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import Penalty, Squared
 from moejax.fit.optimum import Decision
@@ -25,7 +26,7 @@ OWN = 0.5
 """An answer of whose variance more than this share stems from the prior is not identified by the runs."""
 
 
-class Undefined(ValueError):
+class Undefined(UserError):
     """What is asked is no positive number under a law."""
 
 
@@ -93,11 +94,11 @@ def believe(
       fixed: coefficients that are given.
 
     Raises:
-      ValueError: the noise is not above 0.
+      UserError: the noise is not above 0.
       Undefined: an answer is not a positive number under this law.
     """
     if not noise > 0:
-        raise ValueError(f"The noise is {noise:g}; without scatter every run would tell everything. Give --noise.")
+        raise UserError(f"The noise is {noise:g}; without scatter every run would tell everything. Give --noise.")
     fixed = dict(fixed or {})
     form = Form(type(law), penalty or Squared(), tuple(sorted(fixed)), output)
     data = data_of(form, runs, fixed)

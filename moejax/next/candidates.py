@@ -15,6 +15,7 @@ from moejax.architecture import Architecture
 from moejax.design.build import whole
 from moejax.design.coordinates import Coordinate, Sizes
 from moejax.design.shapes import Shapes
+from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -65,7 +66,7 @@ def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
     """The rows of a table that names runs instead of reporting them.
 
     Raises:
-      ValueError: the table says neither FLOPs, nor active parameters and tokens.
+      UserError: the table says neither FLOPs, nor active parameters and tokens.
     """
     design = runs.design
     if design.flops is not None:
@@ -73,7 +74,7 @@ def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
     elif design.params_active is not None and design.tokens is not None:
         flops = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
     else:
-        raise ValueError("What a candidate costs is not known; add a column flops, or params_active and tokens.")
+        raise UserError("What a candidate costs is not known; add a column flops, or params_active and tokens.")
     return Candidates(design=design, flops=np.asarray(flops, float), labels=tuple(labels))
 
 
@@ -96,7 +97,7 @@ def like(
     the rest keeps its ratio to the width. Of different tokens there are as many as in the table, at most.
 
     Raises:
-      ValueError: none costs so little.
+      UserError: none costs so little.
     """
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
@@ -121,14 +122,14 @@ def like(
         sizes = _sizes(design, name)
         inside &= (sizes >= low * (1 - 1e-9)) & (sizes <= high * (1 + 1e-9))
     if not inside.any():
-        raise ValueError(
+        raise UserError(
             f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
             f"nearer with --arch or --config, or a larger --reach."
         )
     cheapest = flops[inside].min()
     inside &= flops <= most_flops
     if not inside.any():
-        raise ValueError(
+        raise UserError(
             f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
             f"cheapest drawn costs {cheapest:.3g}); give a larger --flops or --reach."
         )

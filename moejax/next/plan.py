@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.next.belief import OWN, Belief
 from moejax.next.criterion import Known, known, sums, variances
@@ -48,10 +49,10 @@ def plan(beliefs: Sequence[Belief], flops: Float[np.ndarray, " candidates"], bud
       flops: what every candidate costs.
 
     Raises:
-      ValueError: no candidate is within the budget.
+      UserError: no candidate is within the budget.
     """
     if not (flops <= budget.flops).any():
-        raise ValueError(
+        raise UserError(
             f"The cheapest candidate costs {flops.min():.3g} FLOPs and the budget is {budget.flops:.3g}; raise --flops."
         )
     arrays = known(beliefs)

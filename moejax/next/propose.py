@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.fit.answers import coefficient_answers
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
@@ -61,7 +62,7 @@ def propose(
       options: of ``fit_law``.
 
     Raises:
-      ValueError: as ``fit_law`` and ``plan``.
+      UserError: as ``fit_law`` and ``plan``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
     fits = {name: fit_law(law, runs, fixed=fixed, **options) for name, law in laws.items() if name not in around}
@@ -71,7 +72,7 @@ def propose(
         at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
     if noise is None:
         if not fits:
-            raise ValueError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
+            raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
         noise = min(fit.scatter for fit in fits.values())
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):

@@ -152,7 +152,7 @@ class Plan:
 
 
 def check_plan(training: Training, topology: Topology) -> None:
-    """Raise ``ValueError`` if the training cannot be trained on the topology at all, whatever its memory."""
+    """Raise ``UserError`` if the training cannot be trained on the topology at all, whatever its memory."""
     training.check()
     mesh = mesh_sizes(training, topology)
     recipe = training.recipe
@@ -163,7 +163,7 @@ def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
     """Sizes of the mesh's axes.
 
     Raises:
-      ValueError: the mesh does not tile the topology.
+      UserError: the mesh does not tile the topology.
     """
     return dict(zip(MESH_AXES, training.recipe.mesh.sizes(topology.devices), strict=True))
 
@@ -174,7 +174,7 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
     ``text_to`` names a file for the text of the compiled step.
 
     Raises:
-      ValueError: it cannot be trained so, or libtpu is missing. What does not fit is no error.
+      UserError: it cannot be trained so, or libtpu is missing. What does not fit is no error.
     """
     check_plan(training, topology)
     mesh = make_mesh(training.recipe.mesh, topology.compile_only_devices())

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from moejax.config import build, dump
+from moejax.errors import UserError
 from moejax.plan.plan import Plan, check_plan, measure
 from moejax.plan.topology import CPU, Topology, check_compiler, parse
 from moejax.train.training import Training
@@ -22,7 +23,7 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
     ``text_to`` names a file for the compiled program's text.
 
     Raises:
-      ValueError: it cannot be trained so, or libtpu is missing. What does not fit is no error, but says so.
+      UserError: it cannot be trained so, or libtpu is missing. What does not fit is no error, but says so.
     """
     check_plan(training, topology)
     check_compiler(topology)
@@ -40,7 +41,7 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
         raise RuntimeError(f"The compilation for {topology.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
     found = json.loads(answer[-1])
     if "mistake" in found:
-        raise ValueError(found["mistake"])
+        raise UserError(found["mistake"])
     return build(Plan, found, "plan")
 
 
@@ -61,7 +62,7 @@ def main() -> int:
     training = build(Training, request["training"], "training")
     try:
         found = dump(measure(training, parse(request["topology"]), text_to=request["text_to"]))
-    except ValueError as error:
+    except UserError as error:
         found = {"mistake": told(error)}
     print(json.dumps(found))
     return 0

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
 
 CPU = "cpu"
@@ -79,7 +80,7 @@ class Topology:
 def check_compiler(topology: Topology) -> None:
     """Raise ``ValueError`` if what compiles for the chips is not installed."""
     if topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
-        raise ValueError(
+        raise UserError(
             f"Compiling for {topology.name} needs libtpu, which is not installed; no TPU is needed: "
             f"pip install 'moejax[plan]'."
         )
@@ -96,17 +97,17 @@ def parse(text: str) -> Topology:
     if chip not in (*tori, CPU):
         near = difflib.get_close_matches(chip, (*tori, CPU), n=3, cutoff=0.4) or [*tori, CPU]
         why = "; its chips are not joined to a torus" if chip in CHIPS else ""
-        raise ValueError(f"No plan can be made for {chip!r}{why}; did you mean {' or '.join(near)}?")
+        raise UserError(f"No plan can be made for {chip!r}{why}; did you mean {' or '.join(near)}?")
     if chip == CPU:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
-            raise ValueError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
+            raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
         return Topology(CPU, (int(sizes),))
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
-        raise ValueError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
+        raise UserError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
     shape = tuple(int(size) for size in sizes.split("x"))
     if shape not in slices(chip):
         near = ", ".join(_nearest(chip, shape))
-        raise ValueError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
+        raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
     return Topology(chip, shape)
 
 

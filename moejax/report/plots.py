@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
+from moejax.errors import UserError
 from moejax.fit.derived_columns import with_derived
 from moejax.laws.door import published
 from moejax.report import made_up
@@ -295,7 +296,7 @@ def chosen(words: Sequence[str]) -> list[str]:
     """Names of figures from names and papers: ``zhao`` is all of Zhao's, ``all`` is all.
 
     Raises:
-      ValueError: a word is neither, with the nearest names.
+      UserError: a word is neither, with the nearest names.
     """
     found: dict[str, None] = {}
     for word in words:
@@ -303,7 +304,7 @@ def chosen(words: Sequence[str]) -> list[str]:
         own = [name for name in PLOTS if asked in ("all", name) or name.startswith(f"{asked}-")]
         if not own:
             near = difflib.get_close_matches(asked, PLOTS, n=3, cutoff=0.4) or list(PLOTS)
-            raise ValueError(f"There is no figure '{word}'; did you mean {' or '.join(near[:3])}? --list names all.")
+            raise UserError(f"There is no figure '{word}'; did you mean {' or '.join(near[:3])}? --list names all.")
         found |= dict.fromkeys(own)
     return list(found)
 
@@ -312,14 +313,14 @@ def subject_of(name: str, *, law: Any = None, law_name: str = "", table: DataFra
     """What a figure is asked to show: its law's published constants, unless another law of the class is given.
 
     Raises:
-      ValueError: the law is another one than the figure draws, or the table is missing or lacks columns.
+      UserError: the law is another one than the figure draws, or the table is missing or lacks columns.
     """
     plot = PLOTS[name]
     words = ""
     if plot.law:
         known = published(plot.law)
         if law is not None and type(law) is not type(known.law):
-            raise ValueError(
+            raise UserError(
                 f"{name} draws a law of the form {type(known.law).__name__} and was given {type(law).__name__}; leave "
                 f"the fit out to draw the published constants."
             )
@@ -329,7 +330,7 @@ def subject_of(name: str, *, law: Any = None, law_name: str = "", table: DataFra
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
         what = f"has no column {some(missing, most=6)}" if missing else "is not there"
-        raise ValueError(
+        raise UserError(
             f"{name} ({plot.source}) is drawn from a table with {', '.join(plot.columns)}, and the table {what}; give "
             f"one with --runs, or --made-up to see the figure with made-up data."
         )

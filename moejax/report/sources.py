@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.plan.roofline import Roofline
 from moejax.report.findings import layer_loads
@@ -35,7 +36,7 @@ def sessions_table(folder: Path) -> pd.DataFrame:
     ``lost_seconds`` is what the next session took to do again.
 
     Raises:
-      ValueError: no training there has written its sessions.
+      UserError: no training there has written its sessions.
     """
     rows = []
     for training in trainings(folder):
@@ -52,7 +53,7 @@ def sessions_table(folder: Path) -> pd.DataFrame:
                 }
             )
     if not rows:
-        raise ValueError(f"No training in {folder} has a sessions.json; name the folder of a study or of a training.")
+        raise UserError(f"No training in {folder} has a sessions.json; name the folder of a study or of a training.")
     return pd.DataFrame(rows)
 
 
@@ -66,7 +67,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
     """Expert loads of one training at every token budget: ``layer, expert, tokens, load``.
 
     Raises:
-      ValueError: it has no row with loads.
+      UserError: it has no row with loads.
     """
     paths = sorted(folder.glob("branch-*.json"))
     rows = [parse_row(read_bytes(path, remedy="its run is done again"), path) for path in paths]
@@ -78,7 +79,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
     ]
     if not found:
         what = "no model with experts has written rows" if paths else "there are no rows of a training"
-        raise ValueError(
+        raise UserError(
             f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
         )
     return pd.DataFrame(found)
@@ -88,7 +89,7 @@ def plan_table(path: Path) -> pd.DataFrame:
     """Memory and seconds by part of the plans in a ``plan.json``: ``plan, quantity, part, value, limit``.
 
     Raises:
-      ValueError: the file is not one of ``moejax plan``.
+      UserError: the file is not one of ``moejax plan``.
     """
     data = read_json(path, _PLAN, remedy="moejax plan --out DIR writes a plan.json")
     others = data.get("others")
@@ -137,14 +138,12 @@ def run_table_of(source: Path) -> Path:
     """The run table that a study's folder stands for, or the file itself.
 
     Raises:
-      ValueError: a folder has none.
+      UserError: a folder has none.
     """
     if not source.is_dir():
         return source
     if not (source / TABLE).is_file():
-        raise ValueError(
-            f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models."
-        )
+        raise UserError(f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models.")
     return source / TABLE
 
 
@@ -152,7 +151,7 @@ def read(name: str, source: Path) -> pd.DataFrame:
     """The table that figure ``name`` finds in a file or folder.
 
     Raises:
-      ValueError: there is none.
+      UserError: there is none.
     """
     if source.is_dir() and name in OF_A_FOLDER:
         return OF_A_FOLDER[name](source)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
+from moejax.errors import UserError
 from moejax.laws.active_params import DEFAULT
 from moejax.reproduce import abnar, chapter_002, li, tian, zhao
 from moejax.reproduce.record import VERDICTS, Record, Records
@@ -37,14 +38,14 @@ def chosen(name: str | None) -> list[str]:
     """The papers that a name means: one, or all for None.
 
     Raises:
-      ValueError: no such paper, with the nearest names.
+      UserError: no such paper, with the nearest names.
     """
     if name is None:
         return list(PAPERS)
     asked = name.strip().lower().replace("-", "_")
     if asked not in PAPERS:
         near = difflib.get_close_matches(asked, PAPERS, n=2, cutoff=0.5) or PAPERS
-        raise ValueError(f"There is no paper '{name}' to reproduce; there is {', '.join(near)}.")
+        raise UserError(f"There is no paper '{name}' to reproduce; there is {', '.join(near)}.")
     return [asked]
 
 

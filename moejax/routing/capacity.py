@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from moejax.errors import UserError
 from moejax.routing.routing import Routing
 
 
@@ -37,7 +38,7 @@ def limit_capacity(routing: Routing, capacity_factor: float | None, priority: st
     if capacity_factor is None:
         return routing
     if priority not in PRIORITIES:
-        raise ValueError(f"priority is {priority!r}; assignments are served by {' or '.join(PRIORITIES)}.")
+        raise UserError(f"priority is {priority!r}; assignments are served by {' or '.join(PRIORITIES)}.")
     assignments = routing.expert.shape[0]
     capacity = expert_capacity(assignments, routing.num_experts, capacity_factor)
     slots = jnp.arange(assignments, dtype=jnp.int32)

@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
+from moejax.errors import UserError
 from moejax.routing.experts import Experts
 from moejax.routing.layout import arrange, by_expert, by_slot, collect, spread
 from moejax.routing.ragged_exchange import ragged_exchange
@@ -293,7 +294,7 @@ def _check(sizes, x, experts: Experts) -> None:
         ("hidden units of an expert", experts.gate.shape[2], sizes.get(TENSOR, 1)),
     ):
         if count % parts:
-            raise ValueError(
+            raise UserError(
                 f"{count} {what} cannot be split over {parts} devices of the mesh {sizes}; every device gets as many: "
                 f"change the number of {what}, or the mesh."
             )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Key
 
+from moejax.errors import UserError
 from moejax.routing.routing import Routing, choose, pick, token_choice
 from moejax.routing.softmax import softmax_topk
 
@@ -28,7 +29,7 @@ def switch(
     Its noise, ``jitter``, belongs on the input of the router's linear map.
     """
     if top_k != 1:
-        raise ValueError(f"top_k is {top_k}, but the switch router sends a token to one expert; set top_k to 1.")
+        raise UserError(f"top_k is {top_k}, but the switch router sends a token to one expert; set top_k to 1.")
     return softmax_topk(logits, top_k=1, bias=bias, normalise=False)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Key
 
+from moejax.errors import UserError
 from moejax.routing.routing import Routing, best, choose, normalised, pick, token_choice
 
 
@@ -73,11 +74,11 @@ def _gated(logits, scores, expert, normalise: bool, gate_scale: float) -> Routin
 
 def _check_groups(experts: int, top_k: int, num_groups: int, top_k_groups: int) -> None:
     if experts % num_groups:
-        raise ValueError(f"{experts} experts do not form {num_groups} groups of one size; num_groups must divide them.")
+        raise UserError(f"{experts} experts do not form {num_groups} groups of one size; num_groups must divide them.")
     if not 1 <= top_k_groups <= num_groups:
-        raise ValueError(f"top_k_groups is {top_k_groups}; a token may use from 1 to num_groups = {num_groups} groups.")
+        raise UserError(f"top_k_groups is {top_k_groups}; a token may use from 1 to num_groups = {num_groups} groups.")
     if top_k > experts // num_groups * top_k_groups:
-        raise ValueError(
+        raise UserError(
             f"top_k is {top_k}, but {top_k_groups} groups of {experts // num_groups} experts hold fewer; raise "
             f"top_k_groups or lower top_k."
         )

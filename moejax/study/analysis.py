@@ -109,7 +109,7 @@ def _analyse_law(
     """One law on the table, as it compares with others on held-out runs, how far these reach, and what it decides.
 
     Raises:
-      ValueError: the runs cannot set it.
+      UserError: the runs cannot set it.
     """
     # Units were checked where the table came from: a training, or the table that was named.
     read = read_runs(table, LAWS[name], trust_units=True)

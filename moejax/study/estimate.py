@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
@@ -83,13 +84,13 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
     """Count and price every run of a study.
 
     Raises:
-      ValueError: the study makes no sense, or a share or price that cannot be.
+      UserError: the study makes no sense, or a share or price that cannot be.
     """
     study.check()
     if not 0 < mfu <= 1:
-        raise ValueError(f"The MFU is {mfu:g}; give the share of the peak that is reached, above 0 and at most 1.")
+        raise UserError(f"The MFU is {mfu:g}; give the share of the peak that is reached, above 0 and at most 1.")
     if price is not None and not price >= 0:
-        raise ValueError(f"The price is {price:g}; give what one chip costs an hour, at least 0.")
+        raise UserError(f"The price is {price:g}; give what one chip costs an hour, at least 0.")
     order = {name: place for place, name in enumerate(study.models)}
     trainings = sorted(study.trainings(), key=lambda training: order[training.name])
     return Estimate(

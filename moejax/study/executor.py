@@ -71,14 +71,14 @@ class Engine(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the engine cannot be reached from here; the sentence says what to do."""
+        """Raise ``UserError`` if the engine cannot be reached from here; the sentence says what to do."""
         ...
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Hand over, and return at once what the engine calls each task, by model.
 
         Raises:
-          ValueError: the engine is not there, or refuses.
+          UserError: the engine is not there, or refuses.
         """
         ...
 
@@ -102,7 +102,7 @@ def train_all(
     """Bring tasks to their ends; ``state`` says how far they are.
 
     Raises:
-      ValueError: trainings failed; the sentence says which and why. The others are done.
+      UserError: trainings failed; the sentence says which and why. The others are done.
       RuntimeError: the same, if it was not a mistake of the user's alone.
     """
     left, failures = len(tasks), []

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.stored import foreign_json
 from moejax.study.executor import Task
@@ -50,10 +51,10 @@ class GkeEngine:
         return as_yaml([self.manifest(task) for task in tasks])
 
     def check(self) -> None:
-        """Raise ``ValueError`` if the cluster cannot be reached from here."""
+        """Raise ``UserError`` if the cluster cannot be reached from here."""
         if shutil.which("kubectl") is None:
             gcloud = "" if shutil.which("gcloud") else " (and gcloud, which installs it, is not either)"
-            raise ValueError(
+            raise UserError(
                 f"kubectl is not on this machine{gcloud}; install Google Cloud's SDK, then gcloud components install "
                 f"kubectl and gcloud container clusters get-credentials CLUSTER; or run this command on a "
                 f"machine that has it."
@@ -63,7 +64,7 @@ class GkeEngine:
         """Apply the manifests. A JobSet that runs stays as it is; one that has ended makes room for its successor.
 
         Raises:
-          ValueError: there is no cluster, or it refuses.
+          UserError: there is no cluster, or it refuses.
         """
         self.check()
         names = {self.name(task) for task in tasks}
@@ -180,10 +181,10 @@ class XpkEngine:
         return "\n".join([*lines, *(shlex.join(self._command(task)) for task in tasks)])
 
     def check(self) -> None:
-        """Raise ``ValueError`` if XPK is not on this machine."""
+        """Raise ``UserError`` if XPK is not on this machine."""
         missing = [name for name in ("xpk", "gcloud") if shutil.which(name) is None]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on this machine; install it, or "
                 f"run this command on a machine that has it."
             )
@@ -192,13 +193,13 @@ class XpkEngine:
         """Run the commands of the trainings.
 
         Raises:
-          ValueError: XPK is not there, or fails.
+          UserError: XPK is not there, or fails.
         """
         self.check()
         for task in tasks:
             done = subprocess.run(self._command(task), capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ValueError(f"XPK refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+                raise UserError(f"XPK refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
         return {task.name: self.gke.name(task) for task in tasks}
 
     def _command(self, task: Task) -> list[str]:
@@ -212,7 +213,7 @@ class XpkEngine:
 def _kubectl(*words: str, given: str = "") -> str:
     done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(f"The cluster refused kubectl {words[0]}: {' '.join(done.stderr.split())[-500:]}")
+        raise UserError(f"The cluster refused kubectl {words[0]}: {' '.join(done.stderr.split())[-500:]}")
     return done.stdout
 
 

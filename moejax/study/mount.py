@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from moejax.data.config import DataConfig
 from moejax.data.prepared import MANIFEST
+from moejax.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ def mounted(out: str) -> tuple[Mount, PurePosixPath]:
     """The mount for a folder in an object store, and the folder as machines see it: ``gs://b/zhao`` is ``/b/zhao``.
 
     Raises:
-      ValueError: it is a folder of this machine.
+      UserError: it is a folder of this machine.
     """
     protocol, separator, rest = out.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")
     if not separator or not bucket or protocol == "file":
-        raise ValueError(f"--out is {out}; machines of a cloud see a bucket, such as gs://BUCKET/STUDY.")
+        raise UserError(f"--out is {out}; machines of a cloud see a bucket, such as gs://BUCKET/STUDY.")
     path = PurePosixPath("/", bucket)
     return Mount(f"{protocol}://{bucket}", path), path / folder
 
@@ -42,7 +43,7 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     """Whether a corpus lies in what is mounted, and not on this machine, where it would have to be prepared.
 
     Raises:
-      ValueError: machines that see the mount alone would not find a part of it.
+      UserError: machines that see the mount alone would not find a part of it.
     """
     sources = [part.source for part in data.mixture] or [data.source]
     tokenizer = (data.tokenizer or "").partition("#")[0]
@@ -51,7 +52,7 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     here += [tokenizer] if Path(tokenizer).is_file() and not PurePosixPath(tokenizer).is_relative_to(mount.path) else []
     if here or (any(there) and not all(there)):
         wrong = [*here, *(source for source, found in zip(sources, there, strict=True) if not found)][0]
-        raise ValueError(
+        raise UserError(
             f"{wrong} is on this machine alone; copy it into {mount.source} and name it as all machines see it, "
             f"{mount.path}/…, or give text, which is prepared here and copied."
         )

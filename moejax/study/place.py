@@ -9,6 +9,7 @@ import fsspec
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from moejax.errors import UserError
 from moejax.stored import Damaged, parse_json
 from moejax.wording import says
 
@@ -29,14 +30,14 @@ def open_place(url: str | PathLike[str]) -> DirFileSystem:
     """The file system whose root is that folder.
 
     Raises:
-      ValueError: no such protocol, the package that speaks it is not installed, or the store does not let us in.
+      UserError: no such protocol, the package that speaks it is not installed, or the store does not let us in.
     """
     try:
         system, root = fsspec.core.url_to_fs(str(url))
         system.exists(root)
     # Every store's client has exceptions of its own.
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or mend that."
         ) from error
     return DirFileSystem(root, system)
@@ -62,11 +63,11 @@ def identity(url: str | PathLike[str]) -> dict[str, Any]:
     """What decides the runs of the study that a folder, here or elsewhere, belongs to.
 
     Raises:
-      ValueError: the folder belongs to none, or cannot be reached.
+      UserError: the folder belongs to none, or cannot be reached.
     """
     text = read_text(open_place(url), "study.json")
     if text is None:
-        raise ValueError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
+        raise UserError(f"{url} holds no study; start one with moejax study --config=FILE.py.")
     return parse_json(text, dict, f"{url}/study.json", remedy=REMEDY)
 
 

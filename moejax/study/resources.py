@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from moejax.errors import UserError
 from moejax.model.sharding import MESH_AXES, TOKEN_AXES
 from moejax.train.training import Training
 from moejax.wording import told
@@ -52,13 +53,13 @@ def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[
     """The fewest chips, of the numbers that can be had, that hold a training and that its mesh and batch divide into.
 
     Raises:
-      ValueError: no such number; the sentence says why.
+      UserError: no such number; the sentence says why.
     """
     mesh, name = training.recipe.mesh, training.name
     if estimated.chips_at_least is None:
-        raise ValueError(f"{name}: one sequence needs more memory than a chip has; take another --chip.")
+        raise UserError(f"{name}: one sequence needs more memory than a chip has; take another --chip.")
     if estimated.chips_at_least > 1 and mesh.fsdp == mesh.expert == mesh.tensor == 1:
-        raise ValueError(
+        raise UserError(
             f"{name} needs {estimated.chips_at_least} chips to hold its state, but with recipe.mesh.fsdp=1 each chip "
             f"holds all of it: spread it with --config.recipe.mesh.fsdp=-1 --config.recipe.mesh.data=1."
         )
@@ -69,7 +70,7 @@ def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[
         problems.append(_does_not_divide(training, size))
         if not problems[-1]:
             return size
-    raise ValueError(
+    raise UserError(
         f"{name} needs at least {estimated.chips_at_least} chips, and no number of them that can be had will do"
         f"{f': {problems[0]}' if problems else ''}; change recipe.mesh, batch_tokens or --chip."
     )

@@ -11,6 +11,7 @@ from typing import Any
 from moejax import run_table
 from moejax.config import build, dump
 from moejax.data.corpus import Summary, open_corpus, read_summary
+from moejax.errors import UserError
 from moejax.fit.derived_columns import with_derived
 from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, whole
 from moejax.laws import LAWS
@@ -53,7 +54,7 @@ def read_study(url: str | Path) -> Study:
     """The study that a folder, here or elsewhere, belongs to.
 
     Raises:
-      ValueError: the folder holds none.
+      UserError: the folder holds none.
     """
     decides, asked = identity(url), read_text(open_place(url), "analysis.json")
     where = f"{url}/analysis.json"
@@ -67,7 +68,7 @@ def fetch(url: str, folder: Path) -> None:
     What was copied there before is replaced where it differs now; nothing else is.
 
     Raises:
-      ValueError: there is no study, or ``folder`` belongs to another one or has other files in these files' places.
+      UserError: there is no study, or ``folder`` belongs to another one or has other files in these files' places.
     """
     study, place = read_study(url), open_place(url)
     claim(folder, "study.json", study.identity())
@@ -79,7 +80,7 @@ def fetch(url: str, folder: Path) -> None:
             try:
                 check_replaceable(folder / path)
             except ValueError as error:
-                raise ValueError(
+                raise UserError(
                     f"{folder / path} is not what was gathered there from {url}; gather into another --out, or move it "
                     f"away."
                 ) from error
@@ -97,7 +98,7 @@ def lay_out(study: Study, folder: Path, *, corpus: bool = True) -> None:
     """Make a folder that of a study, with what each of its trainings is, and its corpus if not said otherwise.
 
     Raises:
-      ValueError: the study makes no sense, or the folder belongs to another one.
+      UserError: the study makes no sense, or the folder belongs to another one.
     """
     study.check()
     study.check_data()
@@ -114,7 +115,7 @@ def lay_out_at(study: Study, url: str, mount: Mount | None = None) -> None:
     """The same in an object store, mounted at ``mount``: made on this machine and copied there.
 
     Raises:
-      ValueError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
+      UserError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
     """
     if not is_remote(url):
         return lay_out(study, Path(url))
@@ -132,7 +133,7 @@ def lay_out_at(study: Study, url: str, mount: Mount | None = None) -> None:
 
 
 def check_owner(study: Study, url: str | Path) -> None:
-    """Raise ``ValueError`` if a folder, here or elsewhere, belongs to another study."""
+    """Raise ``UserError`` if a folder, here or elsewhere, belongs to another study."""
     text = read_text(open_place(url), "study.json")
     if text is not None:
         refuse_another(url, parse_json(text, dict, f"{url}/study.json", remedy=REMEDY), study.identity())
@@ -156,7 +157,7 @@ def train_study(
     every worker a share.
 
     Raises:
-      ValueError: the study makes no sense, the folder belongs to another one, or trainings failed.
+      UserError: the study makes no sense, the folder belongs to another one, or trainings failed.
     """
     lay_out(study, folder)
     check_as_written(folder / TABLE)
@@ -188,12 +189,12 @@ def write_table(study: Study, folder: Path) -> Path:
     The table is the same whatever engine trained which model, and in whatever order.
 
     Raises:
-      ValueError: there is no row yet, or the table was changed since it was written.
+      UserError: there is no row yet, or the table was changed since it was written.
     """
     check_as_written(folder / TABLE)
     found = [row for one in standings(open_place(folder), study.trainings()) for row in one.rows]
     if not found:
-        raise ValueError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
+        raise UserError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
     found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
     groups = study.groups()
     named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
@@ -204,19 +205,17 @@ def conclude(folder: Path, update: Update) -> Concluded:
     """Fit, decide and check on the run table of a trained study.
 
     Raises:
-      ValueError: the folder holds no study, its table is not there yet, or it does not say what was trained on.
+      UserError: the folder holds no study, its table is not there yet, or it does not say what was trained on.
     """
     study = read_study(folder)
     table = folder / TABLE
     if not table.exists():
-        raise ValueError(
+        raise UserError(
             f"{folder} has no {TABLE} yet; let its training end with "
             f"{command('moejax', 'study', '--resume', '--out', folder)}."
         )
     if not (folder / "data" / "corpus.json").exists():
-        raise ValueError(
-            f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there."
-        )
+        raise UserError(f"{folder} has no data/corpus.json, which says what its models were trained on; copy it there.")
     # What can be refused is read before anything is fitted.
     summary, frame = read_summary(folder / "data"), run_table.read(table)
     analysed = analyse(table, study.analysis, update)
@@ -248,15 +247,15 @@ def conclude_table(
       flops: budget to decide about; ten times the largest run's, if not given.
 
     Raises:
-      ValueError: the table has no losses.
+      UserError: the table has no losses.
     """
     if "loss" not in table:
         near = ", ".join(map(str, table.columns[:12]))
-        raise ValueError(f"{name} has no column loss; the columns are {near}. Name it with --loss COLUMN.")
+        raise UserError(f"{name} has no column loss; the columns are {near}. Name it with --loss COLUMN.")
     found = with_derived(run_table.check(table, where=name)).reset_index(drop=True)
     empty = found["loss"].isna()
     if empty.all():
-        raise ValueError(f"{name} has no run with a loss.")
+        raise UserError(f"{name} has no run with a loss.")
     notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are left out."] if empty.any() else []))
     found = found[~empty].reset_index(drop=True)
     if "model" not in found:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.study.executor import Task
 from moejax.study.gke import kubernetes_name
@@ -56,20 +57,20 @@ class SkyEngine:
         )
 
     def check(self) -> None:
-        """Raise ``ValueError`` if SkyPilot is not on this machine, or the machines would have no moejax."""
+        """Raise ``UserError`` if SkyPilot is not on this machine, or the machines would have no moejax."""
         if shutil.which("sky") is None:
-            raise ValueError(
+            raise UserError(
                 "SkyPilot (sky) is not on this machine; install it in an environment of its own and run sky check, or "
                 "run this command on a machine that has it."
             )
         if self.lacks:
-            raise ValueError(self.lacks)
+            raise UserError(self.lacks)
 
     def submit(self, tasks: Sequence[Task]) -> dict[str, str]:
         """Launch a managed job for each.
 
         Raises:
-          ValueError: SkyPilot or moejax is not there, or SkyPilot refuses.
+          UserError: SkyPilot or moejax is not there, or SkyPilot refuses.
         """
         self.check()
         for task in tasks:
@@ -79,7 +80,7 @@ class SkyEngine:
                 command = [*self._command(task, str(path)), "--yes", "--detach-run"]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ValueError(f"SkyPilot refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
+                raise UserError(f"SkyPilot refused {task.name}: {' '.join(done.stderr.split())[-500:]}")
         return {task.name: self.name(task) for task in tasks}
 
     def name(self, task: Task) -> str:

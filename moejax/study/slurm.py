@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from moejax.errors import UserError
 from moejax.study.executor import Ended, Task
 from moejax.study.launches import launched, write_launch
 from moejax.study.place import open_place
@@ -65,7 +66,7 @@ class SlurmExecutor:
         return "\n\n".join(scripts)
 
     def check(self) -> None:
-        """Raise ``ValueError`` if Slurm or submitit is not on this machine."""
+        """Raise ``UserError`` if Slurm or submitit is not on this machine."""
         _submitit()
         queued()
 
@@ -73,7 +74,7 @@ class SlurmExecutor:
         """Queue what is not in the queue already.
 
         Raises:
-          ValueError: Slurm or submitit is not on this machine, or Slurm refuses.
+          UserError: Slurm or submitit is not on this machine, or Slurm refuses.
         """
         submitit = _submitit()
         study = Path(tasks[0].study).absolute() if tasks else Path()
@@ -87,7 +88,7 @@ class SlurmExecutor:
                 with executor.batch():
                     jobs = [executor.submit(Train(tuple(task.words))) for task in group]
             except submitit.core.utils.FailedJobError as error:
-                raise ValueError(f"Slurm refused the jobs ({says('Slurm', error, end=True)}).") from error
+                raise UserError(f"Slurm refused the jobs ({says('Slurm', error, end=True)}).") from error
             ids = {task.name: job.job_id for task, job in zip(group, jobs, strict=True)}
             write_launch(study, "slurm", ids)
             self._ids |= ids
@@ -144,17 +145,17 @@ def queued() -> dict[str, str]:
     """State of every job of this user that is in the queue, by its number.
 
     Raises:
-      ValueError: there is no Slurm, or it does not answer.
+      UserError: there is no Slurm, or it does not answer.
     """
     if shutil.which("squeue") is None or shutil.which("sbatch") is None:
-        raise ValueError(
+        raise UserError(
             "Slurm's commands (sbatch, squeue) are not on this machine; log in where they are, or see what would be "
             "submitted without --submit."
         )
     command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode:
-        raise ValueError(f"Slurm does not answer ({asked.stderr.strip()}); try again when it does.")
+        raise UserError(f"Slurm does not answer ({asked.stderr.strip()}); try again when it does.")
     return dict(line.split(maxsplit=1) for line in asked.stdout.splitlines())
 
 
@@ -173,7 +174,7 @@ def _groups(tasks: Sequence[Task]) -> list[tuple[Resources, list[Task]]]:
 def _check_name(study: Any) -> None:
     # Both Slurm and submitit replace words such as %j, and so a % that is written twice would not come out as one.
     if "%" in str(study):
-        raise ValueError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
+        raise UserError(f"{study} has a %, which Slurm replaces in the names of logs; choose another --out.")
 
 
 def _submitit() -> Any:
@@ -182,5 +183,5 @@ def _submitit() -> Any:
         try:
             import submitit
         except ImportError as error:
-            raise ValueError("submitit is not installed; pip install 'moejax[slurm]'.") from error
+            raise UserError("submitit is not installed; pip install 'moejax[slurm]'.") from error
     return submitit

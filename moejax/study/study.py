@@ -8,6 +8,7 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.config import build, dump, unknown
+from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.train.auto import choose_hyperparameters
@@ -35,16 +36,16 @@ class Analysis:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if something asked for does not exist."""
+        """Raise ``UserError`` with value, rule and remedy if something asked for does not exist."""
         if self.hold_out not in HOLD_OUT:
-            raise ValueError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
+            raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
         for name in self.laws:
             if name not in LAWS:
-                raise ValueError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
+                raise UserError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
         if self.resamples < 10:
-            raise ValueError(f"analysis.resamples is {self.resamples}; an interval needs at least 10.")
+            raise UserError(f"analysis.resamples is {self.resamples}; an interval needs at least 10.")
         if not self.decision_flops > 0:
-            raise ValueError(f"analysis.decision_flops is {self.decision_flops}; give a positive budget.")
+            raise UserError(f"analysis.decision_flops is {self.decision_flops}; give a positive budget.")
 
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
@@ -108,26 +109,26 @@ class Study:
         return identity | {name: value for name, value in exceptions.items() if value}
 
     def check(self) -> None:
-        """Raise ``ValueError``, a sentence with value, rule and remedy, if this study cannot be run."""
+        """Raise ``UserError``, a sentence with value, rule and remedy, if this study cannot be run."""
         check_name(self.name)
         if not self.models:
-            raise ValueError("models is empty; a study needs at least one architecture.")
+            raise UserError("models is empty; a study needs at least one architecture.")
         known = list(self.models)
         named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
         for group, names in {**named, "analysis.hold_out_models": self.analysis.hold_out_models}.items():
             for name in names:
                 if name not in self.models:
-                    raise ValueError(unknown(f"{group}: model {name!r}", name, known))
+                    raise UserError(unknown(f"{group}: model {name!r}", name, known))
         self.analysis.check()
         for stated in self.stated:
             if stated.quantity not in TOTALS:
-                raise ValueError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))
+                raise UserError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))
         trainings = self.trainings()
         for training in trainings:
             training.check()
         budgets = {budget for training in trainings for budget in training.recipe.budgets_tokens}
         if self.analysis.laws and len(budgets) < 2:
-            raise ValueError(
+            raise UserError(
                 "recipe.budgets_tokens has one budget, for all models; a study that fits laws needs at least two, so "
                 "that the largest can be held out: add one, or leave analysis.laws empty."
             )
@@ -149,15 +150,15 @@ class Study:
         ]
 
     def check_data(self) -> None:
-        """Raise ``ValueError`` if the study leaves its corpus to its user, who has not named one."""
+        """Raise ``UserError`` if the study leaves its corpus to its user, who has not named one."""
         if not self.recipe.data.source and not self.recipe.data.mixture:
-            raise ValueError(
+            raise UserError(
                 f"The study {self.name} leaves its corpus to you; name one, prepared or not, with "
                 f"--config.recipe.data.source=PATH (--dry-run needs none)."
             )
         for training in self.trainings():
             if training.recipe.data != self.recipe.data:
-                raise ValueError(
+                raise UserError(
                     f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
                     f"windows, or their losses could not be compared: change recipe.data."
                 )
@@ -186,7 +187,7 @@ def study_of(training: Training) -> Study:
 def _recipe(name: str, shared: dict[str, Any], exceptions: Any) -> Recipe:
     where = f"config.recipes.{name}"
     if not isinstance(exceptions, Mapping):
-        raise ValueError(f"{where} is {exceptions!r}; it must be a group of settings.")
+        raise UserError(f"{where} is {exceptions!r}; it must be a group of settings.")
     return build(Recipe, _merged(shared, exceptions), where)
 
 

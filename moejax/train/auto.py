@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from moejax.config import unknown
+from moejax.errors import UserError
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.hyperparameters import PUBLISHED
@@ -27,11 +28,11 @@ def choose_hyperparameters(training: Training) -> Chosen:
     batch becomes whole sequences.
 
     Raises:
-      ValueError: the law is not known, or a longest budget too short for one batch.
+      UserError: the law is not known, or a longest budget too short for one batch.
     """
     recipe, named = training.recipe, training.recipe.hyperparameters
     if named not in PUBLISHED:
-        raise ValueError(unknown(f"recipe.hyperparameters {named!r}", named, list(PUBLISHED)))
+        raise UserError(unknown(f"recipe.hyperparameters {named!r}", named, list(PUBLISHED)))
     open_rate, open_batch = recipe.optimizer.learning_rate == 0, recipe.batch_tokens == 0
     if not (open_rate or open_batch) or not recipe.budgets_tokens:
         return Chosen(training, "")

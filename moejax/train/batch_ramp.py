@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from moejax.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStage:
@@ -62,24 +64,24 @@ class Batches:
         return within.first_step + (tokens - within.tokens_before) // within.batch_tokens
 
     def check(self, sequence_length: int, budgets_tokens: Sequence[int]) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
+        """Raise ``UserError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
         before = BatchStage(tokens=0, batch_tokens=0)
         for number, stage in enumerate(self.stages):
             here, batch = f"batch_ramp[{number}]", stage.batch_tokens
             if batch < 1 or batch % sequence_length:
-                raise ValueError(
+                raise UserError(
                     f"{here}.batch_tokens is {batch}; it must be a positive multiple of data.sequence_length, "
                     f"{sequence_length}."
                 )
             if not before.batch_tokens < batch < self.last:
-                raise ValueError(
+                raise UserError(
                     f"{here}.batch_tokens is {batch}; a ramp rises from {before.batch_tokens} towards batch_tokens, "
                     f"{self.last}: list the stages in that order."
                 )
             steps, rest = divmod(stage.tokens - before.tokens, batch)
             if steps < 1 or rest:
                 whole = before.tokens + max(steps, 1) * batch
-                raise ValueError(
+                raise UserError(
                     f"{here} ends at {stage.tokens:,} tokens, which is not a whole number of its steps of {batch:,} "
                     f"after {before.tokens:,}; end it at {whole:,}, or another whole step."
                 )
@@ -88,6 +90,4 @@ class Batches:
             steps = self.steps(budget)
             if self.tokens(steps) != budget:
                 around = f"{self.tokens(steps):,} or {self.tokens(steps + 1):,}"
-                raise ValueError(
-                    f"The budget of {budget:,} tokens ends within a step of the batch ramp; give {around}."
-                )
+                raise UserError(f"The budget of {budget:,} tokens ends within a step of the batch ramp; give {around}.")

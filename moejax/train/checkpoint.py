@@ -18,6 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.errors import JaxRuntimeError
 
+from moejax.errors import UserError
 from moejax.quantities import format_bytes
 from moejax.stored import Unreadable
 from moejax.train.manifest import (
@@ -95,7 +96,7 @@ class Checkpoints:
         the system cannot read something, nothing is moved: that may pass.
 
         Raises:
-          ValueError: there are checkpoints, and all of them are damaged; or what there is cannot be read.
+          UserError: there are checkpoints, and all of them are damaged; or what there is cannot be read.
         """
         self.wait()
         told: list[str] = []
@@ -123,7 +124,7 @@ class Checkpoints:
         """The newest committed step, or None. Nothing of its files is read: only what is restored is verified.
 
         Raises:
-          ValueError: what there is cannot be read.
+          UserError: what there is cannot be read.
         """
         self.wait()
         steps = self._together.do(self._finished_steps if self._together.first else _nothing)
@@ -133,7 +134,7 @@ class Checkpoints:
         """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
 
         Raises:
-          ValueError: this one, or the one before, cannot be written.
+          UserError: this one, or the one before, cannot be written.
         """
         self.wait()
         if step in self._manager.all_steps():
@@ -154,7 +155,7 @@ class Checkpoints:
         """The state at ``step``, laid out on this program's mesh whatever mesh wrote it, and what was saved with it.
 
         Raises:
-          ValueError: the checkpoint holds other arrays than a state of this program, or cannot be read.
+          UserError: the checkpoint holds other arrays than a state of this program, or cannot be read.
         """
         self.wait()
         abstract = jax.tree.map(
@@ -173,13 +174,13 @@ class Checkpoints:
             of_device = isinstance(error, JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
             if of_device or (manifest and all(file.sha256 for file in manifest.values())):
                 raise
-            raise ValueError(
+            raise UserError(
                 f"The checkpoint of step {step} in {self._folder} was not restored ({says('Orbax', error)}). Whether "
                 f"it is whole is not known: not all of its files have a hash to compare with. Give the same command "
                 f"again; if it says this again, move {place} away, and it goes on from the one before."
             ) from error
         if different:
-            raise ValueError(
+            raise UserError(
                 f"The checkpoint of step {step} in {self._folder} holds another state than this training has: "
                 f"{some(different, most=4, between='; ')}. It was written by another version of moejax, or with other "
                 f"settings: go on with those, or train anew in another --out."
@@ -193,7 +194,7 @@ class Checkpoints:
         """Until nothing is being written, hashes apart.
 
         Raises:
-          ValueError: what was being written could not be.
+          UserError: what was being written could not be.
         """
         writing, self._writing = self._writing, None
         if writing is not None:
@@ -278,7 +279,7 @@ class Checkpoints:
         try:
             yield
         except (OSError, Unreadable) as error:
-            raise ValueError(
+            raise UserError(
                 f"The checkpoints in {self._folder} cannot be read now ({in_words(error)}), so whether they are "
                 f"whole is not known, and none was moved or removed. Once the disk or file system answers again, the "
                 f"same command goes on."
@@ -292,7 +293,7 @@ class Checkpoints:
         except Exception as error:
             # The operating system's own words come last.
             why = says("Orbax", error, end=True)
-            raise ValueError(
+            raise UserError(
                 f"A checkpoint cannot be written to {self._folder} ({why}). What was saved before it is whole: make "
                 f"room, or mend the disk, and the same command goes on from there."
             ) from error

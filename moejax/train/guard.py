@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from moejax.errors import UserError
 from moejax.pytree import pytree
 
 
@@ -21,11 +22,11 @@ class GuardConfig:
     """Skipped steps in a row after which a training stops, in the state before the first of them."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         if self.spike and not self.spike > 1:
-            raise ValueError(f"guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.")
+            raise UserError(f"guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.")
         if self.patience < 1:
-            raise ValueError(f"guard.patience is {self.patience}; give at least 1 step.")
+            raise UserError(f"guard.patience is {self.patience}; give at least 1 step.")
 
 
 @pytree

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import convert, dump
+from moejax.errors import UserError
 from moejax.folder import changes
 from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
 from moejax.wording import some
@@ -83,7 +84,7 @@ def own(
     What has changed is appended to ``history.json``: ``{"at": time, "changes": {path: [old, new]}}``.
 
     Raises:
-      ValueError: the folder cannot be written, or belongs to a training of which this is no continuation.
+      UserError: the folder cannot be written, or belongs to a training of which this is no continuation.
     """
     path = folder / TRAINING
     if not path.exists():
@@ -132,7 +133,7 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Tra
       what: the checkpoint, or the row.
 
     Raises:
-      ValueError: it was trained otherwise, and no accepted change leads from there to here.
+      UserError: it was trained otherwise, and no accepted change leads from there to here.
     """
     if then is None:
         return
@@ -144,7 +145,7 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Tra
         if not _decisive(trained, plain):
             return
     if different:
-        raise ValueError(
+        raise UserError(
             f"{what} in {folder} is of another training than {TRAINING} there says: {_shown(different)}. Bring back "
             f"the {TRAINING} that it was trained with, or remove what is not of this folder."
         )
@@ -179,12 +180,12 @@ def decisive_changes(folder: Path) -> list[dict[str, Any]]:
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
     fixed = {place: pair for place, pair in decisive.items() if _among(place, FIXED) or _appears(place, *pair)}
     if fixed:
-        raise ValueError(
+        raise UserError(
             f"{folder} belongs to another run: {_shown(fixed)}. What is saved there cannot go on with that: choose "
             f"another --out, or the same settings."
         )
     if decisive and not accept:
-        raise ValueError(
+        raise UserError(
             f"{folder} belongs to another run: {_shown(decisive)}. Choose another --out, or the same settings; or go "
             f"on with these from what is saved there by --accept-changes."
         )

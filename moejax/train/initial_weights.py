@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from moejax.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True)
 class InitialWeights:
@@ -16,8 +18,8 @@ class InitialWeights:
     """Upcycling: standard deviation of what is added to the experts' copies, as a share of each matrix's own."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         if self.noise < 0:
-            raise ValueError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
+            raise UserError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
         if self.noise and not self.source:
-            raise ValueError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
+            raise UserError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")

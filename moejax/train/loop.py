@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, open_corpus
+from moejax.errors import UserError
 from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.identity import TRAINING, decisive_changes, own, read_history
@@ -68,7 +69,7 @@ def train(
     trunk and branches.
 
     Raises:
-      ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
+      UserError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
     fix_threads()
@@ -110,7 +111,7 @@ def train_beside(
     Returns the rows of each.
 
     Raises:
-      ValueError: as ``train``; or members diverged, and the others are done.
+      UserError: as ``train``; or members diverged, and the others are done.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
     together, every = Together(wait_seconds), list(zip(trainings, folders, strict=True))
@@ -185,7 +186,7 @@ def train_beside(
                 _train(runners[0] if len(runners) == 1 else run_population(runners), found)
     lost = [why for why in map(given_up, folders) if why is not None]
     if lost:
-        raise ValueError(f"{len(lost)} of {len(trainings)} members diverged; the others are done. {' '.join(lost)}")
+        raise UserError(f"{len(lost)} of {len(trainings)} members diverged; the others are done. {' '.join(lost)}")
     return [found[folder] for folder in folders]  # type: ignore[misc]
 
 
@@ -260,13 +261,13 @@ def _check_alike(trainings: Sequence[Training], together: Together) -> None:
     for other in trainings[1:]:
         different = differences(dump(shared(trainings[0])), dump(shared(other)))
         if different:
-            raise ValueError(
+            raise UserError(
                 f"{trainings[0].name} and {other.name} cannot be members of one population: "
                 f"{'; '.join(different[:3])}. Members differ in seed, learning rate and weight decay alone: train "
                 f"these one by one."
             )
     if together.count > 1 or jax.device_count() > 1:
-        raise ValueError(
+        raise UserError(
             f"A population is trained by one process on one device, and here are {together.count} processes with "
             f"{jax.device_count()} devices; train its members one by one, each on the mesh."
         )
@@ -278,7 +279,7 @@ def _saying_so(folder: Path) -> Any:
     try:
         yield
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
             f"mend the disk, and the same command goes on."
         ) from error
@@ -364,20 +365,20 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
     remedy = "bring back a copy, or remove it if nothing was trained here yet"
     known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
     if known["sha256"] != text.sha256:
-        raise ValueError(
+        raise UserError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
             f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
             f"--out."
         )
     if known["tokenizer"] != text.tokenizer:
-        raise ValueError(
+        raise UserError(
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
             f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
         )
     if known is now:
         write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
             f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
         )

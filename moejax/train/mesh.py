@@ -13,6 +13,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.model.sharding import MESH_AXES, TOKEN_AXES, partition_spec
 
 
@@ -29,15 +30,15 @@ class MeshShape:
         """Sizes in the order of ``MESH_AXES``.
 
         Raises:
-          ValueError: the axes do not multiply to the number of devices.
+          UserError: the axes do not multiply to the number of devices.
         """
         given = tuple(getattr(self, axis) for axis in MESH_AXES)
         fixed = math.prod(size for size in given if size != -1)
         text = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, given, strict=True))
         if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given):
-            raise ValueError(f"mesh is {text}; axes are positive, and at most one may be -1.")
+            raise UserError(f"mesh is {text}; axes are positive, and at most one may be -1.")
         if (-1 in given and devices % fixed) or (-1 not in given and fixed != devices):
-            raise ValueError(
+            raise UserError(
                 f"mesh is {text}, which does not fit {devices} devices; the axes must multiply to {devices}"
                 f" (use -1 on one axis to fill it)."
             )
@@ -86,26 +87,26 @@ def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSh
 
 
 def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh | AbstractMesh) -> None:
-    """Raise ``ValueError`` if a batch, the experts, or their hidden units cannot be split over the mesh."""
+    """Raise ``UserError`` if a batch, the experts, or their hidden units cannot be split over the mesh."""
     shards = math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
     if batch_sequences % shards:
-        raise ValueError(
+        raise UserError(
             f"A batch has {batch_sequences} sequences, which {shards} token shards (data x fsdp x expert) do not "
             f"divide; change batch_tokens or the mesh."
         )
     if batch_sequences // microbatches % shards:
-        raise ValueError(
+        raise UserError(
             f"A microbatch has {batch_sequences // microbatches} sequences, {batch_sequences} in {microbatches} parts, "
             f"which {shards} token shards (data x fsdp x expert) do not divide; change microbatches, batch_tokens or "
             f"the mesh."
         )
     if architecture.is_moe and architecture.num_experts % mesh.shape["expert"]:
-        raise ValueError(
+        raise UserError(
             f"num_experts is {architecture.num_experts}, which mesh.expert = {mesh.shape['expert']} does not divide; "
             f"every device along that axis holds as many experts: choose a divisor."
         )
     if architecture.is_moe and architecture.expert_hidden % mesh.shape["tensor"]:
-        raise ValueError(
+        raise UserError(
             f"expert_hidden is {architecture.expert_hidden}, which mesh.tensor = {mesh.shape['tensor']} does not "
             f"divide; every device along that axis holds as many hidden units of an expert: choose a divisor."
         )

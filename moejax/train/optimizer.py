@@ -11,6 +11,7 @@ import optax
 import optax.contrib
 from jaxtyping import Array
 
+from moejax.errors import UserError
 from moejax.train.schedule import DECAYS
 
 
@@ -53,24 +54,24 @@ class OptimizerConfig:
     """Largest global norm of the gradients; 0 leaves them as they are."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; give a positive number.")
+            raise UserError(f"learning_rate is {self.learning_rate}; give a positive number.")
         for choice, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
             if getattr(self, choice) not in known:
-                raise ValueError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
+                raise UserError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
         if not 0 < self.decay_share <= 1:
-            raise ValueError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
+            raise UserError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
         for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm", "batch_exponent"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it cannot be negative.")
+                raise UserError(f"{name} is {getattr(self, name)}; it cannot be negative.")
         if self.final_share > 1:
-            raise ValueError(f"final_share is {self.final_share}; the rate falls to at most its peak: give 0 to 1.")
+            raise UserError(f"final_share is {self.final_share}; the rate falls to at most its peak: give 0 to 1.")
         if not self.epsilon > 0:
-            raise ValueError(f"epsilon is {self.epsilon}; give a small positive number, such as 1e-8.")
+            raise UserError(f"epsilon is {self.epsilon}; give a small positive number, such as 1e-8.")
         for name in ("beta1", "beta2", "muon_beta"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
+                raise UserError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
 
 
 def make_optimizer(

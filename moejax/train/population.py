@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from moejax.errors import UserError
+
 if TYPE_CHECKING:
     from moejax.train.training import Training
 
@@ -32,11 +34,11 @@ class Population:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if an axis names a member twice."""
+        """Raise ``UserError`` with value, rule and remedy if an axis names a member twice."""
         for axis in ("seeds", "learning_rates", "weight_decays"):
             values = getattr(self, axis)
             if len(set(values)) != len(values):
-                raise ValueError(f"population.{axis} is {list(values)}; each value is a member: list it once.")
+                raise UserError(f"population.{axis} is {list(values)}; each value is a member: list it once.")
 
 
 def members(training: Training) -> list[Training]:

@@ -26,8 +26,9 @@ from jax._src import distributed
 from jax._src.clusters import SlurmCluster
 from jax.errors import JaxRuntimeError
 
+from moejax.errors import UserError
 from moejax.folder import changes
-from moejax.wording import says, told
+from moejax.wording import says
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ _agreements = itertools.count()
 """All processes agree on the same things in the same order."""
 
 
-class Agreed(ValueError):
+class Agreed(UserError):
     """What is wrong, when every process knows that something is, and all end."""
 
 
@@ -118,7 +119,7 @@ class Together:
         With ``progress``, a process is waited for as long as it gets on: the limit is for standing still.
 
         Raises:
-          ValueError: a process has not come here in time.
+          UserError: a process has not come here in time.
         """
         if self.count == 1:
             return [value]
@@ -139,7 +140,7 @@ class Together:
                     if done > seen:
                         waited, seen = 0.0, done
                     if progress is None or "DEADLINE" not in str(error) or waited >= wait:
-                        raise ValueError(
+                        raise UserError(
                             f"Process {self.index} of {self.count} has waited {wait:.0f} s for process {process}; see "
                             f"what that one said. The same command goes on from the newest checkpoint."
                         ) from error
@@ -153,7 +154,7 @@ class Together:
     def do(self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: Progress | None = None) -> T:
         """Do something in every process; if it cannot be done in one, no process goes on.
 
-        One that is by itself raises what ``work`` raises, apart from a ``ValueError``.
+        One that is by itself raises what ``work`` raises, apart from a ``UserError``.
 
         Raises:
           Agreed: what a process raised, in the first process.
@@ -162,8 +163,8 @@ class Together:
         problem, result = None, None
         try:
             result = work()
-        except ValueError as error:
-            problem = told(error)
+        except UserError as error:
+            problem = str(error)
         # Who has lost the others cannot ask them.
         except JaxRuntimeError:
             raise
@@ -207,7 +208,7 @@ def _check_same(what: str, values: list[Any]) -> None:
     for number, other in enumerate(values):
         different = [f"{path} is {a!r} and {b!r}" for path, (a, b) in changes(values[0], other).items()]
         if different:
-            raise ValueError(
+            raise UserError(
                 f"Processes 0 and {number} were given different {what}: {'; '.join(different[:5])}. Give all the same."
             )
 
@@ -219,7 +220,7 @@ def joined(
     """Be one of several processes. What is None is found in the environment: Slurm, Open MPI, Kubernetes, Cloud TPU.
 
     Raises:
-      ValueError: the coordinator is not known or its port is taken, the others do not come, or the environment tells
+      UserError: the coordinator is not known or its port is taken, the others do not come, or the environment tells
         too little.
     """
     by_slurm = coordinator is None and SlurmCluster.is_env_present()
@@ -243,7 +244,7 @@ def joined(
                 shutdown_timeout_seconds=HEARTBEAT_SECONDS,
             )
     except (ValueError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"The other processes are not known ({says('JAX', error)}); give --coordinator HOST:PORT, --processes N "
             f"and --process I, or start them by Slurm, Open MPI, Kubernetes or on Cloud TPU."
         ) from error
@@ -272,11 +273,11 @@ def _check_address(coordinator: str, *, listens: bool) -> None:
     """Whether this machine knows the coordinator's, and may listen there if it is to."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit():
-        raise ValueError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
+        raise UserError(f"--coordinator is {coordinator}; give HOST:PORT, such as 10.0.0.1:8476.")
     try:
         socket.getaddrinfo(host.strip("[]"), int(port))
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"This machine knows no {host}, where the processes are to meet ({says('the system', error)}); "
             f"give all of them the address of process 0's machine with --coordinator HOST:PORT."
         ) from error
@@ -288,7 +289,7 @@ def _check_address(coordinator: str, *, listens: bool) -> None:
         try:
             probe.bind(("", int(port)))
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"Port {port} of the coordinator {coordinator} cannot be used on this machine "
                 f"({says('the system', error)}); give all processes another with --coordinator HOST:PORT."
             ) from error

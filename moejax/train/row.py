@@ -16,6 +16,7 @@ import numpy as np
 import moejax
 from moejax import native
 from moejax.data.corpus import Summary
+from moejax.errors import UserError
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
@@ -60,11 +61,11 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
     """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
 
     Raises:
-      ValueError: the loss is not a number, so there is no result to write down.
+      UserError: the loss is not a number, so there is no result to write down.
     """
     losses = measured.evaluated.losses()
     if not math.isfinite(losses["loss"] or 0.0):
-        raise ValueError(
+        raise UserError(
             f"{training.name}: the validation loss at {budget_tokens:,} tokens is {losses['loss']}; lower "
             f"optimizer.learning_rate, in a new --out."
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moejax.errors import UserError
 from moejax.stored import Damaged, foreign_json, parse_json, read_bytes
 from moejax.train.identity import check_trained
 from moejax.train.metrics import branch_name
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from moejax.train.training import Training
 
 
-class CutShort(ValueError):
+class CutShort(UserError):
     """A row's file does not hold a row: it was cut short, damaged, or changed by hand."""
 
 
@@ -40,9 +41,9 @@ def parse_row(text: str | bytes, path: object) -> dict[str, Any]:
 
 
 def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -> None:
-    """Raise ``ValueError`` if a row is another model's or budget's than its file is for."""
+    """Raise ``UserError`` if a row is another model's or budget's than its file is for."""
     if (row["model"], row["tokens"]) != (model, tokens):
-        raise ValueError(
+        raise UserError(
             f"{path} holds the row of {row['model']} at {row['tokens']:,} tokens, and stands where that of "
             f"{model} at {tokens:,} belongs; put it back, or remove it and the run is done again."
         )
@@ -59,7 +60,7 @@ def check_row(
     """Refuse a row that is not the one of ``training`` at a budget.
 
     Raises:
-      ValueError: it is another model's or budget's, or was trained with other settings than its folder tells of.
+      UserError: it is another model's or budget's, or was trained with other settings than its folder tells of.
     """
     check_place(row, training.name, training.recipe.tokens(training.recipe.steps(budget_tokens)), path)
     remedy = "remove it, and its run is done again"

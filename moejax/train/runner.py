@@ -121,7 +121,7 @@ class Runner:
 
         Raises:
           Stopped: it was asked to stop, and is saved.
-          ValueError: too many steps in a row were none, or a checkpoint cannot be written.
+          UserError: too many steps in a row were none, or a checkpoint cannot be written.
         """
         self.sessions.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
@@ -282,7 +282,7 @@ class Runner:
         """Refuse a checkpoint of another training than the folder's.
 
         Raises:
-          ValueError: it is one.
+          UserError: it is one.
         """
         check_trained(self.folder, read_history(self.folder), self.training, about.get(TRAINED), what)
 

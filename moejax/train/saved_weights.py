@@ -17,6 +17,7 @@ import tensorstore
 from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.errors import UserError
 from moejax.folder import whole_folder, write_json
 from moejax.stored import foreign_json, read_bytes, read_json
 from moejax.train.identity import REMEDY, TRAINED, TRAINING, check_trained, read_history
@@ -59,14 +60,14 @@ def find_saved_state(path: Path) -> SavedState:
     the folder of a leg in it (its newest checkpoint), or that of a checkpoint.
 
     Raises:
-      ValueError: there is none.
+      UserError: there is none.
     """
     folder = _owner(path)
     if folder is None:
-        raise ValueError(f"{path} is no folder of a training: there is no training.json in it or above it.")
+        raise UserError(f"{path} is no folder of a training: there is no training.json in it or above it.")
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.population:
-        raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
+        raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     legs = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for leg in legs:
@@ -77,14 +78,14 @@ def find_saved_state(path: Path) -> SavedState:
             saved = SavedState(training, folder, leg, steps[-1])
             _check(saved)
             return saved
-    raise ValueError(f"{path} holds no finished checkpoint; go on with the training first.")
+    raise UserError(f"{path} holds no finished checkpoint; go on with the training first.")
 
 
 def _check(saved: SavedState) -> None:
     path = saved.state.parent / "about" / "metadata"
     remedy = "go on with the training, which takes the checkpoint before it"
     if wrong := damage(saved.state.parent):
-        raise ValueError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
+        raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
     about = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     what = f"The checkpoint of step {saved.step} of {saved.leg}"
     check_trained(saved.folder, read_history(saved.folder), saved.training, about.get(TRAINED), what)
@@ -96,7 +97,7 @@ def write_saved_weights(
     """Write parameters and balance bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
 
     Raises:
-      ValueError: ``out`` is there already, or the checkpoint is not one of its training's architecture.
+      UserError: ``out`` is there already, or the checkpoint is not one of its training's architecture.
     """
     architecture = saved.training.architecture
     arrays = {name: _open(saved.state, name) for name in parameters(architecture)}
@@ -143,7 +144,7 @@ def _open(state: Path, name: str) -> Any:
     try:
         return tensorstore.open(spec, open=True, read=True).result()
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"{state.parent} has no array {key}, which its training's architecture has; it was written by another "
             f"version of moejax: convert it with that one."
         ) from error

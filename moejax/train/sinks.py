@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from moejax.errors import UserError
+
 if TYPE_CHECKING:
     from moejax.train.training import Training
 
@@ -23,13 +25,13 @@ class SinkConfig:
     """Project of Weights & Biases; empty for none."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` if what a choice needs is not installed."""
+        """Raise ``UserError`` if what a choice needs is not installed."""
         for chosen, package, extra in (
             (self.tensorboard, "tensorboardX", "tensorboard"),
             (self.wandb, "wandb", "wandb"),
         ):
             if chosen and importlib.util.find_spec(package) is None:
-                raise ValueError(
+                raise UserError(
                     f"recipe.sinks.{extra} needs {package}, which is not installed: pip install 'moejax[{extra}]'."
                 )
 

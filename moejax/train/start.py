@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.errors import UserError
 from moejax.folder import changes
 from moejax.train.program import Program
 from moejax.train.saved_weights import find_saved_state, is_training, read_saved
@@ -31,7 +32,7 @@ def first_state(training: Training, program: Program, say: Callable[[str], None]
     """A training's first state on the mesh of ``program``.
 
     Raises:
-      ValueError: its initial weights are not there, or are of a model that it cannot start from.
+      UserError: its initial weights are not there, or are of a model that it cannot start from.
     """
     state = program.init(training.seed)
     given = training.recipe.initial_weights
@@ -67,7 +68,7 @@ def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, 
         return read
     beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
     if beyond or source.is_moe or not architecture.is_moe:
-        raise ValueError(
+        raise UserError(
             f"initial_weights.source {given.source} is of a model with {_shown(beyond or changed)}; give weights of "
             f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
         )
@@ -90,7 +91,7 @@ def _weights(path: Path) -> Iterator[tuple[Architecture, Read]]:
         saved = find_saved_state(path)
         yield saved.training.architecture, functools.partial(read_saved, saved)
     else:
-        raise ValueError(
+        raise UserError(
             f"initial_weights.source {path} is neither a folder of weights, as moejax convert writes, nor the folder "
             f"of a training or a checkpoint in one."
         )

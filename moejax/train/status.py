@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.stored import Missing, Unreadable, read_bytes, read_json
 from moejax.train.identity import REMEDY, TRAINING
@@ -84,19 +85,19 @@ def read_status(folder: Path) -> Status:
     """The status of a training's folder.
 
     Raises:
-      ValueError: it holds no training.
+      UserError: it holds no training.
     """
     try:
         # Not the type itself, which needs JAX.
         shape = {"name": str, "recipe": {"budgets_tokens": list[int]}}
         training = read_json(folder / TRAINING, shape, remedy=REMEDY)
     except Missing:
-        raise ValueError(
+        raise UserError(
             f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
         ) from None
     population = training.get("population")
     if isinstance(population, dict) and any(population.values()):
-        raise ValueError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
+        raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     budgets = training["recipe"]["budgets_tokens"]
     sessions = read_sessions(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
@@ -145,7 +146,7 @@ def read_statuses(folder: Path) -> list[Status]:
     """Of a training's folder, or of every model in that of a study.
 
     Raises:
-      ValueError: it is neither.
+      UserError: it is neither.
     """
     if is_study_folder(folder):
         return [read_status(path.parent) for path in sorted((folder / "models").glob(f"*/{TRAINING}"))]

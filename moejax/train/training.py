@@ -9,6 +9,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.config import DataConfig
+from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
@@ -132,7 +133,7 @@ class Recipe:
         return self.tokens(self.trunk_steps) + sum(branches)
 
     def check(self) -> None:
-        """Raise ``ValueError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
+        """Raise ``UserError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
         for part in (
             self.data,
             self.optimizer,
@@ -145,7 +146,7 @@ class Recipe:
         ):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:
-            raise ValueError(
+            raise UserError(
                 f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
                 f"{self.data.sequence_length}."
             )
@@ -153,26 +154,26 @@ class Recipe:
         for stretch in self.batches.stretches():
             sequences = stretch.batch_tokens // self.data.sequence_length
             if self.microbatches < 1 or sequences % self.microbatches:
-                raise ValueError(
+                raise UserError(
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
                     f"many: choose a divisor."
                 )
         if not 0 <= self.average_decay < 1:
-            raise ValueError(f"average_decay is {self.average_decay}; give a share below 1, or 0 for no average.")
+            raise UserError(f"average_decay is {self.average_decay}; give a share below 1, or 0 for no average.")
         if not self.budgets_tokens:
-            raise ValueError("budgets_tokens is empty; name at least one token budget.")
+            raise UserError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
-            raise ValueError(
+            raise UserError(
                 f"budgets_tokens is {list(self.budgets_tokens)}; list each budget once, in ascending order."
             )
         shortest = self.budgets_tokens[0]
         if self.steps(shortest) < 2:
-            raise ValueError(
+            raise UserError(
                 f"The budget of {shortest:,} tokens is fewer than two steps of {self.batch_tokens:,}; raise it, or "
                 f"lower batch_tokens."
             )
         if self.decay_start(shortest) < max(self.warmup_steps, 1):
-            raise ValueError(
+            raise UserError(
                 f"The budget of {shortest:,} tokens starts its decay before the warm-up of "
                 f"{self.optimizer.warmup_tokens:,} tokens, or the first step, ends; raise the budget, or lower "
                 f"optimizer.warmup_tokens or optimizer.decay_share."
@@ -181,33 +182,33 @@ class Recipe:
 
     def _check_saving(self) -> None:
         if self.log_every_steps < 1 or self.checkpoint_tokens < 0 or self.evaluate_tokens < 0:
-            raise ValueError(
+            raise UserError(
                 "log_every_steps must be at least 1, checkpoint_tokens and evaluate_tokens must be at least 0."
             )
         if self.keep_best and (
             not self.evaluate_steps or not self.checkpoint_steps or self.checkpoint_steps % self.evaluate_steps
         ):
-            raise ValueError(
+            raise UserError(
                 f"keep_best is {self.keep_best}, evaluate_tokens {self.evaluate_tokens:,} and checkpoint_tokens "
                 f"{self.checkpoint_tokens:,}; what is saved can be compared if it is measured: make checkpoint_tokens "
                 f"a multiple of evaluate_tokens."
             )
         if self.keep_checkpoints < 2:
-            raise ValueError(
+            raise UserError(
                 f"keep_checkpoints is {self.keep_checkpoints}; keep at least 2, so that a damaged one has another "
                 f"before it."
             )
         if self.keep_every_tokens and (not self.checkpoint_steps or self.keep_every_steps % self.checkpoint_steps):
-            raise ValueError(
+            raise UserError(
                 f"keep_every_tokens is {self.keep_every_tokens:,} and checkpoint_tokens {self.checkpoint_tokens:,}; "
                 f"only what is saved can be kept: make it a multiple."
             )
 
 
 def check_name(name: str) -> None:
-    """Raise ``ValueError`` if a training or study of this name could not have a folder of this name."""
+    """Raise ``UserError`` if a training or study of this name could not have a folder of this name."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
+        raise UserError(f"name is {name!r}; it names a folder: use letters, digits, '.', '_' and '-'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,15 +238,15 @@ class Training:
         return dump(self)
 
     def check(self) -> None:
-        """Raise ``ValueError``, a sentence with value, rule and remedy, if this cannot be trained."""
+        """Raise ``UserError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
+            raise UserError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
         self.population.check()
         try:
             transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:
-            raise ValueError(f"{self.name}: {told(error)}") from None
+            raise UserError(f"{self.name}: {told(error)}") from None
         self.recipe.check()
 
 

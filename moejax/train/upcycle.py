@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.architecture import Architecture
+from moejax.errors import UserError
 from moejax.model.mixture import router_arguments
 from moejax.routing import ROUTERS
 
@@ -37,7 +38,7 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
     """The parameters of a mixture from those of a dense model, and from ``fresh`` random ones of its own.
 
     Raises:
-      ValueError: the two models do not fit together.
+      UserError: the two models do not fit together.
     """
     copies = _check(dense, mixture)
     order = {
@@ -96,21 +97,21 @@ def _sum_of_gates(mixture: Architecture) -> float | None:
 def _check(dense: Architecture, mixture: Architecture) -> int:
     """Copies of the feed-forward among the experts of a layer."""
     if mixture.activation != Architecture.activation or dense.is_moe:
-        raise ValueError(
+        raise UserError(
             f"Only a dense model starts a mixture, and its experts are SwiGLU as its feed-forward is; activation is "
             f"{mixture.activation} and the source has {dense.num_experts} experts."
         )
     width, expert = dense.dense_hidden, mixture.expert_hidden
     if mixture.dense_hidden not in (0, width):
-        raise ValueError(f"dense_hidden is {mixture.dense_hidden}, and the dense model's {width}; they must be equal.")
+        raise UserError(f"dense_hidden is {mixture.dense_hidden}, and the dense model's {width}; they must be equal.")
     if width % expert:
-        raise ValueError(
+        raise UserError(
             f"expert_hidden is {expert}, and the dense model's feed-forward is {width} wide; experts are copies or "
             f"equal slices of it: give a divisor."
         )
     slices = width // expert
     if mixture.num_experts % slices or mixture.top_k % slices:
-        raise ValueError(
+        raise UserError(
             f"num_experts is {mixture.num_experts} and top_k {mixture.top_k}; experts of {expert} are one of {slices} "
             f"slices of the dense feed-forward of {width}, so both must be multiples of {slices}."
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.stored import read_json, write_json
 from moejax.train.sinks import Line, scalars
 from moejax.wording import says
@@ -34,7 +35,7 @@ class WandbSink:
         """Open the run, or go on with it, and show what was logged and not shown.
 
         Raises:
-          ValueError: W&B cannot be reached or is not set up.
+          UserError: W&B cannot be reached or is not set up.
         """
         import wandb  # type: ignore[import-not-found]
 
@@ -53,7 +54,7 @@ class WandbSink:
                 config=self._config,
             )
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
                 f"WANDB_MODE=offline, or leave recipe.sinks.wandb empty."
             ) from error

@@ -17,6 +17,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.errors import UserError
 from moejax.folder import check_as_written, note, whole_folder
 from moejax.model import transformer
 from moejax.stored import read_json, write_json
@@ -45,7 +46,7 @@ def load_weights(folder: Path | str) -> Weights:
     """The weights of a folder in float32, whatever they are stored in.
 
     Raises:
-      ValueError: the folder holds no weights, or not those of its architecture.
+      UserError: the folder holds no weights, or not those of its architecture.
     """
     folder = Path(folder)
     architecture = read_architecture(folder)
@@ -61,7 +62,7 @@ def save_weights(
     """Write a folder that ``load_weights`` reads; it appears when all of it is there.
 
     Raises:
-      ValueError: the folder is there already.
+      UserError: the folder is there already.
     """
     arrays = dict(flat(params)) | ({} if balance_bias is None else {BALANCE_BIAS: balance_bias})
     kinds = {name: Kind(np.dtype(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
@@ -79,11 +80,11 @@ def read_architecture(folder: Path) -> Architecture:
     """The architecture of a folder of weights, checked.
 
     Raises:
-      ValueError: it holds none, or one that cannot be built.
+      UserError: it holds none, or one that cannot be built.
     """
     for name in (ARCHITECTURE, WEIGHTS):
         if not (folder / name).is_file():
-            raise ValueError(f"{folder} is no folder of weights: it has no {name}; write one with moejax convert.")
+            raise UserError(f"{folder} is no folder of weights: it has no {name}; write one with moejax convert.")
     path = folder / ARCHITECTURE
     architecture = read_json(path, Architecture, remedy="write it again with moejax convert")
     transformer.check(architecture)
@@ -94,7 +95,7 @@ def open_weights(folder: Path, architecture: Architecture) -> TensorFile:
     """The file of a folder of weights, its tensors those of ``architecture``.
 
     Raises:
-      ValueError: it holds other bytes than were written, or tensors are missing, too many, or of another shape or type.
+      UserError: it holds other bytes than were written, or tensors are missing, too many, or of another shape or type.
     """
     check_as_written(folder / WEIGHTS)
     file = TensorFile(folder / WEIGHTS)
@@ -113,7 +114,7 @@ def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str,
     given = {name: kind.shape for name, kind in kinds.items()}
     if known != given:
         different = sorted(name for name in known.keys() | given.keys() if known.get(name) != given.get(name))
-        raise ValueError(f"The arrays {', '.join(different[:5])} are not those of the architecture.")
+        raise UserError(f"The arrays {', '.join(different[:5])} are not those of the architecture.")
     write_json(folder / ARCHITECTURE, dump(architecture))
     with TensorFileWriter(folder / WEIGHTS, kinds, {"format": "moejax"}) as file:
         yield file
@@ -124,15 +125,15 @@ def _check(file: TensorFile, architecture: Architecture) -> None:
     known, found = parameters(architecture), file.kinds
     for what, names in (("lacks", known.keys() - found.keys()), ("has", found.keys() - known.keys())):
         if names:
-            raise ValueError(
+            raise UserError(
                 f"{file.path} is of another architecture than {ARCHITECTURE} beside it: it {what} "
                 f"{some(sorted(names))}. Restore the file that belongs to it, or convert again."
             )
     for name, kind in found.items():
         if kind.shape != known[name].shape:
-            raise ValueError(
+            raise UserError(
                 f"{file.path} is of another architecture than {ARCHITECTURE} beside it: {name} has the shape "
                 f"{list(kind.shape)} and must have {list(known[name].shape)}."
             )
         if kind.dtype not in FLOATS.values():
-            raise ValueError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")
+            raise UserError(f"{file.path}: {name} is {kind.dtype}; weights are {', '.join(FLOATS)}.")

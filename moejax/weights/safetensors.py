@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from moejax.errors import UserError
 from moejax.stored import foreign_json
 
 DTYPES = {
@@ -61,7 +62,7 @@ class TensorFile:
             end = self._begin + max((begin + kind.nbytes for kind, begin in self._tensors.values()), default=0)
             size = os.fstat(self._file.fileno()).st_size
             if size < end:
-                raise ValueError(
+                raise UserError(
                     f"{path} ends before its last tensor, at {size:,} of {end:,} bytes; it was not copied or "
                     f"downloaded whole: fetch it again."
                 )
@@ -150,7 +151,7 @@ class TensorFileWriter:
 def _read_header(file: int, path: Path) -> tuple[dict, int]:
     length = int.from_bytes(os.pread(file, 8, 0), "little")
     if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file).st_size - 8):
-        raise ValueError(f"{path} is no safetensors file, or only the beginning of one; fetch it again.")
+        raise UserError(f"{path} is no safetensors file, or only the beginning of one; fetch it again.")
     text = bytearray(length)
     _read(file, memoryview(text), 8, path)
     return foreign_json(bytes(text), path, shape=dict, remedy="fetch it again"), 8 + length
@@ -162,9 +163,9 @@ def _placed(entry: Any, name: str, path: Path) -> tuple[Kind, int]:
         begin, end = map(int, entry["data_offsets"])
     except (KeyError, TypeError, ValueError) as error:
         given = entry.get("dtype") if isinstance(entry, dict) else entry
-        raise ValueError(f"{path}: the header's entry for {name} cannot be read (type {given!r}).") from error
+        raise UserError(f"{path}: the header's entry for {name} cannot be read (type {given!r}).") from error
     if begin < 0 or end - begin != kind.nbytes:
-        raise ValueError(
+        raise UserError(
             f"{path}: {name} has {end - begin} bytes in the header, and {kind.nbytes} by type and shape; the file is "
             f"damaged: fetch it again."
         )
@@ -190,7 +191,7 @@ def _read(file: int, view: memoryview, offset: int, path: Path) -> None:
     while done < len(view):
         count = os.preadv(file, [view[done:]], offset + done)
         if not count:
-            raise ValueError(f"{path} ends at {offset + done:,} bytes, in the middle of a tensor; fetch it again.")
+            raise UserError(f"{path} ends at {offset + done:,} bytes, in the middle of a tensor; fetch it again.")
         done += count
 
 

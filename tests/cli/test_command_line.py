@@ -75,7 +75,7 @@ def test_overrides_are_read_as_the_type_they_replace(config_file):
 @pytest.mark.parametrize("key", ["²", "١", "01", "-1", "2", "9" * 5_000])
 def test_an_item_of_a_list_that_is_not_there_is_named(key):
     from moejax.cli.config_file import override
-    from moejax.cli.errors import UserError
+    from moejax.errors import UserError
 
     with pytest.raises(UserError, match=r"config\.sizes is a list with items 0 to 1"):
         override({"sizes": [1, 2]}, f"--config.sizes.{key}=3")

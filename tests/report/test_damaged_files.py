@@ -13,6 +13,7 @@ from moejax import run_table
 from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.data.prepare import prepare
+from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.prediction import range_of
 from moejax.laws.design import Design
@@ -22,7 +23,6 @@ from moejax.report import fit_report
 from moejax.stored import Damaged, read_json, write_json
 from moejax.study.launches import LAUNCHES, launched, write_launch
 from moejax.weights.folder import save_weights
-from moejax.wording import is_sentence
 
 MODEL = next(iter(STUDY.models))
 BUDGET = STUDY.recipe.budgets_tokens[0]
@@ -169,7 +169,7 @@ def test_a_damaged_table_of_text_is_read_or_a_sentence_that_names_it(whole, tmp_
     try:
         read = run_table.read(file)
     except ValueError as error:
-        said = str(error) if is_sentence(error) else ""
+        said = str(error) if isinstance(error, UserError) else ""
     else:
         # Text keeps no hash: what is whole by the rules of its format is taken as it stands.
         said = "" if len(read) > len(frame) else f"{file} is read"
@@ -216,5 +216,5 @@ def test_a_fit_whose_entries_are_of_another_kind_under_a_right_seal_is_a_sentenc
             range_of(fit, Design(params_active=1e9, tokens=1e10))
             fit_report.write_fit_report(fit, file, tmp_path)
         except ValueError as error:
-            refused[place] = (is_sentence(error) and str(file) in str(error), error)
+            refused[place] = (isinstance(error, UserError) and str(file) in str(error), error)
     assert {place: error for place, (is_good, error) in refused.items() if not is_good} == {}

@@ -25,6 +25,7 @@ from moejax.data.sources import (
     text_files,
     token_files,
 )
+from moejax.errors import UserError
 from moejax.wording import some
 
 NAMED: dict[str, Callable[[Reading], Iterable[Part]]] = {"python_stdlib": python_stdlib.parts}
@@ -65,7 +66,7 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
     """The parts of a source, in order.
 
     Raises:
-      ValueError: there is no such source, or it holds nothing that can be read.
+      UserError: there is no such source, or it holds nothing that can be read.
     """
     if source in NAMED:
         return list(NAMED[source](reading))
@@ -73,14 +74,14 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
         return list(hugging_face.parts(source, reading))
     path = Path(source).expanduser()
     if not path.exists():
-        raise ValueError(
+        raise UserError(
             f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
             f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
         )
     files, skipped = _files(path)
     if not files:
         seen = f" (but {skipped.kinds})" if skipped.files else ""
-        raise ValueError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
+        raise UserError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
     root = path if path.is_dir() else path.parent
     reading = replace(reading, single_file=len(files) == 1)
     found: list[Part] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
 from moejax.data.sources.broken import Broken
+from moejax.errors import UserError
 from moejax.wording import says
 
 
@@ -56,7 +57,7 @@ def _open(file: File):
     try:
         from array_record.python import array_record_module  # type: ignore[attr-defined]
     except ImportError:
-        raise ValueError(
+        raise UserError(
             f"{file.path} is an ArrayRecord, and the package array_record is not installed (it has no build for "
             f"this system?); write the text as Parquet or JSON lines."
         ) from None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import File, Reading, file
+from moejax.errors import UserError
 from moejax.wording import says
 
 PREFIX = "hf:"
@@ -58,12 +59,12 @@ def parts(source: str, reading: Reading) -> list[ArrowFile]:
     """The Arrow files of a data set, fetched if they are not there.
 
     Raises:
-      ValueError: the package is missing, the data set is not known or cannot be reached, or lacks the text.
+      UserError: the package is missing, the data set is not known or cannot be reached, or lacks the text.
     """
     name, _, config = source.removeprefix(PREFIX).partition(":")
     found = _load(name, config)
     if reading.text_field not in found.column_names:
-        raise ValueError(
+        raise UserError(
             f"{source} has no column {reading.text_field!r}, only {', '.join(found.column_names)}; name the one with "
             f"text."
         )
@@ -74,7 +75,7 @@ def _load(name: str, config: str):
     try:
         import datasets  # type: ignore[import-not-found]
     except ImportError:
-        raise ValueError(
+        raise UserError(
             f"{PREFIX}{name} needs the package datasets, which is not installed; pip install 'moejax[hf]'."
         ) from None
     try:
@@ -84,7 +85,7 @@ def _load(name: str, config: str):
         return datasets.load_dataset(name, config or None, split="train")
     # What it raises where there is no network differs between its versions and those of its HTTP client.
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{PREFIX}{name} could not be loaded ({says('datasets', error)}). Is the name "
             f"right, and does this machine reach the Hugging Face Hub? Without a network, fetch the data set on one "
             f"that does, save_to_disk, and give {PREFIX}FOLDER."

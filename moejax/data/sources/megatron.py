@@ -18,6 +18,7 @@ import numpy as np
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, file
 from moejax.data.sources.broken import Broken
+from moejax.errors import UserError
 from moejax.wording import says, told
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -66,11 +67,11 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Megat
     """Ranges of documents of about ``PART_BYTES``.
 
     Raises:
-      ValueError: no tokenizer was named whose tokens these are.
+      UserError: no tokenizer was named whose tokens these are.
     """
     for tokens in files:
         if reading.end_of_document is None:
-            raise ValueError(
+            raise UserError(
                 f"{tokens.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or ids:VOCAB:END."
             )
         try:
@@ -96,17 +97,17 @@ class _Index:
         with path.open("rb") as stream:
             header = stream.read(_HEADER_BYTES)
         if not header.startswith(_MAGIC):
-            raise ValueError(f"{path.name} does not begin as an index does")
+            raise UserError(f"{path.name} does not begin as an index does")
         version, code, sequences, boundaries = struct.unpack("<QBQQ", header[len(_MAGIC) :])
         if version != 1:
-            raise ValueError(f"{path.name} is of version {version}, not 1")
+            raise UserError(f"{path.name} is of version {version}, not 1")
         if code not in _TYPES:
-            raise ValueError(f"{path.name} says that its tokens are of type {code}, which holds no whole numbers")
+            raise UserError(f"{path.name} says that its tokens are of type {code}, which holds no whole numbers")
         self.dtype = np.dtype(_TYPES[code]).newbyteorder("<")
         raw = np.memmap(path, np.uint8, "r", _HEADER_BYTES)
         sizes = (4 * sequences, 8 * sequences, 8 * boundaries)
         if len(raw) < sum(sizes):
-            raise ValueError(f"{path.name} is cut short")
+            raise UserError(f"{path.name} is cut short")
         lengths, pointers, documents = np.split(raw[: sum(sizes)], np.cumsum(sizes)[:-1])
         self._lengths, self._pointers = lengths.view("<i4"), pointers.view("<i8")
         self._documents = documents.view("<i8")

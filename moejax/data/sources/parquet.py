@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading
 from moejax.data.sources.broken import Broken
+from moejax.errors import UserError
 from moejax.wording import says
 
 
@@ -48,7 +49,7 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGr
     """Row groups, gathered.
 
     Raises:
-      ValueError: a file lacks the column, or it holds no text.
+      UserError: a file lacks the column, or it holds no text.
     """
     for file in files:
         try:
@@ -69,12 +70,10 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGr
 
 def _check_column(file: File, schema: pa.Schema, field: str) -> None:
     if field not in schema.names:
-        raise ValueError(
-            f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the one with text."
-        )
+        raise UserError(f"{file.path} has no column {field!r}, only {', '.join(schema.names)}; name the one with text.")
     kind = schema.field(field).type
     if not any(is_text(kind) for is_text in _TEXT):
-        raise ValueError(f"Column {field!r} of {file.path} holds {kind}, no text; name the one with text.")
+        raise UserError(f"Column {field!r} of {file.path} holds {kind}, no text; name the one with text.")
 
 
 def _document(value: pa.Scalar, name: str, field: str) -> Document | Corrupt:

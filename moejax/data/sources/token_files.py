@@ -14,6 +14,7 @@ import numpy as np
 from moejax.data.document import Corrupt, Document
 from moejax.data.source import PART_BYTES, File, Reading, ranges
 from moejax.data.sources.broken import Broken
+from moejax.errors import UserError
 from moejax.wording import told
 
 _LLM_C_MAGIC = 20240520
@@ -68,11 +69,11 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Token
     """Ranges of tokens.
 
     Raises:
-      ValueError: no tokenizer was named whose tokens these are.
+      UserError: no tokenizer was named whose tokens these are.
     """
     for file in files:
         if reading.end_of_document is None:
-            raise ValueError(
+            raise UserError(
                 f"{file.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or "
                 f"ids:VOCAB:END (for GPT-2's, ids:50257:50256)."
             )
@@ -90,7 +91,7 @@ def _layout(file: File, reading: Reading) -> tuple[np.dtype, int]:
     if file.path.endswith(".npy"):
         mapped = np.load(file.path, mmap_mode="r")
         if mapped.ndim != 1 or mapped.dtype.kind not in "iu":
-            raise ValueError(f"it holds {mapped.dtype} of shape {mapped.shape}, not one row of whole numbers")
+            raise UserError(f"it holds {mapped.dtype} of shape {mapped.shape}, not one row of whole numbers")
         return mapped.dtype, int(mapped.offset)
     dtype = np.dtype(f"u{reading.token_bytes}")
     with open(file.path, "rb") as stream:

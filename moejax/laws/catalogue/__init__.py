@@ -7,6 +7,7 @@ counted as full attention, and rotary scaling and score scaling are not entered.
 
 import difflib
 
+from moejax.errors import UserError
 from moejax.laws.catalogue.deepseek import DEEPSEEK_MOE_16B, DEEPSEEK_V31, KIMI_K2
 from moejax.laws.catalogue.glm import GLM_45, GLM_45_AIR
 from moejax.laws.catalogue.gpt_oss import GPT_OSS_20B, GPT_OSS_120B
@@ -43,10 +44,10 @@ def find(name: str) -> PublishedModel:
     """The published model of that name, in any case.
 
     Raises:
-      ValueError: no such model; the sentence offers the nearest names.
+      UserError: no such model; the sentence offers the nearest names.
     """
     found = CATALOGUE.get(name.lower())
     if found is None:
         near = difflib.get_close_matches(name.lower(), CATALOGUE, n=3, cutoff=0.4) or list(CATALOGUE)
-        raise ValueError(f"No published model is called {name!r}; did you mean {', '.join(near)}?")
+        raise UserError(f"No published model is called {name!r}; did you mean {', '.join(near)}?")
     return found

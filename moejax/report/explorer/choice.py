@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from moejax.config import unknown
+from moejax.errors import UserError
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -108,12 +109,12 @@ def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: Choice) ->
     """The choice that a link says, from ``start``; names that are no field are left to others.
 
     Raises:
-      ValueError: an unknown law or model, or a number that is none or beyond its slider.
+      UserError: an unknown law or model, or a number that is none or beyond its slider.
     """
     choice = start
     said = {f.name: str(query[f.name]) for f in fields(Choice) if f.name in query}
     if "law" in said and said["law"] not in laws:
-        raise ValueError(unknown(f"law={said['law']}", said["law"], list(laws)))
+        raise UserError(unknown(f"law={said['law']}", said["law"], list(laws)))
     if "model" in said:
         choice = choice.like(said.pop("model"))
     law = said.pop("law", choice.law)
@@ -132,7 +133,7 @@ def _number(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise ValueError(f"The link has {name}={text}; it is a number between {low:g} and {high:g}.")
+        raise UserError(f"The link has {name}={text}; it is a number between {low:g} and {high:g}.")
     return value
 
 

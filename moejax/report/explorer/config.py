@@ -8,6 +8,7 @@ from moejax.design.config_text import config_text
 from moejax.design.decide import DENSE, MIXTURE
 from moejax.design.problem import Limit, Problem, optimise
 from moejax.design.shapes import Shapes
+from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.effective_params import CHAPTER_002
 from moejax.report.explorer.choice import Choice
@@ -25,7 +26,7 @@ def config(choice: Choice) -> str:
     parameters.
 
     Raises:
-      ValueError: no whole-numbered shape comes near.
+      UserError: no whole-numbered shape comes near.
     """
     like = find(choice.model).architecture if choice.model else _like(choice)
     total = choice.params_active * choice.expansion
@@ -39,7 +40,7 @@ def config(choice: Choice) -> str:
     problem = Problem(law=CHAPTER_002, limits=limits, space=Shapes(like, CHAPTER_002.inputs))
     built = spend(problem, like) if choice.model else build(optimise(problem))
     if built is None:
-        raise ValueError("No whole-numbered shape comes near these numbers; move a slider, or take a published model.")
+        raise UserError("No whole-numbered shape comes near these numbers; move a slider, or take a published model.")
     what = choice.model or f"{size(choice.params_active, 3)} active of {size(total, 3)} parameters"
     says = f"From moejax explore: {what}, {size(choice.tokens, 3)} tokens."
     return config_text(built, choice.model or "explored", says, problem.setting.sequence_length)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit.derived_columns import with_derived
 from moejax.fit.fit_result import FitResult, load
 from moejax.laws import PUBLISHED
@@ -73,7 +74,7 @@ def offer(source: str = "") -> Offer:
     """What is offered beside the published laws: nothing, a fit, a table of runs, or a folder of them.
 
     Raises:
-      ValueError: there is no such file or folder, or nothing in it that can be shown.
+      UserError: there is no such file or folder, or nothing in it that can be shown.
     """
     own, runs = _own(Path(source)) if source else ({}, None)
     published = {
@@ -92,7 +93,7 @@ def offer(source: str = "") -> Offer:
 
 def _own(source: Path) -> tuple[dict[str, Offered], DataFrame]:
     if not source.exists():
-        raise ValueError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing at all.")
+        raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing at all.")
     if source.is_file():
         if source.name.endswith(TABLES):
             return {}, _runs(source)
@@ -100,7 +101,7 @@ def _own(source: Path) -> tuple[dict[str, Offered], DataFrame]:
     files = [*sorted(source.glob("fits/*.json")), *source.glob("fit.json")]
     tables = [path for path in (source / "runs.parquet", source / "runs.csv") if path.exists()]
     if not files and not tables:
-        raise ValueError(
+        raise UserError(
             f"{source} holds neither fit.json, nor fits/, nor runs.parquet; `moejax fit --out DIR` and `moejax study` "
             f"write such folders."
         )
@@ -120,7 +121,7 @@ def _fits(files: list[Path]) -> dict[str, Offered]:
 def _runs(path: Path) -> DataFrame:
     table = with_derived(run_table.check(run_table.read_as_it_is(path), where=str(path)))
     if "loss" not in table or not {"flops", "params_active", "tokens"} & set(table):
-        raise ValueError(
+        raise UserError(
             f"{path} has no columns loss and flops (or params_active and tokens), so there is nothing to draw; rename "
             f"columns to ours (docs/fitting.md)."
         )

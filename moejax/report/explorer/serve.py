@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from moejax.errors import UserError
 from moejax.report.explorer.same_machine import same_machine
 from moejax.wording import says
 
@@ -24,9 +25,9 @@ APP = Path(__file__).parent / "app.py"
 
 
 def check_marimo() -> None:
-    """Raise ``ValueError``, naming the extra, if marimo is not installed."""
+    """Raise ``UserError``, naming the extra, if marimo is not installed."""
     if importlib.util.find_spec("marimo") is None:
-        raise ValueError(
+        raise UserError(
             "moejax explore needs the package marimo, which is not installed; pip install 'moejax[explore]'."
         )
 
@@ -35,10 +36,10 @@ def listen(port: int) -> socket.socket:
     """A socket that accepts on a port of this machine; 0 for any that is free.
 
     Raises:
-      ValueError: the port is in use, or may not be had.
+      UserError: the port is in use, or may not be had.
     """
     if not 0 <= port < 2**16:
-        raise ValueError(f"--port is {port}; a port is a number from 0 (any free one) to 65535.")
+        raise UserError(f"--port is {port}; a port is a number from 0 (any free one) to 65535.")
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -46,7 +47,7 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         found.close()
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({says('the system', error)})"
-        raise ValueError(f"Port {port} {why}; give another with --port, or --port 0 for any that is free.") from error
+        raise UserError(f"Port {port} {why}; give another with --port, or --port 0 for any that is free.") from error
     found.listen()
     return found
 

@@ -121,7 +121,7 @@ def view(choice: Choice, offer: Offer) -> View:
     """Everything that is shown.
 
     Raises:
-      ValueError: the design is none that the law can be asked about.
+      UserError: the design is none that the law can be asked about.
     """
     offered = offer.laws[choice.law]
     with jax.enable_x64(True):
