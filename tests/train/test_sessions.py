@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from moejax.errors import UserError
 from moejax.train import sessions
 from moejax.train.population_runner import EverySession
 from moejax.train.sessions import (
@@ -93,7 +94,7 @@ def test_the_processs_start_counts(tmp_path, clock):
     [
         (Stopped(15), INTERRUPTED, "stopped by SIGTERM"),
         (KeyboardInterrupt(), INTERRUPTED, "KeyboardInterrupt: "),
-        (ValueError("The disk is full."), FAILED, "The disk is full."),
+        (UserError("The disk is full."), FAILED, "The disk is full."),
         (RuntimeError("a mistake"), FAILED, "RuntimeError: a mistake"),
     ],
 )
