@@ -5,6 +5,7 @@ half of a test's time; XLA's own passes are those of any run. ``MOEJAX_TEST_OPTI
 that compile the same program share it through JAX's cache on disk, in a folder of this run of the tests.
 """
 
+import gc
 import os
 import tempfile
 
@@ -27,6 +28,8 @@ if "MOEJAX_TEST_PROGRAMS" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import warnings
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -46,9 +49,24 @@ def pytest_addoption(parser):
     )
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep one part of the selected tests. Neighbours go to different parts, so that parts take about as long."""
+    """Mark as slow all but some cases of a test that is marked ``matrix``; after the selection, keep one part of it.
+
+    Neighbours go to different parts, so that parts take about as long.
+    """
+    matrices = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("matrix"):
+            matrices[item.nodeid.partition("[")[0]].append(item)
+    for cases in matrices.values():
+        (kept,) = cases[0].get_closest_marker("matrix").args
+        # Spread over all cases, the first and the last among them.
+        shown = {round(place * (len(cases) - 1) / max(kept - 1, 1)) for place in range(kept)}
+        for number, item in enumerate(cases):
+            if number not in shown:
+                item.add_marker(pytest.mark.slow)
+    yield
     if config.option.part:
         part, parts = map(int, config.option.part.split("/"))
         left_out = [item for number, item in enumerate(items) if number % parts != part]
@@ -61,3 +79,16 @@ def float32_by_default():
     """No test may leave the process in 64 bits for the next one."""
     yield
     assert not jax.config.jax_enable_x64
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_mappings():
+    """Drop the compiled programs of a module before Linux's limit is near.
+
+    A process may map 65,530 pieces of memory, every program compiled for a CPU takes three, and XLA crashes at the limit.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
+        jax.clear_caches()
+        gc.collect()

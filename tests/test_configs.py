@@ -123,6 +123,7 @@ def test_every_study_is_held_to_its_paper():
     assert {path.stem for path in STUDIES} == set(ARGUMENTS)
 
 
+@pytest.mark.matrix(6)
 @pytest.mark.parametrize(("name", "argument"), CASES)
 def test_a_study_config_is_a_study_whose_cost_is_known_before(name, argument):
     one = study(name, argument)

@@ -28,6 +28,7 @@ chosen = TABLE.chosen
 
 
 @pytest.mark.parametrize("name", TABLE.CLOSED_FORMS)
+@pytest.mark.matrix(3)
 def test_a_closed_form_comes_out_of_the_optimiser(name):
     pairs = TABLE.CLOSED_FORMS[name]()
     assert pairs
@@ -42,6 +43,7 @@ def test_table_4_of_zhao_as_printed(model):
 
 
 @pytest.mark.parametrize("name", TABLE.PRICED)
+@pytest.mark.matrix(1)
 def test_what_limits_are_worth_is_what_solving_again_says(name):
     law, limits = TABLE.PRICED[name]
     found = prices(optimise(of_sizes(law, limits)))

@@ -64,6 +64,7 @@ def test_intervals_of_forty_tables_hold_every_coefficient_and_the_best_size_as_o
     hold_as_often_as_they_say(hits)
 
 
+@pytest.mark.slow
 def test_a_coefficient_that_one_architecture_carries_alone_is_held_as_often_as_is_said():
     assert coverage.covered(coverage.Setting(20, 4, 0.003, 0.003, True, "lone"), 40)["gamma"] >= 0.8
 

@@ -55,6 +55,7 @@ def test_a_law_measured_in_other_units_predicts_the_same(name):
     assert describes_its_dimensions(LAWS[name], RUNS)
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("name", ["routed", "sparsity", "leverage", "hyperparameters"])
 def test_a_published_law_is_found_again_from_its_predictions(name):
     assert_found_again(name)

@@ -62,6 +62,7 @@ def budgets():
 
 
 @pytest.mark.parametrize("degrees", [(2, 2, 2), (2, 1, 1), (3, 2, 1)])
+@pytest.mark.matrix(1)
 def test_the_lowest_error_has_the_degrees_that_were_planted(budgets, degrees):
     noise = 0.0005
     found = search_degrees([planted(one, degrees, noise, seed) for seed, one in enumerate(budgets)])
@@ -92,6 +93,7 @@ def test_runs_too_few_for_any_surface_are_counted(budgets):
 
 
 @pytest.mark.parametrize("degrees", [(2, 2, 2), (3, 1, 0), (0, 2, 1)])
+@pytest.mark.matrix(1)
 def test_least_squares_is_that_of_the_law(budgets, degrees):
     runs = budgets[1].runs
     ours = least_squares(columns_of(budgets[1])[:, chosen(degrees)], runs.loss, runs.weight)

@@ -27,6 +27,7 @@ def test_the_leverage_that_was_put_in_is_found_at_every_budget():
     assert found.value == pytest.approx(np.full(6, 3.0), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says():
     held = []
     for seed in range(20):

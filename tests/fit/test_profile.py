@@ -20,6 +20,7 @@ def exponent(law):
     return law.tokens_exponent
 
 
+@pytest.mark.slow
 def test_at_its_ends_a_fit_with_the_coefficient_fixed_is_worse_by_the_chosen_level():
     found = profile(RESULT, RUNS, exponent, level=0.9)
     allowed = scipy.stats.chi2.ppf(0.9, 1) * optimum(RESULT, RUNS).dispersion / 2
@@ -36,6 +37,7 @@ def half_of_the_tokens():
     return fit_law(Chinchilla, runs), runs
 
 
+@pytest.mark.slow
 def test_a_profile_far_from_a_standard_error_ends_where_fits_with_the_coefficient_fixed_do():
     result, runs = half_of_the_tokens()
     found = profile(result, runs, lambda law: law.irreducible, level=0.5)

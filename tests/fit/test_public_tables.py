@@ -67,6 +67,7 @@ def test_resampled_errors_of_epochs_fit_are_those_of_besiroglu(epoch):
     assert np.std(share) == pytest.approx(0.018, abs=0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("router", "runs", "experts_maximum"), [("S-Base", 58, 238.7), ("RL-R", 59, 470.0), ("Hash", 56, 427.3)]
 )
@@ -93,6 +94,7 @@ def flame():
     return read_runs(path, Chinchilla, mapping=mapping, where=["flops > 5e18"]).runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("published", "penalty", "mean", "excess", "stuck"),
     [
@@ -118,6 +120,7 @@ def test_flames_published_fits_are_recomputed_bettered_and_caught(flame, publish
     assert found.best.converged
 
 
+@pytest.mark.slow
 def test_marins_law_with_a_pinned_asymptote_predicts_its_next_budget():
     read = read_runs(FOLDER / "marin_grug_moe" / "v16_optima.csv", LossCompute, loss="paloma_macro_loss")
     found = fit_law(LossCompute, read.runs, fixed={"irreducible": 1.6}, penalty=Squared())

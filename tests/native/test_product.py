@@ -90,6 +90,7 @@ def test_registers_are_those_of_the_processor():
         assert vector.height * vector.vectors + vector.vectors + 1 <= (16 if vector.lanes == 8 else 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", X86)
 def test_products_are_numpys_with_the_registers_of_older_processors(name, tmp_path):
     feature, features, expected = X86[name]

@@ -124,6 +124,7 @@ def test_an_answer_that_the_runs_leave_open_is_said_to_be_and_the_runs_that_sett
     assert len(set(CANDIDATES.params_active[list(found.order)])) > 1
 
 
+@pytest.mark.slow
 def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it_do():
     (best,) = find("N*", decision_answers(Chinchilla, {"flops": 1e21}), Chinchilla)
     found = propose(
@@ -153,6 +154,7 @@ def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it
     assert abs(off) < 0.2
 
 
+@pytest.mark.slow
 def test_laws_that_agree_on_the_table_are_told_apart_where_they_differ():
     dense = designs([5e7, 1e8, 2e8], [1e9, 2e9, 4e9])
     table = dataclasses.replace(dense, params_total=1.0 * dense.params_active)

@@ -29,6 +29,7 @@ def grid(active, tokens):
     return Design(params_active=active, tokens=tokens)
 
 
+@pytest.mark.slow
 def test_planned_runs_come_near_a_grid_of_three_times_their_flops_and_are_better_than_random_ones(benchmark):
     truth = benchmark.Truth(
         HOFFMANN_2022,

@@ -74,6 +74,7 @@ def bytes_on_first_device(arrays):
     )
 
 
+@pytest.mark.matrix(1)
 def test_memory_and_collectives_are_those_of_a_real_step(planned):
     one, found = planned
     mesh = make_mesh(one.recipe.mesh)

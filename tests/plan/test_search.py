@@ -165,6 +165,7 @@ def test_remedies_are_tried_before_they_are_offered():
     assert changes[0] == 1
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_more_chips_are_tried():
     tried = set()
 

@@ -130,6 +130,7 @@ STANDS = {
 CASES = [(name, how) for name in COMMANDS for how in DAMAGES if (name, how) not in STANDS]
 
 
+@pytest.mark.matrix(16)
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_a_damaged_file_is_a_sentence_that_names_it(whole, tmp_path, capsys, name, how):
     file = whole / name
@@ -157,6 +158,7 @@ def test_a_damaged_log_of_launches_is_a_sentence_that_names_its_line(whole, tmp_
             assert launched(tmp_path, "slurm") == {}
 
 
+@pytest.mark.matrix(8)
 @pytest.mark.parametrize("name", ["runs.csv", "runs.csv.gz", "runs.jsonl"])
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_table_of_text_is_read_or_a_sentence_that_names_it(whole, tmp_path, name, how):
@@ -200,6 +202,7 @@ def _with(value, place, put):
 WRONG = {"none": None, "null": [None], "a word": ["x"], "a list": [[[1]]], "a group": [{"a": [1]}]}
 
 
+@pytest.mark.matrix(1)
 @pytest.mark.parametrize("how", WRONG)
 def test_a_fit_whose_entries_are_of_another_kind_under_a_right_seal_is_a_sentence_or_read(
     whole, tmp_path, monkeypatch, how

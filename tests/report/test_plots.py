@@ -226,6 +226,7 @@ def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and
 
 
 @pytest.mark.parametrize("name", ["chinchilla", "sparsity", "leverage"])
+@pytest.mark.matrix(1)
 def test_any_law_is_drawn_through_its_runs(name):
     law = next(iter(PUBLISHED[name].values())).law
     random = np.random.default_rng(0)

@@ -112,6 +112,7 @@ def test_a_larger_model_of_the_same_rate_has_more_than_twice_the_active_width_at
     assert found.verdict == "document error"
 
 
+@pytest.mark.slow
 def test_no_mean_of_huber_losses_at_the_stated_delta_is_as_large_as_printed(records):
     found = [record for record in records if "mean Huber loss" in record.quantity]
     assert [record.verdict for record in found] == ["document error"] * 2
