@@ -85,7 +85,7 @@ def float32_by_default():
 def few_mappings():
     """Drop the compiled programs of a module before Linux's limit is near.
 
-    A process may map 65,530 pieces of memory, every program compiled for a CPU takes three, and XLA crashes at the limit.
+    A process may map 65,530 pieces of memory, a program compiled for a CPU takes three, and XLA crashes at the limit.
     """
     yield
     maps = Path("/proc/self/maps")
