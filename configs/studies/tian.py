@@ -33,7 +33,7 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS
-from moejax.reproduce.tian_tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
+from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
 
 SEQUENCE = 4096
 BATCHES_12 = {98: 96, 147: 160, 228: 224, 342: 320, 531: 512, 795: 768}

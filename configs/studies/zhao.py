@@ -26,8 +26,8 @@ third.
 
 from ml_collections import ConfigDict
 
-from moejax.reproduce.zhao_experiments import table_6
-from moejax.reproduce.zhao_shapes import INFERRED, SHAPES, shape, widths
+from moejax.papers.zhao_experiments import table_6
+from moejax.papers.zhao_shapes import INFERRED, SHAPES, shape, widths
 
 BATCH = 2**21
 """Tokens; Table 1 says 2M, which is 1024 sequences of 2048."""

@@ -26,10 +26,10 @@ from moejax.laws.design import FIELDS, KINDS, Design
 from moejax.laws.formula import Form, Name, form, names, parse
 from moejax.laws.law import LOSS
 from moejax.laws.published import MARKS
+from moejax.papers import errata
+from moejax.papers.plots import ALL
 from moejax.quantities import format
 from moejax.report.mathml import block, inline
-from moejax.report.plots import PLOTS
-from moejax.reproduce import errata
 from moejax.wording import listed
 
 FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
@@ -231,7 +231,7 @@ def _optima(law: Any) -> list[str]:
 
 
 def _figure(name: str, gallery: str) -> list[str]:
-    own = [figure for figure, plot in PLOTS.items() if plot.law == name and not plot.needs_table]
+    own = [figure for figure, plot in ALL.items() if plot.law == name and not plot.needs_table]
     if not own and name not in RELATED:
         return []
     shown, others = (own[0], own[1:]) if own else (RELATED[name], [])
@@ -239,7 +239,7 @@ def _figure(name: str, gallery: str) -> list[str]:
     if not entry:
         raise UserError(f"{GALLERY} has no figure {shown}; `moejax plot --gallery` writes it anew.")
     image, caption, *_ = entry.replace("](gallery/", "](../gallery/").split("\n\n")
-    by = PLOTS[shown].law
+    by = ALL[shown].law
     parts = ["## Figure", image, caption]
     if shown == FITTED_HERE:
         parts.append(

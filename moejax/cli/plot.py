@@ -15,6 +15,7 @@ from moejax.json_text import json_text
 
 if TYPE_CHECKING:
     from moejax.fit.fit_result import FitResult
+    from moejax.report.plots import Plot
 
 NAME = "plot"
 HELP = (
@@ -59,36 +60,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw, write, say where."""
     from moejax.cli.progress import progress_display
-    from moejax.report import plots
+    from moejax.papers.plots import ALL
     from moejax.report.gallery import write_gallery
+    from moejax.report.plots import chosen
 
     if arguments.list:
         return _list(arguments.json)
     if arguments.gallery:
         with out_folder(arguments.gallery), progress_display() as update:
-            print(write_gallery(arguments.gallery, update))
+            print(write_gallery(arguments.gallery, ALL.values(), update))
         return 0
     if not arguments.names:
         raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
     formats = _formats(arguments.format)
-    names = plots.chosen(arguments.names)
+    plots = chosen(arguments.names, ALL)
     given = _Given(arguments)
     subjects, left_out = {}, []
-    for name in names:
+    for plot in plots:
         try:
-            subjects[name] = given.subject(name)
+            subjects[plot.name] = given.subject(plot)
         except ValueError:
             # Of a paper, what can be drawn is drawn.
-            if name in arguments.names or (name == names[-1] and not subjects):
+            if plot.name in arguments.names or (plot is plots[-1] and not subjects):
                 raise
-            left_out.append(name)
+            left_out.append(plot.name)
     if left_out:
         print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
     found = {}
     with out_folder(arguments.out) as folder, progress_display() as update:
         for number, (name, subject) in enumerate(subjects.items()):
-            update(number / len(names), f"drawing {name}")
-            found[name] = _write(folder, name, subject, formats)
+            update(number / len(plots), f"drawing {name}")
+            found[name] = _write(folder, ALL[name], subject, formats)
     if arguments.json:
         print(json_text(found))
     else:
@@ -98,14 +100,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(folder: Path, name: str, subject: Any, formats: list[str]) -> dict[str, Any]:
-    from moejax.report import plots
+def _write(folder: Path, plot: Plot, subject: Any, formats: list[str]) -> dict[str, Any]:
     from moejax.report.figures.files import write_picture
     from moejax.report.findings import plain
+    from moejax.report.plots import draw
 
-    picture = plots.draw(name, subject)
-    files = write_picture(folder, name, lambda: picture, formats)
-    data = {"title": picture.title, "caption": picture.caption, "source": plots.PLOTS[name].source}
+    picture = draw(plot, subject)
+    files = write_picture(folder, plot.name, lambda: picture, formats)
+    data = {"title": picture.title, "caption": picture.caption, "source": plot.source}
     return {**data, "files": [str(folder / file) for file in files], "rows": plain(list(picture.rows))}
 
 
@@ -119,21 +121,21 @@ class _Given:
         self.fit = load(arguments.fit) if arguments.fit else None
         self.tables: dict[str, Any] = {}
 
-    def subject(self, name: str) -> Any:
+    def subject(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
         from moejax.laws.active_params import convention
-        from moejax.report import plots
+        from moejax.report.plots import example_of, subject_of
 
-        plot = plots.PLOTS[name]
+        name = plot.name
         if self.arguments.made_up and plot.needs_table:
-            return plots.example_of(name)
+            return example_of(plot)
         table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
         found = replace(
-            plots.subject_of(name, law=law, law_name=words, table=table),
+            subject_of(plot, law=law, law_name=words, table=table),
             active_params=convention(self.arguments.active_convention),
         )
         if table is not None and not plot.columns:
@@ -203,14 +205,14 @@ def _formats(text: str) -> list[str]:
 
 
 def _list(as_json: bool) -> int:
-    from moejax.report.plots import PLOTS
+    from moejax.papers.plots import ALL
 
     if as_json:
         names = ("shows", "source", "law", "columns", "needs_table")
-        print(json_text({name: {key: getattr(p, key) for key in names} for name, p in PLOTS.items()}, indent=None))
+        print(json_text({name: {key: getattr(p, key) for key in names} for name, p in ALL.items()}, indent=None))
         return 0
     of: dict[str, list[str]] = {}
-    for name, plot in PLOTS.items():
+    for name, plot in ALL.items():
         paper = plot.source.partition(",")[0]
         where = plot.source.partition(", ")[2].replace("Figure", "Fig.")
         mark = "*" if plot.needs_table else " "

@@ -112,11 +112,12 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress_display
     from moejax.fit.fit_result import load
+    from moejax.papers.plots import ALL
     from moejax.report.fit_report import as_data, write_fit_report
 
     fit = load(source)
     with out_folder(_out(source, arguments)) as folder, progress_display() as update:
-        path = write_fit_report(fit, source, folder, update)
+        path = write_fit_report(fit, source, folder, ALL, update)
         update(1.0, "drawn")
     print(json_text(as_data(fit, source)) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}")
     return 0

@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Compute, show, write; 1 if a verdict has changed."""
     from moejax.cli.progress import progress_display
     from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, convention, sentence
-    from moejax.reproduce.errata import errata
-    from moejax.reproduce.papers import chosen, reproduce
-    from moejax.reproduce.verdicts import as_text, changes, recorded
+    from moejax.papers.errata import errata
+    from moejax.papers.reproduce import chosen, reproduce
+    from moejax.papers.verdicts import as_text, changes, recorded
 
     papers = chosen(arguments.paper)
     for path in (arguments.json, arguments.errata, arguments.record):
@@ -92,8 +92,8 @@ def _write(path: Path, text: str) -> None:
 
 def _show(records: list[Any]) -> None:
     from moejax.cli.table import show
-    from moejax.reproduce.papers import PAPERS, tally
-    from moejax.reproduce.record import ERROR, UNDER_READING, UNEXPLAINED, VERDICTS
+    from moejax.papers.record import ERROR, UNDER_READING, UNEXPLAINED, VERDICTS
+    from moejax.papers.reproduce import PAPERS, tally
 
     counts = tally(records)
     columns = ["where", "quantity", "printed", "computed", "verdict", "reading or remark"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import whole, write_json
 from moejax.laws.door import published
 from moejax.quantities import format
-from moejax.report import evidence, plots
+from moejax.report import evidence
 from moejax.report.figures.picture import Picture
 from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
 from moejax.report.markdown import harmless, table
 from moejax.report.page import render
+from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, subject_of
 from moejax.report.report import DATA, PAGE, TEXT
 from moejax.wording import without_empty
 
@@ -30,9 +31,15 @@ FIGURES = 6
 """Of the law's named figures, at most."""
 
 
-def write_fit_report(fit: FitResult, source: Path, folder: Path, update: Update = lambda share, text: None) -> Path:
-    """Write page, text and data; returns the page's path."""
-    pictures = _pictures(fit, source, update)
+def write_fit_report(
+    fit: FitResult,
+    source: Path,
+    folder: Path,
+    figures: Mapping[str, Plot] = PLOTS,
+    update: Update = lambda share, text: None,
+) -> Path:
+    """Write page, text and data, with those of ``figures`` that draw the fit's law; returns the page's path."""
+    pictures = _pictures(fit, source, figures, update)
     with read_by_this_version(source):
         plain = as_data(fit, source)
         text = {TEXT: harmless(_markdown(fit, source)), PAGE: _page(fit, source, pictures)}
@@ -73,15 +80,16 @@ def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
     return beside.get("held_out_together", splits[0]["errors"]) if splits else None
 
 
-def _pictures(fit: FitResult, source: Path, update: Update) -> dict[str, Picture]:
+def _pictures(fit: FitResult, source: Path, figures: Mapping[str, Plot], update: Update) -> dict[str, Picture]:
     """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
-    found = {name: plots.draw(name, plots.subject_of(name, table=table)) for name, table in tables.items()}
-    drawn = [n for n, p in plots.PLOTS.items() if p.law and type(published(p.law).law) is type(fit.law)]
-    for name in [n for n in drawn if not plots.PLOTS[n].needs_table][:FIGURES]:
-        subject = plots.subject_of(name, law=fit.law, law_name=f"the fit in {source.name}")
-        found[name] = plots.draw(name, subject)
+    own = {"predictions": PREDICTIONS, **PLOTS}
+    found = {name: draw(own[name], subject_of(own[name], table=table)) for name, table in tables.items()}
+    drawn = [plot for plot in figures.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
+    for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
+        subject = subject_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
+        found[plot.name] = draw(plot, subject)
     return found
 
 
@@ -108,7 +116,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.Da
     update(0.1, "profiles")
     answers = evidence.coefficients(fit)
     found = {
-        "zhao-5": pd.DataFrame(
+        "predictions": pd.DataFrame(
             {
                 "law": "the fit",
                 "role": "fitted",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -19,48 +19,34 @@ from moejax.folder import whole
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import PAPER, RC
 from moejax.report.figures.subject import Subject
-from moejax.report.plots import PLOTS, draw, example_of, subject_of
+from moejax.report.plots import Plot, draw, example_of, subject_of
 
 FOLDER, PAGE = "gallery", "gallery.md"
 QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
 """Dots per inch and colours of the palette; the first at which an image is small enough."""
 LARGEST_BYTES = 60_000
 
-SECTIONS = {
-    "zhao": "Zhao et al. (2025): five factors",
-    "abnar": "Abnar et al. (2025): sparsity",
-    "tian": "Tian et al. (2025): efficiency leverage",
-    "chapter-002": "Chapter 002: effective parameters",
-    "li": "ICLR 2026 explainer: resources",
-    "": "Ours",
-}
-"""Headings by the beginning of the figures' names."""
-
 Update = Callable[[float, str], None]
 
 
-def write_gallery(docs: Path, update: Update = lambda share, text: None) -> Path:
-    """Draw every figure into ``docs/gallery`` and write ``docs/gallery.md``; returns the page's path."""
+def write_gallery(docs: Path, plots: Iterable[Plot], update: Update = lambda share, text: None) -> Path:
+    """Draw figures into ``docs/gallery`` and write ``docs/gallery.md``, by section; returns the page's path."""
+    plots = list(plots)
     folder = docs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    entries: dict[str, list[str]] = {heading: [] for heading in SECTIONS.values()}
-    for number, name in enumerate(PLOTS):
-        update(number / len(PLOTS), f"drawing {name}")
-        subject, data = _subject(name, folder)
-        picture = draw(name, subject)
-        with whole(folder / f"{name}.png") as partial:
+    entries: dict[str, list[str]] = {plot.section: [] for plot in plots}
+    for number, plot in enumerate(plots):
+        update(number / len(plots), f"drawing {plot.name}")
+        subject, data = _subject(plot, folder)
+        picture = draw(plot, subject)
+        with whole(folder / f"{plot.name}.png") as partial:
             partial.write_bytes(small_png(picture))
-        entries[heading_of(name)].append(_entry(name, picture, data))
+        entries[plot.section].append(_entry(plot, picture, data))
     text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
     with whole(docs / PAGE) as partial:
         partial.write_text("\n".join(text), encoding="utf-8")
     update(1.0, "drawn")
     return docs / PAGE
-
-
-def heading_of(name: str) -> str:
-    """The section a figure belongs to."""
-    return next(heading for start, heading in SECTIONS.items() if name.startswith(start))
 
 
 def small_png(picture: Picture) -> bytes:
@@ -79,23 +65,22 @@ def small_png(picture: Picture) -> bytes:
     return found
 
 
-def _subject(name: str, folder: Path) -> tuple[Subject, str]:
+def _subject(plot: Plot, folder: Path) -> tuple[Subject, str]:
     """What is drawn, and a sentence on the data behind it."""
-    data = folder / f"{name}.csv"
+    data = folder / f"{plot.name}.csv"
     if data.exists():
-        subject = subject_of(name, table=run_table.read_as_it_is(data))
+        subject = subject_of(plot, table=run_table.read_as_it_is(data))
         return dataclasses.replace(subject, made_up=False), f" Data: [{FOLDER}/{data.name}]({FOLDER}/{data.name})."
-    subject = example_of(name)
+    subject = example_of(plot)
     return subject, " Data made up, to show the form." if subject.made_up else ""
 
 
-def _entry(name: str, picture: Picture, data: str) -> str:
-    plot = PLOTS[name]
+def _entry(plot: Plot, picture: Picture, data: str) -> str:
     data = "" if "made up" in picture.caption else data
     table = f" --runs {'RUNS' if 'loss' in plot.columns else 'TABLE'}" if plot.needs_table else ""
     return (
-        f"### {name}\n\n![{picture.title}]({FOLDER}/{name}.png)\n\n**{picture.title}** ({plot.source}). "
-        f"{picture.caption}{data}\n\n`moejax plot {name}{table}`\n"
+        f"### {plot.name}\n\n![{picture.title}]({FOLDER}/{plot.name}.png)\n\n**{picture.title}** ({plot.source}). "
+        f"{picture.caption}{data}\n\n`moejax plot {plot.name}{table}`\n"
     )
 
 

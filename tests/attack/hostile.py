@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
-from moejax.report import made_up
+from moejax.report import synthetic
 
 STATUSES = {0, 1, 2, 75, 130}
 MOST_SECONDS = 120
@@ -243,7 +243,7 @@ def cases(draw, stored: dict[str, bytes]) -> Case:
 
 @functools.cache
 def _runs() -> bytes:
-    return made_up.runs(12).to_csv(index=False).encode()
+    return synthetic.runs(12).to_csv(index=False).encode()
 
 
 WORKING = {

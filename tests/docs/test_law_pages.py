@@ -21,9 +21,9 @@ from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import Design
 from moejax.laws.formula import form, parse
 from moejax.laws.law import coefficients, in_units
+from moejax.papers.errata import findings, paper_of, places_in, section
+from moejax.papers.plots import ALL
 from moejax.report.mathml import GREEK, block, inline
-from moejax.report.plots import PLOTS
-from moejax.reproduce.errata import findings, paper_of, places_in, section
 
 DOCS = Path("docs")
 ERRATA, GALLERY = ((DOCS / name).read_text() for name in ("errata.md", "gallery.md"))
@@ -118,7 +118,7 @@ def test_a_page_has_every_constant_to_its_digits(name):
 
 @pytest.mark.parametrize("name", [name for name in LAWS if PUBLISHED[name]])
 def test_a_law_with_constants_has_a_figure(name):
-    drawn_by = {plot.law for plot in PLOTS.values() if not plot.needs_table}
+    drawn_by = {plot.law for plot in ALL.values() if not plot.needs_table}
     assert name in drawn_by or name in RELATED
     assert "## Figure" in (DOCS / "laws" / f"{name}.md").read_text()
 

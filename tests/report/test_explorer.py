@@ -25,6 +25,7 @@ from moejax.laws.design import Design
 from moejax.laws.door import predict
 from moejax.laws.five_factor import ZHAO_2025
 from moejax.laws.five_factor_practice import active_experts_range, shared_share_range
+from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
 from moejax.report.explorer import page, serve, vector
 from moejax.report.explorer.choice import PRESETS, Choice, of_link
 from moejax.report.explorer.config import config
@@ -34,7 +35,6 @@ from moejax.report.explorer.offer import offer
 from moejax.report.explorer.vector import svg
 from moejax.report.explorer.view import view
 from moejax.report.figures.panels import Axis, Panel, Series
-from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS
 
 LAWS = tuple(offer().laws)
 REPEATS = "data_constrained:muennighoff-2023"

@@ -13,9 +13,9 @@ import pytest
 from moejax.__main__ import main
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
+from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
 from moejax.report.explorer.choice import PRESETS
 from moejax.report.explorer.knobs import KNOBS
-from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS
 
 pytestmark = pytest.mark.browser
 

@@ -25,12 +25,14 @@ from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.report import evidence, figures, gallery, made_up
+from moejax.papers import figures as papers_figures
+from moejax.papers.plots import ALL
+from moejax.report import evidence, figures, gallery, synthetic
 from moejax.report.figures.files import write_picture
 from moejax.report.figures.panels import log_ticks
 from moejax.report.figures.subject import Subject, evaluate, structured
 from moejax.report.findings import frontier
-from moejax.report.plots import PLOTS, chosen, draw, example_of, subject_of
+from moejax.report.plots import chosen, draw, example_of, subject_of
 
 PAPERS = {
     "zhao": ("1", "2", "3", "4", "5", "11", "14", "15", "16"),
@@ -41,27 +43,31 @@ PAPERS = {
 
 @pytest.fixture(scope="module")
 def pictures():
-    return {name: draw(name, example_of(name)) for name in PLOTS}
+    return {name: draw(plot, example_of(plot)) for name, plot in ALL.items()}
 
 
 def test_the_papers_figures_are_in_the_table_under_their_numbers():
     named = {f"{paper}-{number}" for paper, numbers in PAPERS.items() for number in numbers}
-    assert named | {"chapter-002", "li-ratio", "li-shape"} <= set(PLOTS)
+    assert named | {"chapter-002", "li-ratio", "li-shape"} <= set(ALL)
 
 
 def test_every_function_that_draws_a_named_figure_is_in_the_table():
-    drawn = {plot.draw for plot in PLOTS.values()}
-    for module in pkgutil.iter_modules(figures.__path__, f"{figures.__name__}."):
+    drawn = {plot.draw for plot in ALL.values()}
+    for module in (
+        module
+        for folder in (figures, papers_figures)
+        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}.")
+    ):
         for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
             own = function.__module__ == module.name and not name.startswith("_")
             if own and list(inspect.get_annotations(function).items()) == [
                 ("subject", "Subject"),
                 ("return", "Picture"),
             ]:
-                assert function in drawn, f"{module.name}.{name} is missing from PLOTS"
+                assert function in drawn, f"{module.name}.{name} is missing from the tables"
 
 
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_figure_draws_and_comes_with_its_data(pictures, name):
     picture = pictures[name]
     rows = list(csv.DictReader(io.StringIO(picture.csv())))
@@ -70,7 +76,7 @@ def test_every_figure_draws_and_comes_with_its_data(pictures, name):
     assert picture.caption.endswith(".")
 
 
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_axis_says_what_it_is(pictures, name):
     panels = [axes for axes in pictures[name].figure.axes if axes.get_visible()]
     whole = [pictures[name].figure.get_supxlabel(), pictures[name].figure.get_supylabel()]
@@ -83,7 +89,7 @@ def test_every_axis_says_what_it_is(pictures, name):
 
 def test_a_figure_with_made_up_points_says_so_and_no_other(pictures):
     for name, picture in pictures.items():
-        assert ("made up" in picture.caption) <= PLOTS[name].needs_table
+        assert ("made up" in picture.caption) <= ALL[name].needs_table
 
 
 def test_a_curve_is_the_law(pictures):
@@ -112,40 +118,40 @@ def test_runs_of_a_table_stand_on_the_curve_they_belong_to():
             "loss": [3.1, 3.2],
         }
     )
-    rows = draw("zhao-3", subject_of("zhao-3", table=runs)).rows
+    rows = draw(ALL["zhao-3"], subject_of(ALL["zhao-3"], table=runs)).rows
     own = [row for row in rows if row["series"] == "runs of the table"]
     assert [(row["active_experts"], row["loss_nats_per_token"]) for row in own] == [(5.0, 3.1), (10.0, 3.2)]
 
 
 def test_a_fit_of_the_same_law_replaces_the_published_constants_and_another_law_is_refused():
-    subject = subject_of("abnar-3", law=published("sparsity").law, law_name="mine")
-    assert "mine" in draw("abnar-3", subject).caption
+    subject = subject_of(ALL["abnar-3"], law=published("sparsity").law, law_name="mine")
+    assert "mine" in draw(ALL["abnar-3"], subject).caption
     with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity and was given Chinchilla"):
-        subject_of("abnar-3", law=HOFFMANN_2022)
+        subject_of(ALL["abnar-3"], law=HOFFMANN_2022)
 
 
 def test_a_missing_table_or_column_is_named():
     with pytest.raises(ValueError, match="the table is not there; give one with --runs"):
-        subject_of("tian-16")
+        subject_of(ALL["tian-16"])
     with pytest.raises(ValueError, match="has no column num_heads"):
-        subject_of("tian-16", table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
+        subject_of(ALL["tian-16"], table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_a_table_of_few_runs_draws(rows):
-    assert draw("runs", Subject(table=with_derived(made_up.runs(rows)))).rows
+    assert draw(ALL["runs"], Subject(table=with_derived(synthetic.runs(rows)))).rows
 
 
 def test_ten_thousand_runs_are_drawn_as_a_sample_with_the_whole_frontier():
-    picture = draw("runs", Subject(table=made_up.runs(10_000)))
+    picture = draw(ALL["runs"], Subject(table=synthetic.runs(10_000)))
     assert "2,000 of 10,000 runs are drawn" in picture.caption
     assert len(picture.rows) < 3_000
 
 
 def test_a_paper_s_name_is_all_of_its_figures_and_an_unknown_one_gets_the_nearest():
-    assert chosen(["zhao", "zhao-1"]) == [name for name in PLOTS if name.startswith("zhao-")]
+    assert chosen(["zhao", "zhao-1"], ALL) == [plot for name, plot in ALL.items() if name.startswith("zhao-")]
     with pytest.raises(ValueError, match=r"no figure 'abnar-5'; did you mean abnar"):
-        chosen(["abnar-5"])
+        chosen(["abnar-5"], ALL)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_evidence_of_a_fit_draws(fitted):
         ),
     }
     for name, table in tables.items():
-        assert draw(name, subject_of(name, table=table)).rows
+        assert draw(ALL[name], subject_of(ALL[name], table=table)).rows
 
 
 def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
@@ -216,7 +222,7 @@ def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys
 
 
 def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and_named(tmp_path, capsys):
-    table = made_up.runs(8)
+    table = synthetic.runs(8)
     table.to_csv(tmp_path / "runs.csv", index=False)
     words = ["plot", "zhao", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out"), "--format", "svg"]
     assert main(words) == DONE
@@ -236,7 +242,7 @@ def test_any_law_is_drawn_through_its_runs(name):
     output = next(iter(law.outputs))
     runs = runs_from(design, predict(law, runs_from(design, np.ones(12)), output), output=output)
     result = fit_law(law, runs, starts=Given((law,)), penalty=Squared())
-    picture = draw("fit", subject_of("fit", table=evidence.fit_table(result, runs)))
+    picture = draw(ALL["fit"], subject_of(ALL["fit"], table=evidence.fit_table(result, runs)))
     rows = pd.DataFrame(picture.rows)
     on_the_line = rows[rows["series"] == "runs"]
     np.testing.assert_allclose(on_the_line["predicted"], on_the_line["measured"], rtol=1e-3)
@@ -245,7 +251,7 @@ def test_any_law_is_drawn_through_its_runs(name):
 
 
 def test_a_pdf_embeds_truetype(tmp_path):
-    write_picture(tmp_path, "fit", lambda: draw("fit", example_of("fit")), ("pdf",))
+    write_picture(tmp_path, "fit", lambda: draw(ALL["fit"], example_of(ALL["fit"])), ("pdf",))
     content = (tmp_path / "fit.pdf").read_bytes()
     assert b"FontFile2" in content
     assert b"/Type3" not in content
@@ -254,10 +260,7 @@ def test_a_pdf_embeds_truetype(tmp_path):
 def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
     page = (gallery.Path(__file__).parents[2] / "docs" / gallery.PAGE).read_text()
     images = re.findall(r"!\[.*?\]\((.*?)\)", page)
-    assert images == [
-        f"gallery/{name}.png"
-        for name in sorted(PLOTS, key=lambda n: list(gallery.SECTIONS.values()).index(gallery.heading_of(n)))
-    ]
+    assert images == [f"gallery/{name}.png" for name in ALL]
     folder = gallery.Path(__file__).parents[2] / "docs"
     assert all((folder / image).stat().st_size < 60_000 for image in images)
 
@@ -271,5 +274,5 @@ def test_the_list_has_a_short_line_for_every_figure_by_paper(capsys):
     assert main(["plot", "--list"]) == DONE
     lines = capsys.readouterr().out.splitlines()
     named = [line[2:].split()[0] for line in lines if line[:2] in ("* ", "  ")]
-    assert named[: len(PLOTS)] == list(PLOTS)
+    assert named[: len(ALL)] == list(ALL)
     assert max(map(len, lines[:-1])) <= 80

@@ -19,7 +19,7 @@ from moejax.folder import WRITTEN
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.quantities import format
-from moejax.report import made_up
+from moejax.report import synthetic
 from moejax.report.findings import read
 from moejax.report.markdown import markdown
 from moejax.report.report import DATA, PAGE, TEXT, write_report
@@ -50,7 +50,7 @@ def _page(table, folder, **options):
 
 
 def test_a_table_is_fitted_decided_and_reported(tmp_path):
-    table = made_up.runs(60)
+    table = synthetic.runs(60)
     text = _page(table, tmp_path, laws=("chinchilla",), resamples=12)
     assert 'id="predicted_vs_actual"' in text
     assert "A tenth more training FLOPs would change the least loss by" in text
@@ -67,33 +67,33 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
 
 @pytest.mark.parametrize("count", [500, 10_000])
 def test_pages_of_many_runs_stay_small_and_hold_every_run(tmp_path, unfitted, count):
-    text = _page(made_up.runs(count), tmp_path)
+    text = _page(synthetic.runs(count), tmp_path)
     assert len(text.encode()) < 8e6
     assert f"{count:,} runs of {count // 4:,} models" in text
     assert len(json.loads((tmp_path / DATA).read_text())["runs"]) == count
 
 
 def test_one_run_is_a_page_that_says_why_nothing_was_fitted(tmp_path):
-    text = _page(made_up.runs(1), tmp_path)
+    text = _page(synthetic.runs(1), tmp_path)
     assert "No law could be fitted to these runs" in text
     assert "chinchilla was not fitted: 1 run cannot set the 5 free coefficients" in text
 
 
 @pytest.mark.parametrize("columns", [["loss"], ["loss", "tokens"], ["loss", "flops", "params_active"]])
 def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
-    text = _page(made_up.runs(12)[columns], tmp_path)
+    text = _page(synthetic.runs(12)[columns], tmp_path)
     assert "12 runs" in text
-    assert markdown(read(conclude_table(made_up.runs(12)[columns], "x", tmp_path, lambda *_: None))).startswith("# x")
+    assert markdown(read(conclude_table(synthetic.runs(12)[columns], "x", tmp_path, lambda *_: None))).startswith("# x")
 
 
 def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):
-    table = made_up.runs(12).assign(num_experts=0, top_k=1, num_shared_experts=0)
+    table = synthetic.runs(12).assign(num_experts=0, top_k=1, num_shared_experts=0)
     _page(table.drop(columns=["sparsity"], errors="ignore"), tmp_path)
     assert (run_table.read(tmp_path / "runs.parquet")["sparsity"] == 0).all()
 
 
 def test_runs_without_a_loss_are_left_out_and_counted(tmp_path, unfitted):
-    table = made_up.runs(8)
+    table = synthetic.runs(8)
     table.loc[2, "loss"] = np.nan
     assert "1 rows have no loss and are left out." in _page(table, tmp_path)
 
@@ -153,14 +153,14 @@ def test_proposed_runs_in_the_folder_are_on_the_page(tmp_path, unfitted):
         "deviation_of_log_after": {asked: 0.12},
     }
     write_json(tmp_path / "next.json", proposed)
-    text = _page(made_up.runs(8), tmp_path)
+    text = _page(synthetic.runs(8), tmp_path)
     assert 'id="next"' in text
     assert "standard deviation 20.00% now, 12.00% expected" in text
 
 
 @pytest.fixture
 def fit_file(tmp_path):
-    table = made_up.runs(20)
+    table = synthetic.runs(20)
     design = Design(**{name: table[name].to_numpy() for name in TRUTH.inputs})
     fit = _fit(TRUTH, metrics(TRUTH, runs_from(design, table["loss"].to_numpy())))
     return fit.save(tmp_path / "fit.json")
@@ -175,7 +175,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert "report:" in capsys.readouterr().out
 
 
-EVIDENCE = {"zhao-5", "profile", "influence", "starts"}
+EVIDENCE = {"predictions", "profile", "influence", "starts"}
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
 
 
 def test_columns_that_no_run_has_are_left_out_of_the_tables(tmp_path, unfitted):
-    whole, few = made_up.runs(12), ["loss", "tokens", "flops", "params_active"]
+    whole, few = synthetic.runs(12), ["loss", "tokens", "flops", "params_active"]
     full, bare = _page(whole, tmp_path / "whole"), _page(whole[few], tmp_path / "few")
     assert [page.count(">total</th>") for page in (full, bare)] == [2, 0]
     assert [page.count(">active</th>") for page in (full, bare)] == [2, 2]

@@ -14,10 +14,15 @@ from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
-from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS
 
-PRESETS = tuple(CONFIGURATIONS)
-"""The three configurations of chapter 002, at its budget."""
+BUDGET = 3.4e24
+"""FLOPs at which the explorer starts: DeepSeek-V3's, as chapter 002 counts them."""
+PRESETS = {
+    "dense 70B": (70e9, 1.0),
+    "DeepSeek 671B / 37B": (37e9, 18.1),
+    "Switch 112B / 7B": (7e9, 16.0),
+}
+"""Active parameters and expansion of the three configurations that chapter 002 compares at this budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +90,7 @@ class Choice:
 
     def preset(self, name: str) -> Choice:
         """One of ``PRESETS``. The chapter gives N_act, G and C; all parameters are taken to be experts."""
-        active, expansion, *_ = CONFIGURATIONS[name]
+        active, expansion = PRESETS[name]
         sizes = {"params_active": active, "expansion": expansion, "expert_expansion": expansion}
         return replace(self, model="", flops=BUDGET, embedding_share=0.0, **sizes)
 

@@ -19,9 +19,8 @@ from moejax.report.explorer.choice import Choice
 from moejax.report.explorer.curves import WITHIN, curves, design_of
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
 from moejax.report.explorer.offer import Offer, Offered
-from moejax.report.figures import tian_leverage
-from moejax.report.figures.chapter_002 import EXPANSION
-from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Field, Panel, Series
+from moejax.report.figures import leverage
+from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, Axis, Field, Panel, Series
 from moejax.report.figures.style import BLUE, INK, ORANGE
 
 POINTS, BUDGETS, CELLS = 81, 41, (41, 33)
@@ -240,7 +239,7 @@ def _panels(
         contours=floor + steps,
     )
     star = Series(label="here", x=[choice.granularity], y=[ratio], mark="points", colour=ORANGE)
-    landscape = tian_leverage.field(offer.leverage.law, choice.flops, [star])
+    landscape = leverage.field(offer.leverage.law, choice.flops, [star])
     panels["leverage"] = replace(landscape, title="Efficiency leverage at this budget")
     return panels
 

@@ -33,6 +33,7 @@ class Axis:
 LOSS = Axis("loss_nats_per_token", "loss, nats/token")
 TOTAL = Axis("params_total", "total parameters", "quantity")
 ACTIVE = Axis("params_active", "active parameters", "quantity")
+EXPANSION = Axis("expansion", "G = total/active", "log")
 TOKENS = Axis("tokens", "training tokens", "quantity")
 FLOPS = Axis("flops", "training FLOPs", "log")
 SPARSITY = Axis("sparsity", "sparsity, idle share of experts")

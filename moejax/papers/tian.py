@@ -10,8 +10,8 @@ from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.door import published
 from moejax.laws.leverage import optimal_granularity
-from moejax.reproduce import tian_models, tian_tables
-from moejax.reproduce.record import Number, Reading, Records, recorder, short, trend
+from moejax.papers import tian_models, tian_tables
+from moejax.papers.record import Number, Reading, Records, recorder, short, trend
 
 TITLE = 'Tian et al., "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts" (2025)'
 record = recorder("tian")

@@ -12,8 +12,8 @@ from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.laws.loss_compute import LossCompute
-from moejax.reproduce import zhao_experiments, zhao_models
-from moejax.reproduce.record import Reading, Records, recorder, short
+from moejax.papers import zhao_experiments, zhao_models
+from moejax.papers.record import Reading, Records, recorder, short
 
 TITLE = 'Zhao et al., "Towards a Comprehensive Scaling Law of Mixture-of-Experts" (2025)'
 record = recorder("zhao")

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from moejax.laws.leverage import optimal_granularity
-from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
+from moejax.papers.record import short
+from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
+from moejax.report.figures.panels import FLOPS, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
-from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, ramp
-from moejax.report.figures.subject import Subject, column, evaluate
-from moejax.reproduce.record import short
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, ramp
+from moejax.report.figures.subject import Subject, column
 
-RATIO = Axis("activation_ratio", "activation ratio A", "percent")
-GRANULARITY = Axis("granularity", "granularity G", "log")
-LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
 BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
 LARGEST_FITTED = 3e20
-
-
-def leverage(law: Any, ratio: Any, granularity: Any, flops: Any) -> np.ndarray:
-    """EL of mixtures with A and G given as numbers."""
-    return evaluate(
-        law,
-        "efficiency_leverage",
-        num_experts=1.0,
-        top_k=ratio,
-        num_shared_experts=0.0,
-        model_dim=granularity,
-        expert_hidden=2.0,
-        flops=flops,
-    )
 
 
 def landscape(subject: Subject) -> Picture:
@@ -45,24 +25,6 @@ def landscape(subject: Subject) -> Picture:
         "33 times the largest that was fitted.",
         figure,
         rows,
-    )
-
-
-def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
-    """EL over A and G at a budget, with the line of the best G."""
-    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
-    best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
-    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)
-    return Field(
-        x=GRANULARITY,
-        y=RATIO,
-        z=Axis("efficiency_leverage", "efficiency leverage"),
-        xs=granularity,
-        ys=ratio,
-        zs=leverage(law, ratio[:, None], granularity[None, :], flops),
-        marks=[line, *marks],
-        high_is_good=True,
-        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
     )
 
 

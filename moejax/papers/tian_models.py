@@ -6,7 +6,7 @@ from moejax.laws.accounting import params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
-from moejax.reproduce.record import Reading, Records, recorder
+from moejax.papers.record import Reading, Records, recorder
 
 record = recorder("tian")
 MINI, DENSE = (CATALOGUE[name].architecture for name in ("moe-mini", "dense-6.1b"))

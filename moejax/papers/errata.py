@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from moejax.reproduce.papers import PAPERS, tally
-from moejax.reproduce.record import (
+from moejax.papers.record import (
     ERROR,
     MATCH,
     NOT_CHECKABLE,
@@ -17,6 +16,7 @@ from moejax.reproduce.record import (
     Record,
     written,
 )
+from moejax.papers.reproduce import PAPERS, tally
 
 _INTRODUCTION = """\
 # What the papers print, recomputed
@@ -25,7 +25,7 @@ _INTRODUCTION = """\
 from the document's own formulas, constants and tables by the laws and counts in `moejax/laws`, and compared with the
 printed digits. It is meant for the authors first: what is listed here is what a reader who recomputes their document
 stumbles over, and in most cases a digit, a unit or a definition settles it. If a formula was misread, the file of the
-paper in `moejax/reproduce` is where to say so.
+paper in `moejax/papers` is where to say so.
 """
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor_practice import routed_experts_factor
-from moejax.reproduce.record import Number, Reading, Record, Records, recorder
-from moejax.reproduce.zhao_shapes import SHAPES, shape, sizes, widths
+from moejax.papers.record import Number, Reading, Record, Records, recorder
+from moejax.papers.zhao_shapes import SHAPES, shape, sizes, widths
 
 record = recorder("zhao")
 
@@ -67,7 +67,7 @@ class Run:
 
 def table_6() -> list[Run]:
     """The 446 configurations of Zhao et al. (2025), Table 6."""
-    with (files("moejax.reproduce") / "zhao_table_6.csv").open() as file:
+    with (files("moejax.papers") / "zhao_table_6.csv").open() as file:
         return [_run(row) for row in csv.DictReader(file)]
 
 

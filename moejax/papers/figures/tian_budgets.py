@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.laws.door import published
+from moejax.papers.tian_tables import GROUPS
 from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
 from moejax.report.figures.subject import Subject, column, evaluate, ordered
-from moejax.reproduce.tian_tables import GROUPS
 
 BATCH = Axis("batch_tokens", "batch, tokens", "quantity")
 RATE = Axis("learning_rate", "peak learning rate", "log")

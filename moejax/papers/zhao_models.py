@@ -9,7 +9,7 @@ from moejax.laws import five_factor_optima as optima
 from moejax.laws import five_factor_practice as practice
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.five_factor import ZHAO_2025 as LAW
-from moejax.reproduce.record import Number, Reading, Records, recorder
+from moejax.papers.record import Number, Reading, Records, recorder
 
 record = recorder("zhao")
 

@@ -5,7 +5,6 @@ A picture of one says so in its caption. They are examples of form, and nothing 
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,111 +12,42 @@ import pandas as pd
 
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
-from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.report.figures.subject import evaluate, structured
-from moejax.report.figures.tian_leverage import leverage
-from moejax.reproduce.zhao_experiments import table_6
+from moejax.report.figures.subject import evaluate
 
 NOISE = 0.004
 """Spread of the made-up losses, nats/token."""
 
 
-def _random() -> np.random.Generator:
+def rng() -> np.random.Generator:
+    """Random numbers, the same for every table."""
     return np.random.default_rng(0)
 
 
 def predictions() -> pd.DataFrame:
-    """The settings of Zhao's Table 6 with losses of its law plus noise, predicted by two laws: as of a comparison."""
-    law = published("five_factor").law
-    runs = table_6()
-    fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
-    sizes = {"params_active": fields["active"], "params_total": fields["total"], "tokens": fields["tokens"]}
-    experts, shared = np.array([run.experts for run in runs]), np.array([run.shared for run in runs])
-    exact = evaluate(law, **structured(experts, shared, **sizes))
-    mean = evaluate(law, **structured(7.0, 0.3, **sizes))
-    measured = exact + _random().normal(0.0, NOISE, len(runs))
+    """Sixty runs by chapter 002's law plus noise, predicted by that law, and by it blind to all but active sizes."""
+    law, table = published("effective_params").law, runs(60)
+    sizes = {name: table[name].to_numpy(np.float64) for name in ("params_active", "params_total", "tokens")}
+    exact = evaluate(law, **sizes)
+    blind = evaluate(law, **{**sizes, "params_total": sizes["params_active"]})
     return pd.concat(
         pd.DataFrame(
             {
                 "law": name,
-                "role": np.where([run.validation for run in runs], "held out", "fitted"),
+                "role": np.where(sizes["tokens"] > np.quantile(sizes["tokens"], 0.8), "held out", "fitted"),
                 "tokens": sizes["tokens"],
-                "measured_nats_per_token": measured,
+                "measured_nats_per_token": table["loss"],
                 "predicted_nats_per_token": predicted,
             }
         )
-        for name, predicted in (("five_factor", exact), ("the same, blind to G and S", mean))
+        for name, predicted in (("effective_params", exact), ("the same, blind to expansion", blind))
     )
-
-
-def leverages() -> pd.DataFrame:
-    """Leverage of 120 mixtures, by its law and with noise; those above 6 are the validation."""
-    random, law = _random(), published("leverage").law
-    ratio, granularity = np.exp(random.uniform(np.log(0.008), 0, 120)), random.uniform(2, 16, 120)
-    exact = leverage(law, ratio, granularity, np.exp(random.uniform(np.log(3e18), np.log(3e20), 120)))
-    measured = exact * np.exp(random.normal(0.0, 0.05, 120))
-    role = np.where(measured < 6, "fitted", "validation")
-    return pd.DataFrame(
-        {"role": role, "measured_efficiency_leverage": measured, "predicted_efficiency_leverage": exact}
-    )
-
-
-def architectures() -> pd.DataFrame:
-    """Sweeps of A, G and S at four budgets: a dense law's frontier at EL times the budget, plus noise."""
-    random, law, dense = _random(), published("leverage").law, frontier(HOFFMANN_2022)
-    base = {"activation_ratio": 3 / 65, "granularity": 2.0, "shared_share": 1 / 3}
-    sweeps = {
-        "activation_ratio": [3 / (e + 1) for e in (2, 4, 8, 16, 32, 64, 128, 256)],
-        "granularity": [2.0, 4.0, 6.0, 8.0, 12.0, 16.0],
-        "shared_share": [0.0, 1 / 12, 1 / 3, 1 / 2, 2 / 3, 5 / 6],
-    }
-    rows = []
-    for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
-        for value in values:
-            at = base | {sweep: value}
-            gain = float(leverage(law, at["activation_ratio"], at["granularity"], flops))
-            gain *= np.exp(-0.6 * (at["shared_share"] - 0.12) ** 2)
-            loss = float(dense(Design(flops=gain * flops))) + random.normal(0.0, NOISE / 4)
-            rows.append({"sweep": sweep, "flops": flops, "loss": loss, **at})
-    return pd.DataFrame(rows)
-
-
-def balances() -> pd.DataFrame:
-    """The granularity sweep twice; the weak balance costs what grows with granularity."""
-    usual = architectures().query("sweep == 'granularity'").assign(balance_weight=1.0)
-    weak = usual.assign(balance_weight=0.1, loss=usual["loss"] + 0.006 * np.log2(usual["granularity"]) ** 1.5)
-    return pd.concat([weak, usual])
-
-
-def hyperparameters() -> pd.DataFrame:
-    """A grid of learning rates and batches around the law at 6e19 FLOPs, for three activation ratios."""
-    random, law, flops = _random(), published("hyperparameters").law, 6e19
-    best = [float(evaluate(law, name, flops=flops)) for name in ("learning_rate", "batch_tokens")]
-    rows = []
-    for ratio, i, j in product((3 / 17, 3 / 65, 3 / 257), range(-3, 4), range(-3, 4)):
-        loss = 2.6 + 0.15 * ratio + 0.006 * (i**2 + 0.6 * j**2 - 0.6 * i * j) * 0.8 + abs(random.normal(0.0, 0.001))
-        rate, batch = best[0] * 2.0 ** (i / 1.5), best[1] * 2.0**j
-        rows.append(
-            {"activation_ratio": ratio, "flops": flops, "learning_rate": rate, "batch_tokens": batch, "loss": loss}
-        )
-    return pd.DataFrame(rows)
-
-
-def heads() -> pd.DataFrame:
-    """Loss against the number of attention heads, for three sizes."""
-    random, rows = _random(), []
-    for total, middle in ((3e8, 8.0), (1e9, 12.0), (4e9, 16.0)):
-        for heads in (2, 4, 8, 16, 32, 64):
-            loss = 2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(heads / middle) ** 2 + random.normal(0.0, 0.002)
-            rows.append({"params_total": total, "num_heads": heads, "loss": loss})
-    return pd.DataFrame(rows)
 
 
 def loads() -> pd.DataFrame:
     """Loads of 16 experts in six layers, unbalanced at first; one expert of the first layer is given up."""
-    random, rows = _random(), []
+    random, rows = rng(), []
     for layer in range(1, 7):
         begin = np.exp(random.normal(0.0, 0.9, 16))
         for step in range(40):
@@ -189,7 +119,7 @@ def profiles() -> pd.DataFrame:
 
 def influences() -> pd.DataFrame:
     """Thirty runs, of which two decide."""
-    moved = _random().normal(0.0, 2e7, 30)
+    moved = rng().normal(0.0, 2e7, 30)
     moved[[3, 17]] = 3e8, -2e8
     names = [f"model-{i:02d}, 4B tokens" for i in range(30)]
     return pd.DataFrame({"run": names, "answer": "params_active at 1e22", "answer_value": 1.2e9, "if_removed": moved})
@@ -197,7 +127,7 @@ def influences() -> pd.DataFrame:
 
 def fitted() -> pd.DataFrame:
     """Runs of made-up sizes by Chinchilla's law, with noise, and what the law says of them."""
-    random, law = _random(), published("chinchilla").law
+    random, law = rng(), published("chinchilla").law
     active, tokens = np.exp(random.uniform(np.log([1e8, 2e9]), np.log([1e10, 4e11]), (40, 2))).T
     predicted = np.asarray(law(Design(params_active=active, tokens=tokens)), np.float64)
     return pd.DataFrame(
@@ -214,14 +144,14 @@ def fitted() -> pd.DataFrame:
 
 def ends() -> pd.DataFrame:
     """Sixty-four starts of which forty agree."""
-    random = _random()
+    random = rng()
     away = np.exp(random.uniform(np.log(1e-3), np.log(3.0), 24))
     return pd.DataFrame({"objective": 0.01 * (1 + np.concatenate([np.abs(random.normal(0, 1e-8, 40)), away]))})
 
 
 def runs(count: int = 500) -> pd.DataFrame:
     """A run table of any size: mixtures and dense models by chapter 002's law, plus noise."""
-    random, law = _random(), published("effective_params").law
+    random, law = rng(), published("effective_params").law
     models = max(1, count // 4)
     active = np.exp(random.uniform(np.log(3e7), np.log(3e9), models)).round()
     experts = random.choice([0, 8, 16, 64, 256], models)

@@ -16,7 +16,7 @@ from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025 as LAW
-from moejax.reproduce.record import Number, Reading, Record, Records, recorder, short, trend
+from moejax.papers.record import Number, Reading, Record, Records, recorder, short, trend
 
 TITLE = 'Abnar et al., "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity for Mixture-of-Experts" (2025)'
 record = recorder("abnar")

@@ -12,7 +12,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Number, Reading, Records, recorder, same, trend
+from moejax.papers.record import Number, Reading, Records, recorder, same, trend
 
 TITLE = 'Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026)'
 record = recorder("li")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from moejax.report.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
+from moejax.papers.abnar import BUDGETS, SPARSITIES
+from moejax.papers.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
+from moejax.papers.record import short
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import MUTED, ramp
 from moejax.report.figures.subject import Subject
-from moejax.reproduce.abnar import BUDGETS, SPARSITIES
-from moejax.reproduce.record import short
 
 SHARES = np.geomspace(1.0, 0.02, 19)
 CAP = 0.99

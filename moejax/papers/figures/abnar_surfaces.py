@@ -15,12 +15,12 @@ import numpy as np
 
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.sparsity_optima import best_params_total, best_sparsity
+from moejax.papers.abnar import BUDGETS
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ORANGE, ramp
 from moejax.report.figures.subject import Subject, column, evaluate
 from moejax.report.wording import size
-from moejax.reproduce.abnar import BUDGETS
 
 IDLE = replace(SPARSITY, scale="share")
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)

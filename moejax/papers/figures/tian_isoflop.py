@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from moejax.papers.figures.tian_budgets import NEAR
+from moejax.papers.record import short
+from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ORANGE, RED, ramp
 from moejax.report.figures.subject import Subject, column, ordered
-from moejax.report.figures.tian_budgets import NEAR
-from moejax.report.figures.tian_leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.wording import size
-from moejax.reproduce.record import short
 from moejax.run_table import DataFrame
 
 SHARED = Axis("shared_share", "shared share S")

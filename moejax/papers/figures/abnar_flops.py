@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from moejax.laws.conventions import FLOPS, PARAMS
+from moejax.papers.abnar import shape_of
 from moejax.report.figures.panels import TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ramp
 from moejax.report.figures.subject import Subject
-from moejax.reproduce.abnar import shape_of
 
 CONTEXT = 2048
 WIDTHS = (512, 768, 1024, 1536, 2048, 3072, 4096)

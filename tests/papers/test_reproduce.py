@@ -13,11 +13,11 @@ from moejax.laws import ALIASES
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.sparsity import ABNAR_2025
 from moejax.laws.sparsity_optima import best_sparsity, dense_threshold
-from moejax.reproduce.errata import errata
-from moejax.reproduce.papers import PAPERS, tally
-from moejax.reproduce.record import ERROR, MATCH, UNDER_READING, UNEXPLAINED, VERDICTS
-from moejax.reproduce.verdicts import as_text, changes, recorded
-from moejax.reproduce.zhao_experiments import table_6
+from moejax.papers.errata import errata
+from moejax.papers.record import ERROR, MATCH, UNDER_READING, UNEXPLAINED, VERDICTS
+from moejax.papers.reproduce import PAPERS, tally
+from moejax.papers.verdicts import as_text, changes, recorded
+from moejax.papers.zhao_experiments import table_6
 
 ERRATA = Path(__file__).parents[2] / "docs" / "errata.md"
 

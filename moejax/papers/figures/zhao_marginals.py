@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ramp
 from moejax.report.figures.subject import Subject, column, evaluate, ordered, structured
 from moejax.report.wording import size
-from moejax.reproduce.zhao_experiments import Run, table_6
 
 EXPERTS = Axis("active_experts", "active experts G")
 SHARED = Axis("shared_share", "shared share S")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moejax.reproduce.papers import PAPERS, reproduce
+from moejax.papers.reproduce import PAPERS, reproduce
 
 
 @pytest.fixture(scope="session")

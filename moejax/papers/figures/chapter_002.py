@@ -6,13 +6,12 @@ import numpy as np
 
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.effective_params import compute_optimal
-from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Field, Panel, Series, draw
+from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
+from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ORANGE, ramp
 from moejax.report.figures.subject import Subject, evaluate
-from moejax.reproduce.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
 
-EXPANSION = Axis("expansion", "G = total/active", "log")
 ACTIVES = np.geomspace(2e9, 4e11, 61)
 EXPANSIONS = np.geomspace(1.0, 32.0, 41)
 BUDGETS = np.geomspace(1e21, 1e26, 31)

@@ -11,7 +11,7 @@ from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002 as LAW
 from moejax.laws.effective_params import compute_optimal, dense_slice
-from moejax.reproduce.record import Number, Reading, Records, recorder, trend
+from moejax.papers.record import Number, Reading, Records, recorder, trend
 
 TITLE = 'Book chapter "MoE Scaling Laws" (chapter 002)'
 record = recorder("chapter_002")

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from moejax.reproduce.record import Record
+from moejax.papers.record import Record
 from moejax.stored import foreign_json
 
 
 def recorded() -> dict[str, str]:
     """Verdicts by ``Record.key``, as last written down by ``moejax reproduce --record``."""
-    text = (files("moejax.reproduce") / "verdicts.json").read_text(encoding="utf-8")
+    text = (files("moejax.papers") / "verdicts.json").read_text(encoding="utf-8")
     return foreign_json(text, "verdicts.json", shape=dict[str, str], remedy="install moejax again")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moejax.reproduce.record import (
+from moejax.papers.record import (
     ERROR,
     MATCH,
     NOT_CHECKABLE,

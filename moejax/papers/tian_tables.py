@@ -11,7 +11,7 @@ from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.reproduce.record import Number, Reading, Records, recorder, short
+from moejax.papers.record import Number, Reading, Records, recorder, short
 
 record = recorder("tian")
 

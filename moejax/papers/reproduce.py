@@ -11,9 +11,9 @@ import jax
 
 from moejax.errors import UserError
 from moejax.laws.active_params import DEFAULT
-from moejax.reproduce import abnar, chapter_002, li, tian, zhao
-from moejax.reproduce.record import VERDICTS, Record, Records
-from moejax.reproduce.verdicts import recorded
+from moejax.papers import abnar, chapter_002, li, tian, zhao
+from moejax.papers.record import VERDICTS, Record, Records
+from moejax.papers.verdicts import recorded
 
 
 @dataclass(frozen=True)

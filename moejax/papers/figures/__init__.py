@@ -1,0 +1,1 @@
+"""Figures of the five documents; ``moejax.papers.plots`` has their names."""

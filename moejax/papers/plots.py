@@ -1,0 +1,208 @@
+"""The figures of the five documents, and with them every named figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moejax.papers import synthetic
+from moejax.papers.figures import (
+    abnar_flops,
+    abnar_optima,
+    abnar_surfaces,
+    chapter_002,
+    li,
+    tian_budgets,
+    tian_isoflop,
+    tian_leverage,
+    zhao_compute,
+    zhao_marginals,
+)
+from moejax.report.figures import predictions
+from moejax.report.figures.picture import Picture
+from moejax.report.figures.subject import Subject
+from moejax.report.plots import PLOTS, PREDICTIONS, Plot, by_name
+
+
+def _zhao(number: str, draw: Callable[[Subject], Picture], *, law: str = "five_factor", **options: Any) -> Plot:
+    return Plot(
+        name=f"zhao-{number}",
+        section="Zhao et al. (2025): five factors",
+        source=f"Zhao et al. 2025, Figure {number}",
+        draw=draw,
+        law=law,
+        **options,
+    )
+
+
+def _abnar(number: str, draw: Callable[[Subject], Picture], *, law: str = "sparsity", **options: Any) -> Plot:
+    return Plot(
+        name=f"abnar-{number}",
+        section="Abnar et al. (2025): sparsity",
+        source=f"Abnar et al. 2025, Figure {number}",
+        draw=draw,
+        law=law,
+        **options,
+    )
+
+
+def _tian(number: str, draw: Callable[[Subject], Picture], **options: Any) -> Plot:
+    return Plot(
+        name=f"tian-{number}",
+        section="Tian et al. (2025): efficiency leverage",
+        source=f"Tian et al. 2025, Figure {number}",
+        draw=draw,
+        **options,
+    )
+
+
+_ZHAO = ("params_active", "params_total", "tokens", "active_experts", "shared_share", "loss")
+_ISOFLOP = ("flops", "sparsity", "params_total", "params_active")
+_LEVERAGES = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage")
+
+PAPERS = by_name(
+    _zhao("1", zhao_marginals.size_and_tokens, columns=_ZHAO, shows="loss by sizes and tokens"),
+    _zhao("2", zhao_marginals.active, columns=_ZHAO, shows="loss by active parameters"),
+    _zhao("3", zhao_marginals.experts, columns=_ZHAO, shows="loss by active experts"),
+    _zhao("4", zhao_marginals.shared, columns=_ZHAO, shows="loss by shared share"),
+    _zhao(
+        "5",
+        predictions.by_law,
+        law="",
+        columns=PREDICTIONS.columns,
+        example=synthetic.predictions,
+        shows="predicted and measured loss, a panel a law",
+    ),
+    _zhao("11", zhao_marginals.experts_without_shared, columns=_ZHAO, shows="loss by active experts, none shared"),
+    _zhao("14", zhao_marginals.shared_by_size, shows="what the shared share changes, by size"),
+    _zhao("15", zhao_marginals.larger_models, columns=_ZHAO, shows="the larger models of the validation"),
+    _zhao("16", zhao_compute.best_loss, shows="least loss by compute"),
+    _abnar("1", abnar_surfaces.surface, columns=_ISOFLOP, shows="IsoFLOP surface at 1e20 FLOPs"),
+    _abnar("2", abnar_surfaces.slices, shows="its slices"),
+    _abnar("3", abnar_optima.by_sparsity, shows="optimal sizes and loss by sparsity"),
+    _abnar("4", abnar_optima.best_sparsity_by_size, shows="best sparsity by size and budget"),
+    _abnar(
+        "6",
+        predictions.fitted_and_held_out,
+        law="",
+        columns=PREDICTIONS.columns,
+        example=synthetic.predictions,
+        shows="predicted and measured loss, fitted and held out",
+    ),
+    _abnar("7", abnar_flops.estimator, law="", shows="FLOPs by Eq. 9 over 6·N_a"),
+    _abnar("8", abnar_surfaces.surfaces, columns=_ISOFLOP, shows="IsoFLOP surfaces at five budgets"),
+    _abnar("9", abnar_surfaces.slices_by_budget, shows="their slices"),
+    _abnar("11", abnar_optima.loss_by_sparsity, shows="least loss by sparsity and by budget"),
+    _abnar("12", abnar_optima.sizes_by_budget, shows="optimal sizes by budget"),
+    _tian("1b", tian_leverage.landscape, law="leverage", shows="landscape of efficiency leverage"),
+    _tian(
+        "2",
+        tian_budgets.all_four,
+        law="hyperparameters",
+        columns=("flops", "learning_rate", "batch_tokens"),
+        shows="learning rate, batch and allocation by compute",
+    ),
+    _tian(
+        "3",
+        tian_isoflop.all_three,
+        columns=("flops", "activation_ratio", "granularity", "shared_share", "loss"),
+        example=synthetic.architectures,
+        shows="loss by activation, granularity and sharing",
+    ),
+    _tian("4", tian_leverage.one_by_one, law="leverage", shows="leverage by activation ratio, granularity and compute"),
+    _tian(
+        "5",
+        tian_leverage.validation,
+        columns=_LEVERAGES,
+        example=synthetic.leverages,
+        shows="predicted and measured leverage",
+    ),
+    _tian(
+        "7",
+        tian_budgets.hyperparameters,
+        law="hyperparameters",
+        columns=("flops", "learning_rate", "batch_tokens"),
+        shows="best learning rate and batch by compute",
+    ),
+    _tian(
+        "8",
+        tian_budgets.near_optimal,
+        law="hyperparameters",
+        columns=("activation_ratio", "flops", "learning_rate", "batch_tokens", "loss"),
+        example=synthetic.hyperparameters,
+        shows="near-optimal learning rates and batches",
+    ),
+    _tian("9", tian_budgets.allocation, shows="optimal size and tokens by compute"),
+    _tian(
+        "10",
+        tian_isoflop.activation,
+        law="leverage",
+        columns=("flops", "activation_ratio", "loss"),
+        example=synthetic.architectures,
+        shows="loss by activation ratio",
+    ),
+    _tian(
+        "11",
+        tian_isoflop.granularity,
+        law="leverage",
+        columns=("flops", "granularity", "loss"),
+        example=synthetic.architectures,
+        shows="loss by granularity",
+    ),
+    _tian(
+        "12",
+        tian_isoflop.weak_balance,
+        columns=("flops", "granularity", "balance_weight", "loss"),
+        example=synthetic.balances,
+        shows="loss by granularity, weak balance loss",
+    ),
+    _tian(
+        "13",
+        tian_isoflop.shared,
+        columns=("flops", "shared_share", "loss"),
+        example=synthetic.architectures,
+        shows="loss by shared share",
+    ),
+    _tian(
+        "16",
+        tian_isoflop.heads,
+        columns=("params_total", "num_heads", "loss"),
+        example=synthetic.heads,
+        shows="loss by attention heads",
+    ),
+    _tian(
+        "17",
+        tian_leverage.residuals,
+        columns=_LEVERAGES,
+        example=synthetic.leverages,
+        shows="residuals of the leverage law",
+    ),
+    Plot(
+        name="chapter-002",
+        section="Chapter 002: effective parameters",
+        source="chapter 002, Listing 2",
+        draw=chapter_002.frontier,
+        law="effective_params",
+        shows="least loss by expansion and compute",
+    ),
+    Plot(
+        name="li-ratio",
+        section="ICLR 2026 explainer: resources",
+        source="ICLR 2026 explainer, Eqs. 18 to 26",
+        draw=li.compute,
+        law="resources",
+        shows="compute ratio and token multiplier",
+    ),
+    Plot(
+        name="li-shape",
+        section="ICLR 2026 explainer: resources",
+        source="ICLR 2026 explainer, Figure 7 and Eq. 27",
+        draw=li.shapes,
+        law="resources",
+        shows="shape ratios",
+    ),
+)
+"""The documents' figures by name: the paper's first author and the paper's number."""
+
+ALL = {**PAPERS, **PLOTS}
+"""Every figure by name."""

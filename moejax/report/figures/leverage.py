@@ -1,0 +1,49 @@
+"""Efficiency leverage over activation ratio and granularity: how much compute a mixture saves, by one law."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from moejax.laws.leverage import optimal_granularity
+from moejax.report.figures.panels import Axis, Field, Series
+from moejax.report.figures.style import INK
+from moejax.report.figures.subject import evaluate
+
+RATIO = Axis("activation_ratio", "activation ratio A", "percent")
+GRANULARITY = Axis("granularity", "granularity G", "log")
+LEVERAGE = Axis("efficiency_leverage", "efficiency leverage EL", "log")
+
+
+def leverage(law: Any, ratio: Any, granularity: Any, flops: Any) -> np.ndarray:
+    """EL of mixtures with A and G given as numbers."""
+    return evaluate(
+        law,
+        "efficiency_leverage",
+        num_experts=1.0,
+        top_k=ratio,
+        num_shared_experts=0.0,
+        model_dim=granularity,
+        expert_hidden=2.0,
+        flops=flops,
+    )
+
+
+def field(law: Any, flops: float, marks: Sequence[Series]) -> Field:
+    """EL over A and G at a budget, with the line of the best G."""
+    ratio, granularity = np.geomspace(0.0078, 1.0, 61), np.geomspace(2.0, 32.0, 41)
+    best = float(np.asarray(optimal_granularity(law, 0.031, flops).value["granularity"]))
+    line = Series(label="best granularity", x=[best, best], y=[ratio[0], ratio[-1]], mark="dashed", colour=INK)
+    return Field(
+        x=GRANULARITY,
+        y=RATIO,
+        z=Axis("efficiency_leverage", "efficiency leverage"),
+        xs=granularity,
+        ys=ratio,
+        zs=leverage(law, ratio[:, None], granularity[None, :], flops),
+        marks=[line, *marks],
+        high_is_good=True,
+        contours=(1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+    )
