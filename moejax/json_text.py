@@ -43,3 +43,14 @@ def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
             yield from _infinite(inner, f"{place}[{number}]")
     elif isinstance(value, float) and math.isinf(value):
         yield place, value
+
+
+def finite(value: Any) -> Any:
+    """The same data as JSON can hold it: NumPy's scalars as Python's, what is not finite as None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    # NumPy is not imported for what may hold none of its numbers.
+    value = value.item() if type(value).__module__ == "numpy" else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -22,6 +22,7 @@ BASE = {
     "minimise",
     "pytree",
     "quantities",
+    "result",
     "run_table",
     "stored",
     "table_file",

@@ -7,8 +7,9 @@ from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.number import whole_number
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.quantities import format, format_bytes
+from moejax.report import render
+from moejax.result import Column, Result, Table, percent
 
 NAME = "count"
 HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
@@ -35,11 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sequence_length < 1:
         raise UserError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")
     name, architecture = found
-    counts = count(name, architecture, arguments.sequence_length)
-    if arguments.json:
-        print(json_text(counts))
-    else:
-        _print(counts)
+    render.show(summary(count(name, architecture, arguments.sequence_length)), as_json=arguments.json)
     return 0
 
 
@@ -97,42 +94,50 @@ _BYTES = {
 }
 
 
-def _print(counts: dict[str, Any]) -> None:
-    from moejax.cli.table import show
-    from moejax.quantities import format, format_bytes
-
-    def shares(parts: dict[str, Any], total: Any) -> list[list[str]]:
-        return [[part.replace("_", " "), format(n), f"{n / total:.2%}"] for part, n in parts.items() if n]
-
+def summary(counts: dict[str, Any]) -> Result:
+    """The counts as tables."""
     total, active = counts["params_total"], counts["params_active"]
-    rows = shares(counts["params"], total)
-    rows += [["total", format(total), ""], ["active", format(active), f"{active / total:.2%}"]]
-    show(f"Parameters of {counts['name']}", ["part", "parameters", "share"], rows)
-
     forward = counts["flops_per_token_forward"]
-    rows = shares(forward, sum(forward.values()))
-    rows += [["forward", format(sum(forward.values())), ""]]
-    rows += [["training", format(counts["flops_per_token_training"]), ""]]
-    show(
-        f"FLOPs per token, sequences of {counts['sequence_length']}, not halved for causality",
-        ["part", "FLOPs", "share"],
-        rows,
-    )
-
-    rows = [
-        [k, format(c["total"]), format(c["active"]), c["source"]] for k, c in counts["params_by_convention"].items()
+    source = Column("source", words=True)
+    tables = [
+        Table(
+            f"Parameters of {counts['name']}",
+            (Column("part"), Column("parameters", format), Column("share", percent(2))),
+            [*_shares(counts["params"], total), ["total", total, ""], ["active", active, active / total]],
+        ),
+        Table(
+            f"FLOPs per token, sequences of {counts['sequence_length']}, not halved for causality",
+            (Column("part"), Column("FLOPs", format), Column("share", percent(2))),
+            [
+                *_shares(forward, sum(forward.values())),
+                ["forward", sum(forward.values()), ""],
+                ["training", counts["flops_per_token_training"], ""],
+            ],
+        ),
+        Table(
+            "Parameters by convention",
+            (Column("convention"), Column("total", format), Column("active", format), source),
+            [[k, c["total"], c["active"], c["source"]] for k, c in counts["params_by_convention"].items()],
+        ),
+        Table(
+            "Training FLOPs per token by convention",
+            (Column("convention"), Column("FLOPs", format), source),
+            [[k, c["training"], c["source"]] for k, c in counts["flops_per_token_by_convention"].items()],
+        ),
+        Table(
+            "Memory",
+            (Column("what"), Column("bytes", format_bytes)),
+            [[_BYTES[k], n] for k, n in counts["bytes"].items()],
+        ),
     ]
-    show("Parameters by convention", ["convention", "total", "active", "source"], rows, words=["source"])
-    rows = [[k, format(c["training"]), c["source"]] for k, c in counts["flops_per_token_by_convention"].items()]
-    show("Training FLOPs per token by convention", ["convention", "FLOPs", "source"], rows, words=["source"])
-    show("Memory", ["what", "bytes"], [[_BYTES[k], format_bytes(n)] for k, n in counts["bytes"].items()])
-
     if (stated := counts["published"]) is not None:
-        computed = stated["computed"]
-        rows = [
-            ["total", format(stated["params_total"]), format(computed[0])],
-            ["active", format(stated["params_active"]), format(computed[1])],
-        ]
-        show(f"Published: {stated['source']}", ["parameters", "stated", "counted so"], rows)
-        if stated["note"]:
-            print(stated["note"])
+        columns = (Column("parameters"), Column("stated", format), Column("counted so", format))
+        total, active, *_ = stated["computed"]
+        rows = [["total", stated["params_total"], total], ["active", stated["params_active"], active]]
+        notes = [stated["note"]] if stated["note"] else []
+        tables.append(Table(f"Published: {stated['source']}", columns, rows, notes))
+    return Result(tables=tables, data=counts)
+
+
+def _shares(parts: dict[str, Any], total: Any) -> list[list[Any]]:
+    return [[part.replace("_", " "), n, n / total] for part, n in parts.items() if n]

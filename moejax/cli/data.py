@@ -6,11 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moejax.cli.number import WORKERS, count, whole_number
 from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 from moejax.wording import command, some
 
 NAME = "data"
@@ -167,34 +170,35 @@ def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Map
     from moejax.config import dump
 
     manifest = prepared.manifest
-    if arguments.json:
-        shards = len(manifest.shards)
-        print(json_text({**dump(manifest), "shards": shards, "sample": _sample(prepared, sample), **skipped}))
-        return
-    from moejax.cli.table import show
-
+    whole = Column("", ",")
+    columns = [Column("side"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
     rows = [
         [
             side,
-            f"{split.documents:,}",
-            f"{split.bytes:,}" if split.bytes else "not known",
-            f"{split.tokens:,}",
-            f"{split.bytes / split.tokens:.3f}" if split.bytes else "–",
+            split.documents,
+            split.bytes or "not known",
+            split.tokens,
+            split.bytes / split.tokens if split.bytes else None,
         ]
         for side, split in (("train", manifest.train), ("validation", manifest.validation))
     ]
-    show(manifest.source, ("side", "documents", "bytes", "tokens", "bytes/token"), rows)
-    print(f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens")
-    print(f"unigram entropy {manifest.unigram_entropy:.4f} nats/token; {len(manifest.shards):,} shards")
-    print(f"SHA-256 of the text {manifest.sha256}")
+    notes = [
+        f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens",
+        f"unigram entropy {manifest.unigram_entropy:.4f} nats/token; {len(manifest.shards):,} shards",
+        f"SHA-256 of the text {manifest.sha256}",
+    ]
     if manifest.corrupt.records:
-        print(
-            f"left out as corrupt: {manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
-        )
-        for name in manifest.corrupt.named:
-            print(f"  {name}")
+        lost = f"{manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
+        notes += [f"left out as corrupt: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
+    text = _sample(prepared, sample) if sample or arguments.json else ""
     if sample:
-        print(f"the first {sample} tokens held out:\n{_sample(prepared, sample)}")
+        notes.append(f"the first {sample} tokens held out:\n{text}")
+    found = Result(
+        tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
+        notes=notes,
+        data={**dump(manifest), "shards": len(manifest.shards), "sample": text, **skipped},
+    )
+    render.show(found, as_json=arguments.json)
 
 
 def _sample(prepared, tokens: int) -> str:

@@ -12,6 +12,8 @@ from moejax.cli.given_model import GivenModel, open_model
 from moejax.cli.number import SEEDS, whole_number
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 from moejax.stored import as_read
 
 NAME = "eval"
@@ -68,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text(found))
     else:
-        _print(found, path)
+        render.show(summary(found, path))
         print(out)
     return 0
 
@@ -151,9 +153,8 @@ def _beside(path: Path, names: list[str]) -> Path:
     return path.with_name(f"{path.name}.{tasks[:100]}.json")
 
 
-def _print(found: dict[str, Any], path: Path) -> None:
-    from moejax.cli.table import show
-
+def summary(found: dict[str, Any], path: Path) -> Result:
+    """Every metric of every task."""
     rows = []
     for task, values in found["results"].items():
         documents = found["documents"].get(task, {}).get("effective")
@@ -164,5 +165,6 @@ def _print(found: dict[str, Any], path: Path) -> None:
             error = values.get(f"{metric}_stderr,{filtered}")
             written = f"{value:.4f}" + (f" ± {error:.4f}" if isinstance(error, float) else "")
             shown = metric if filtered == "none" else f"{metric} ({filtered})"
-            rows.append((task, shown, written, "" if documents is None else f"{documents:,}"))
-    show(f"{path}, {found['model']['fingerprint']}", ("task", "metric", "value", "documents"), rows, words=("metric",))
+            rows.append([task, shown, written, "" if documents is None else documents])
+    columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
+    return Result(tables=[Table(f"{path}, {found['model']['fingerprint']}", columns, rows)], data=found)

@@ -8,8 +8,8 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 
 NAME = "laws"
 HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
@@ -88,13 +88,9 @@ def _plain(value: Any) -> Any:
 
 
 def _list(as_json: bool) -> int:
-    from moejax.cli.table import show
     from moejax.laws import LAWS
 
     every = [describe(name) for name in LAWS]
-    if as_json:
-        print(json_text(every))
-        return 0
     rows = [
         [
             law["law"],
@@ -105,40 +101,41 @@ def _list(as_json: bool) -> int:
         ]
         for law in every
     ]
-    columns = ["law", "also called", "reads", "predicts", "constants"]
-    show("Laws", columns, rows, words=columns)
-    print("`moejax laws show NAME` prints the form, its source and its constants.")
+    columns = [Column(name, words=True) for name in ("law", "also called", "reads", "predicts", "constants")]
+    notes = ["`moejax laws show NAME` prints the form, its source and its constants."]
+    render.show(Result(tables=[Table("Laws", columns, rows)], notes=notes, data=every), as_json=as_json)
     return 0
 
 
 def _show(name: str, as_json: bool) -> int:
-    from moejax.cli.table import show
     from moejax.laws.published import MARKS
     from moejax.quantities import format
 
     law = describe(name)
-    if as_json:
-        print(json_text(law))
-        return 0
-    print(f"{law['law']}\n\n{law['statement']}\n")
-    print(f"reads     {', '.join(law['inputs'])}")
-    print("predicts  " + "; ".join(f"{output} ({unit})" for output, unit in law["outputs"].items()) + "\n")
     sets = law["constants"]
+    outputs = "; ".join(f"{output} ({unit})" for output, unit in law["outputs"].items())
     rows = [
         [c["symbol"], key, *(_text(s["values"].get(key)) for s in sets.values()), c["meaning"]]
         for key, c in law["coefficients"].items()
     ]
-    show("Coefficients", ["symbol", "name", *sets, "meaning"], rows, words=("name", "meaning"))
+    columns = [Column("symbol"), Column("name", words=True), *map(Column, sets), Column("meaning", words=True)]
+    notes = []
     for key, s in sets.items():
-        print(f"{key}: {s['source']} ({s['mark']}: {MARKS[s['mark']]}).")
-        if s["data"]:
-            print(f"  data: {s['data']}")
-        for variable, (low, high) in s["fitted"].items():
-            print(f"  fitted for {variable} between {format(low)} and {format(high)}")
-        if s["remark"]:
-            print(f"  {s['remark']}")
-    if not sets:
-        print("No constants are published; fit the law to runs with `moejax fit`.")
+        notes.append(f"{key}: {s['source']} ({s['mark']}: {MARKS[s['mark']]}).")
+        notes += [f"  data: {s['data']}"] if s["data"] else []
+        notes += [
+            f"  fitted for {variable} between {format(low)} and {format(high)}"
+            for variable, (low, high) in s["fitted"].items()
+        ]
+        notes += [f"  {s['remark']}"] if s["remark"] else []
+    lead = [*law["statement"].splitlines(), "", f"reads     {', '.join(law['inputs'])}", f"predicts  {outputs}"]
+    found = Result(
+        title=law["law"],
+        tables=[Table("", notes=lead), Table("Coefficients", columns, rows)],
+        notes=notes or ["No constants are published; fit the law to runs with `moejax fit`."],
+        data=law,
+    )
+    render.show(found, as_json=as_json)
     return 0
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 
 NAME = "leverage"
 HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
-    from moejax.cli import table
     from moejax.interval import check_level
     from moejax.quantities import format
 
@@ -52,21 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.bootstrap > 0) != (arguments.runs is not None):
         raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
-    if arguments.json:
-        print(json_text({"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}))
-        return 0
+    columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{arguments.level:.0%} interval"))
     cells = [
         [
-            format(row["flops"]),
-            "undefined" if row["leverage"] is None else f"{row['leverage']:.3g}",
+            row["flops"],
+            "undefined" if row["leverage"] is None else row["leverage"],
             "" if row["low"] is None else f"[{row['low']:.3g}, {row['high']:.3g}]",
         ]
         for row in rows
     ]
-    title = f"FLOPs of {arguments.b} per FLOP of {arguments.a}, at equal loss"
-    table.show(title, ["flops", "leverage", f"{arguments.level:.0%} interval"], cells)
-    for note in notes:
-        print(note)
+    table = Table(f"FLOPs of {arguments.b} per FLOP of {arguments.a}, at equal loss", columns, cells)
+    data = {"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}
+    render.show(Result(tables=[table], notes=notes, data=data), as_json=arguments.json)
     return 0
 
 

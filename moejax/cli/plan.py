@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import count, number, whole_number
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.report import render
 
 if TYPE_CHECKING:
     from moejax.plan.plan import Plan
@@ -132,21 +131,14 @@ def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]
 
 def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
     from moejax.cli.out_folder import out_folder
-    from moejax.cli.plan_text import as_data, show_plan, show_search
+    from moejax.plan.summary import search_summary, summary
     from moejax.stored import write_json
 
-    data = as_data(plans[0], arguments.price)
-    if arguments.search:
-        data["others"] = [as_data(plan, arguments.price) for plan in plans[1:]]
+    found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
     if arguments.out:
         with out_folder(Path(arguments.out)) as folder:
-            write_json(folder / "plan.json", data)
-    if arguments.json:
-        print(json_text(data))
-        return
-    if arguments.search:
-        show_search(plans)
-    show_plan(plans[0], arguments.price)
+            write_json(folder / "plan.json", found.data)
+    render.show(found, as_json=arguments.json)
 
 
 def _too_large(plan: Plan, training: Training, topology: Topology) -> str:

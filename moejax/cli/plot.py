@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.design_limits import add_active_convention
 from moejax.cli.out_folder import out_folder
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.json_text import finite, json_text
 
 if TYPE_CHECKING:
     from moejax.fit.fit_result import FitResult
@@ -102,13 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(folder: Path, plot: Plot, subject: Any, formats: list[str]) -> dict[str, Any]:
     from moejax.report.figures.files import write_picture
-    from moejax.report.findings import plain
     from moejax.report.plots import draw
 
     picture = draw(plot, subject)
     files = write_picture(folder, plot.name, lambda: picture, formats)
     data = {"title": picture.title, "caption": picture.caption, "source": plot.source}
-    return {**data, "files": [str(folder / file) for file in files], "rows": plain(list(picture.rows))}
+    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(picture.rows))}
 
 
 class _Given:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli import given_architecture
 from moejax.cli.design_limits import add_active_convention
 from moejax.cli.number import number, whole_number
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.quantities import format
+from moejax.report import render
+from moejax.result import Column, Result, Table
 from moejax.wording import told
 
 if TYPE_CHECKING:
@@ -71,13 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
     assumed = _assumed(arguments)
-    if arguments.json:
-        plain = {"design": _known(design), "predictions": answers, "not_asked": unasked}
-        print(json_text(plain | ({"active_convention": assumed} if assumed else {})))
-    else:
-        _print(design, answers, unasked)
-        if assumed:
-            print(assumed)
+    render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)
+    if not arguments.json:
+        for law, why in unasked.items():
+            print(f"not asked: {law}: {why}", file=sys.stderr)
     return 0
 
 
@@ -200,24 +198,31 @@ def _known(design: Design) -> dict[str, float | int]:
     return {name: value for name in DESIGN_OPTIONS if (value := getattr(design, name)) is not None}
 
 
-def _print(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str]) -> None:
-    from moejax.cli.table import show
-    from moejax.quantities import format
-
-    print("design: " + ", ".join(f"{name} {format(value)}" for name, value in _known(design).items()) + "\n")
+def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str], assumed: str) -> Result:
+    """What the laws say, as a table."""
     rows = []
     for a in answers:
         for i, (output, value) in enumerate(a["values"].items()):
             law, constants, beyond = (a["law"], a["constants"], _distance(a)) if i == 0 else ("", "", "")
-            rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", format(value), beyond])
-    columns = ["law", "constants", "quantity", "value", "beyond the fitted range"]
-    show("Predictions", columns, rows, words=("constants", "quantity", "beyond the fitted range"))
+            rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", value, beyond])
+    columns = (
+        Column("law"),
+        Column("constants", words=True),
+        Column("quantity", words=True),
+        Column("value", format),
+        Column("beyond the fitted range", words=True),
+    )
+    note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
     if len(answers) == 1:
-        print(f"{answers[0]['source']} ({answers[0]['mark']}). {answers[0]['remark']}".rstrip())
-    else:
-        print("Losses of different laws are of different data and tokenisers: compare designs under one law.")
-    for law, why in unasked.items():
-        print(f"not asked: {law}: {why}", file=sys.stderr)
+        note = f"{answers[0]['source']} ({answers[0]['mark']}). {answers[0]['remark']}".rstrip()
+    known = _known(design)
+    return Result(
+        title="design: " + ", ".join(f"{name} {format(value)}" for name, value in known.items()),
+        tables=[Table("Predictions", columns, rows)],
+        notes=[note, *([assumed] if assumed else [])],
+        data={"design": known, "predictions": answers, "not_asked": unasked}
+        | ({"active_convention": assumed} if assumed else {}),
+    )
 
 
 def _distance(answer: dict[str, Any]) -> str:

@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
     from moejax.cli.progress import progress_display
-    from moejax.report.answer import answer
+    from moejax.report import render
+    from moejax.report.conclusions import brief
+    from moejax.report.findings import read
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text(as_data(concluded)))
     else:
-        print(answer(concluded))
+        render.show(brief(read(concluded)))
         print(f"report: {path.resolve()}")
     return 0
 

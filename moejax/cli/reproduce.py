@@ -11,6 +11,8 @@ from moejax.cli.design_limits import add_active_convention
 from moejax.cli.out_folder import check_outputs, out_file
 from moejax.folder import whole
 from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 
 NAME = "reproduce"
 HELP = (
@@ -60,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json == "-":
         print(text)
     else:
-        _show(records)
+        render.show(summary(records))
     for path, content in ((arguments.json, text + "\n"), (arguments.errata, errata(records))):
         if path and path != "-":
             _write(Path(path), content)
@@ -90,21 +92,30 @@ def _write(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def _show(records: list[Any]) -> None:
-    from moejax.cli.table import show
+def summary(records: list[Any]) -> Result:
+    """What is not simply as printed, a table a paper, and how many verdicts there are of each kind."""
     from moejax.papers.record import ERROR, UNDER_READING, UNEXPLAINED, VERDICTS
     from moejax.papers.reproduce import PAPERS, tally
 
     counts = tally(records)
-    columns = ["where", "quantity", "printed", "computed", "verdict", "reading or remark"]
+    columns = (
+        Column("where"),
+        Column("quantity", words=True),
+        Column("printed"),
+        Column("computed"),
+        Column("verdict", words=True),
+        Column("reading or remark", words=True),
+    )
+    tables = []
     for paper in counts:
         rows = [
             [r.where, r.quantity, r.printed, r.shown, r.kind, r.found.name if r.found else r.note]
             for r in records
             if r.paper == paper and r.kind in (UNDER_READING, ERROR, UNEXPLAINED)
         ]
-        words = ("quantity", "verdict", "reading or remark")
-        show(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows, words=words)
-    rows = [[paper, *map(str, row.values()), str(sum(row.values()))] for paper, row in counts.items()]
+        tables.append(Table(f"{PAPERS[paper].title}: what is not simply as printed", columns, rows))
+    rows = [[paper, *row.values(), sum(row.values())] for paper, row in counts.items()]
     total = [sum(row[kind] for row in counts.values()) for kind in VERDICTS]
-    show("Verdicts", ["paper", *VERDICTS, "all"], [*rows, ["all", *map(str, total), str(sum(total))]])
+    heads = [Column(name) for name in ("paper", *VERDICTS, "all")]
+    tables.append(Table("Verdicts", heads, [*rows, ["all", *total, sum(total)]]))
+    return Result(tables=tables)

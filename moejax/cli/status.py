@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from moejax.cli.table import literal, show
-from moejax.cli.training_text import clock, goodput_text, memory_text, print_routing, speed_text
+from moejax.cli.errors import UserError
+from moejax.cli.training_text import clock, goodput_text, memory_text, routing_tables, speed_text
 from moejax.config import dump
-from moejax.errors import UserError
-from moejax.json_text import json_text
 from moejax.quantities import format, format_bytes
+from moejax.report import render
+from moejax.result import Column, Result, Table, percent
 from moejax.train.manifest import verify
 from moejax.train.sessions import RUNNING
 from moejax.train.status import Status, is_study_folder, read_statuses
@@ -41,16 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Print it."""
     folder = Path(arguments.folder)
     found, is_study = read_statuses(folder), is_study_folder(folder)
-    if arguments.json:
-        plain = [dump(status) for status in found]
-        print(json_text(plain if is_study else plain[0]))
-    elif is_study:
-        _print_study(found)
-    else:
-        _print(found[0])
-    if arguments.layers and not arguments.json:
-        for status in found:
-            print_routing(status.layers, f"{status.name}: the last logged batch")
+    layers = [
+        table
+        for status in found
+        if arguments.layers
+        for table in routing_tables(status.layers, f"{status.name}: the last logged batch")
+    ]
+    shown = _study(found) if is_study else _training(found[0])
+    render.show(replace(shown, tables=[*shown.tables, *layers]), as_json=arguments.json)
     if arguments.verify:
         _verify(folder, [Path(status.folder) for status in found])
     return 0
@@ -83,14 +82,9 @@ def _verify(folder: Path, folders: list[Path]) -> None:
     print(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}", file=sys.stderr)
 
 
-def _print(status: Status) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=literal(f"{status.name} in {status.folder}"), title_justify="left", show_header=False)
-    for name, text in _lines(status):
-        table.add_row(name, literal(text))
-    Console().print(table)
+def _training(status: Status) -> Result:
+    table = Table(f"{status.name} in {status.folder}", (Column(""), Column("", words=True)), list(_lines(status)))
+    return Result(tables=[table], data=dump(status))
 
 
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
@@ -131,24 +125,29 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
         yield f"at {format(row['tokens'])} tokens", f"validation loss {row['loss']:.4f} nats/token"
 
 
-def _print_study(found: list[Status]) -> None:
-    from rich.console import Console
-
+def _study(found: list[Status]) -> Result:
+    columns = (
+        Column("model"),
+        Column("state", words=True),
+        Column("steps"),
+        Column("loss", ".4f"),
+        Column("validation", ".4f"),
+        Column("tokens/s", ",.0f"),
+        Column("left", clock),
+        Column("goodput", percent()),
+    )
     rows = [
         [
             status.name,
             status.state,
             f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else ""),
-            "–" if status.loss is None else f"{status.loss:.4f}",
-            "–" if not status.rows else f"{status.rows[-1]['loss']:.4f}",
-            "–" if status.tokens_per_second is None else f"{status.tokens_per_second:,.0f}",
-            "–" if status.eta_seconds is None else clock(status.eta_seconds),
-            "–" if status.goodput is None else f"{status.goodput:.1%}",
+            status.loss,
+            status.rows[-1]["loss"] if status.rows else None,
+            status.tokens_per_second,
+            status.eta_seconds,
+            status.goodput,
         ]
         for status in found
     ]
-    columns = ["model", "state", "steps", "loss", "validation", "tokens/s", "left", "goodput"]
-    show("Trainings", columns, rows, words=["state"])
-    for status in found:
-        if status.why:
-            Console().print(literal(f"{status.name} {status.state}: {status.why}"), highlight=False, soft_wrap=True)
+    why = [f"{status.name} {status.state}: {status.why}" for status in found if status.why]
+    return Result(tables=[Table("Trainings", columns, rows)], notes=why, data=[dump(status) for status in found])

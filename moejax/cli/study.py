@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     study.check()
     study.check_data()
     from moejax.cli.progress import progress_display
-    from moejax.report.answer import answer
+    from moejax.report import render
+    from moejax.report.conclusions import brief
+    from moejax.report.findings import read
     from moejax.report.report import as_data, write_report
     from moejax.study.run import conclude, train_study
 
@@ -89,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text(as_data(concluded)))
     else:
-        print(answer(concluded))
+        render.show(brief(read(concluded)))
         print(f"report: {report.resolve()}")
     failed = [signal for signal in concluded.signals if not signal.holds]
     for signal in failed:

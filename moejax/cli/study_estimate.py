@@ -6,10 +6,11 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from moejax.study.estimate import Estimate, EstimatedTraining
+    from moejax.study.estimate import Estimate
     from moejax.study.study import Study
 
 
@@ -23,10 +24,7 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
     from moejax.study.estimate import estimate
 
     found = estimate(study, find(chip), mfu=mfu, price=price)
-    if as_json:
-        print(json_text(as_data(study, found)))
-    else:
-        _print(study, found)
+    render.show(summary(study, found), as_json=as_json)
     for doubt in study.doubts():
         print(f"moejax: {doubt}", file=sys.stderr)
 
@@ -36,64 +34,65 @@ def as_data(study: Study, found: Estimate) -> dict[str, Any]:
     return {**asdict(found), "totals": found.totals, "stated": [asdict(stated) for stated in study.stated]}
 
 
-def _print(study: Study, found: Estimate) -> None:
-    from moejax.cli.table import show
+def summary(study: Study, found: Estimate) -> Result:
+    """The trainings with what they take, what they come to, and what is assumed."""
+    from moejax.quantities import format, format_bytes
 
-    assumed = f"{found.chip.name}, {found.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16, at {found.mfu:.0%} MFU"
+    chip = f"{found.chip.name}, {found.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16, at {found.mfu:.0%} MFU"
     notes = list(dict.fromkeys(one.note for one in found.trainings if one.note))
-    columns = [
-        "model",
-        "total",
-        "active",
-        "tokens",
-        "batch",
-        "rate",
-        "FLOPs",
-        "state",
-        "sequence",
-        "chips",
-        "chip-hours",
+    columns = (
+        Column("model"),
+        Column("total", format),
+        Column("active", format),
+        Column("tokens", words=True),
+        Column("batch", lambda value: format(value, 3)),
+        Column("rate", ".3g"),
+        Column("FLOPs", ".3g"),
+        Column("state", lambda value: format_bytes(value, 3)),
+        Column("sequence", lambda value: format_bytes(value, 3)),
+        Column("chips"),
+        Column("chip-hours", ",.3g"),
+        Column("cost", ",.2f"),
+        Column("note"),
+    )
+    rows = [
+        [
+            one.model,
+            one.params_total,
+            one.params_active,
+            " ".join(format(budget, 3) for budget in one.budgets_tokens),
+            one.batch_tokens,
+            one.learning_rate,
+            one.flops,
+            one.state_bytes,
+            one.sequence_bytes,
+            "none" if one.chips_at_least is None else one.chips_at_least,
+            one.chip_hours,
+            one.cost,
+            notes.index(one.note) + 1 if one.note else None,
+        ]
+        for one in found.trainings
     ]
-    columns += ["cost"] * (found.price is not None) + ["note"] * bool(notes)
-    show(f"{study.name} on {assumed}", columns, [_row(one, notes) for one in found.trainings], words=["tokens"])
-    for number, note in enumerate(notes, start=1):
-        print(f"{number:>4}  {note}")
-    if notes:
-        print()
-    _print_totals(study, found)
-    print(
-        "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, layers\n"
-        "computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not halved."
+    numbered = [f"{number:>4}  {note}" for number, note in enumerate(notes, start=1)]
+    return Result(
+        tables=[Table(f"{study.name} on {chip}", columns, rows, numbered), _totals(study, found)],
+        notes=[
+            "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
+            "layers\ncomputed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
+            "halved."
+        ],
+        data=as_data(study, found),
     )
 
 
-def _row(one: EstimatedTraining, notes: list[str]) -> list[str]:
-    from moejax.quantities import format, format_bytes
-
-    row = [one.model, *(format(count) for count in (one.params_total, one.params_active))]
-    row += [" ".join(format(budget, 3) for budget in one.budgets_tokens), format(one.batch_tokens, 3)]
-    row += [f"{one.learning_rate:.3g}", f"{one.flops:.3g}"]
-    row += [format_bytes(one.state_bytes, 3), format_bytes(one.sequence_bytes, 3)]
-    row += ["none" if one.chips_at_least is None else str(one.chips_at_least), f"{one.chip_hours:,.3g}"]
-    row += [] if one.cost is None else [f"{one.cost:,.2f}"]
-    return row + ([str(notes.index(one.note) + 1) if one.note else ""] if notes else [])
-
-
-def _print_totals(study: Study, found: Estimate) -> None:
-    from moejax.cli.table import show
-
+def _totals(study: Study, found: Estimate) -> Table:
     stated = {one.quantity: one for one in study.stated}
     rows = []
     for name, value in found.totals.items():
         paper = stated.get(name)
-        beside = ["", ""] if paper is None else [_written(paper.value), paper.source]
-        rows.append([name.replace("_", " "), _written(value), *beside])
-    show(
-        "Altogether",
-        ["", "here", *(["the paper's", "source"] if stated else [])],
-        [row if stated else row[:2] for row in rows],
-        words=["source"],
-    )
+        rows.append([name.replace("_", " "), value, *((paper.value, paper.source) if paper else (None, None))])
+    columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
+    return Table("Altogether", columns, rows)
 
 
 def _written(value: float) -> str:

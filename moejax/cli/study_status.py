@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.errors import UserError
-from moejax.json_text import json_text
+from moejax.cli.errors import UserError
+from moejax.report import render
+from moejax.result import Column, Result, Table, percent
 from moejax.wording import command, some
 
 if TYPE_CHECKING:
@@ -31,11 +32,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
 
     study = read_study(url)
     found = standings(open_place(url), study.trainings())
-    if as_json:
-        rows = [{**asdict(one), "rows": len(one.rows)} for one in found]
-        print(json_text({"study": study.name, **totals(found, price), "models": rows}))
-    else:
-        _print(study.name, url, found, price)
+    render.show(summary(study.name, url, found, price), as_json=as_json)
     damaged = [problem for one in found for problem in one.damaged]
     if damaged:
         raise UserError(f"{len(damaged)} files of {url} are damaged. {some(damaged, most=3, between=' ')}")
@@ -85,37 +82,50 @@ def totals(found: list[Standing], price: float | None) -> dict[str, Any]:
     }
 
 
-def _print(name: str, url: str, found: list[Standing], price: float | None) -> None:
+def summary(name: str, url: str, found: list[Standing], price: float | None) -> Result:
+    """The trainings of a study, those that a person must see first, and what they come to."""
     from moejax.cli.progress import clock
-    from moejax.cli.table import show
 
     counted = totals(found, price)
     # What a person must see is never among those left out.
     order = ("failed", "interrupted", "running", "waiting", "done")
     shown = sorted(found, key=lambda one: order.index(one.state))
-    columns = ["model", "state", "runs", "of steps", "loss", "started", "device-hours", "left", "where"]
+    columns = (
+        Column("model"),
+        Column("state", words=True),
+        Column("runs"),
+        Column("of steps", percent(0)),
+        Column("loss", ".3f"),
+        Column("started"),
+        Column("device-hours", ",.3g"),
+        Column("left", clock),
+        Column("where", words=True),
+    )
     rows = [
         [
             one.model,
             one.state,
             f"{len(one.rows)}/{one.runs}",
-            f"{one.share:.0%}",
-            "" if one.loss is None else f"{one.loss:.3f}",
-            str(one.sessions),
-            f"{one.device_seconds / 3600:,.3g}",
-            "" if one.seconds_left is None else clock(one.seconds_left),
+            one.share,
+            one.loss,
+            one.sessions,
+            one.device_seconds / 3600,
+            one.seconds_left,
             one.where,
         ]
         for one in shown[:_SHOWN]
     ]
-    show(f"{name} in {url}", columns, rows, words=["state", "where"])
-    if len(shown) > _SHOWN:
-        print(f"and {len(shown) - _SHOWN} more, {shown[_SHOWN].state} and further (--json has all)\n")
-    for one in shown:
-        if one.why:
-            print(f"{one.model} {one.state}: {one.why}")
+    rest = len(shown) - _SHOWN
+    more = [f"and {rest} more, {shown[_SHOWN].state} and further (--json has all)"] if rest > 0 else []
     states = ", ".join(f"{count} {state}" for state, count in counted["states"].items() if count)
     spent = f"{counted['device_hours']:,.3g} device-hours" + (f", {counted['cost']:,.2f}" if price is not None else "")
     left = counted["seconds_left"]
-    rest = f"; about {clock(left)} left at this pace" if left else ""
-    print(f"{counted['runs_done']} of {counted['runs']} runs; models: {states}; spent {spent}{rest}")
+    pace = f"; about {clock(left)} left at this pace" if left else ""
+    return Result(
+        tables=[Table(f"{name} in {url}", columns, rows, more)],
+        notes=[
+            *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
+            f"{counted['runs_done']} of {counted['runs']} runs; models: {states}; spent {spent}{pace}",
+        ],
+        data={"study": name, **counted, "models": [{**asdict(one), "rows": len(one.rows)} for one in found]},
+    )

@@ -18,8 +18,10 @@ from moejax.cli.exportable import add_exportable_argument, check_exportable
 from moejax.cli.given_settings import TRAINING
 from moejax.cli.local_processes import AGAIN, MOST_HERE, run_here
 from moejax.cli.number import WORKERS, count
-from moejax.errors import OURS, UserError
+from moejax.cli.training_text import goodput_text, memory_text, routing_tables, speed_text
 from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
 from moejax.wording import says, told
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ def _train(arguments: argparse.Namespace, together: Together, began: float) -> i
     if together.first and arguments.json:
         print(json_text(rows))
     elif speaks:
-        _print(rows, folder)
+        render.show(_summary(rows, folder))
         print(f"rows, metrics and checkpoints: {folder}")
     return 0
 
@@ -260,41 +262,31 @@ def _saved(folder: Path):
     return read_json(path, Training, remedy=REMEDY)
 
 
-def _print(rows, folder: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from moejax.cli.table import literal
-    from moejax.cli.training_text import goodput_text, memory_text, print_routing, speed_text
+def _summary(rows, folder: Path) -> Result:
+    """The rows of trainings; of one also its routing, speed, memory and goodput."""
     from moejax.train.status import read_status
 
     several = len({row["model"] for row in rows}) > 1
-    table = Table(title=None if several else literal(rows[0]["model"]), title_justify="left")
+    columns = (
+        Column("model"),
+        Column("tokens", ","),
+        Column("loss", ".4f", unit="nats/token"),
+        Column("bits/byte", ".4f"),
+        Column("load CV", ".3f"),
+        Column("tokens/s", ",.0f"),
+    )
+    names = ("model", "tokens", "loss", "bits_per_byte", "load_cv", "tokens_per_second")
+    table = Table("Trained", columns, [[row[name] for name in names] for row in rows])
     if several:
-        table.add_column("model")
-    for heading in ("tokens", "loss, nats/token", "bits/byte", "load CV", "tokens/s"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        bits = "–" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.4f}"
-        load_cv = "–" if row["load_cv"] is None else f"{row['load_cv']:.3f}"
-        table.add_row(
-            *([literal(row["model"])] if several else []),
-            f"{row['tokens']:,}",
-            f"{row['loss']:.4f}",
-            bits,
-            load_cv,
-            f"{row['tokens_per_second']:,.0f}",
-        )
-    Console().print(table)
-    if several:
-        return
+        return Result(tables=[table])
     status = read_status(folder)
-    print_routing(status.layers, "routing of the last logged batch, by layer")
-    print(f"speed: {speed_text(rows[-1]['tokens_per_second'], rows[-1]['mfu'])}")
+    notes = [f"speed: {speed_text(rows[-1]['tokens_per_second'], rows[-1]['mfu'])}"]
     if status.memory_peak_bytes is not None:
-        print(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
+        notes.append(f"memory: {memory_text(status.memory_bytes, status.memory_peak_bytes)}")
     if status.goodput is not None:
-        print(f"goodput: {goodput_text(status.seconds)}")
+        notes.append(f"goodput: {goodput_text(status.seconds)}")
+    routing = routing_tables(status.layers, "routing of the last logged batch, by layer")
+    return Result(tables=[table, *routing], notes=notes)
 
 
 def _silence_writers() -> None:

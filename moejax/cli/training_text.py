@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moejax.quantities import format_bytes
+from moejax.result import Column, Table
 
 ROUTING = {
     "load_cv": "load CV",
@@ -57,25 +58,17 @@ def goodput_text(seconds: Mapping[str, float]) -> str:
     return f"{seconds['training'] / whole:.1%} of {clock(whole)}" + (f" ({told})" if told else "")
 
 
-def print_routing(layers: Mapping[str, Sequence[Any]] | None, title: str) -> None:
-    """A row per mixture layer; nothing for a dense model."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from moejax.cli.table import literal
-
+def routing_tables(layers: Mapping[str, Sequence[Any]] | None, title: str) -> list[Table]:
+    """A table with a row per mixture layer; none for a dense model."""
     if not layers:
-        return
-    table = Table(title=literal(title), title_justify="left", box=None, padding=(0, 1, 0, 0))
+        return []
     named = [name for name in ROUTING if name in layers]
-    for heading in ("layer", *(ROUTING[name] for name in named)):
-        table.add_column(heading, justify="right")
-    for number, values in enumerate(zip(*(layers[name] for name in named), strict=True)):
-        numbers = [
-            f"{float(value):.{0 if name == 'dead_experts' else 3}f}" for name, value in zip(named, values, strict=True)
-        ]
-        table.add_row(str(int(layers["layer"][number])), *numbers)
-    Console().print(table)
+    columns = [Column(ROUTING[name], ".0f" if name == "dead_experts" else ".3f") for name in named]
+    rows = [
+        [int(layer), *map(float, values)]
+        for layer, *values in zip(layers["layer"], *(layers[name] for name in named), strict=True)
+    ]
+    return [Table(title, [Column("layer"), *columns], rows)]
 
 
 def clock(seconds: float) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from moejax import run_table
+from moejax.json_text import finite
 from moejax.stored import foreign_json, read_json
 from moejax.study.place import TABLE
 from moejax.train import metrics
@@ -97,9 +96,9 @@ def summary(found: Findings) -> dict[str, Any]:
         "signals_that_hold": sum(signal.holds for signal in found.concluded.signals),
         "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
         "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
-        "best_per_budget": plain(best_per_budget(runs)[columns].to_dict("records")),
+        "best_per_budget": finite(best_per_budget(runs)[columns].to_dict("records")),
         "confirmed": [decision.checked.holds for decision in found.concluded.analysed.decisions],
-        "train_seconds": plain(seconds(runs)),
+        "train_seconds": finite(seconds(runs)),
         "versions": versions(runs),
     }
 
@@ -114,13 +113,3 @@ def versions(runs: run_table.DataFrame) -> list[dict[str, str]]:
     texts = runs["versions"].dropna().unique() if "versions" in runs else []
     shape, remedy = dict[str, str], "leave such cells empty"
     return [foreign_json(str(text), "The column versions", shape=shape, remedy=remedy) for text in texts]
-
-
-def plain(value: Any) -> Any:
-    """The same data as JSON can hold it: NumPy's scalars as Python's, what is not finite as None."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not np.isfinite(value) else value

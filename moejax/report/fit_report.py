@@ -16,14 +16,13 @@ from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import whole, write_json
 from moejax.laws.door import published
 from moejax.quantities import format
-from moejax.report import evidence
+from moejax.report import evidence, render
 from moejax.report.figures.picture import Picture
-from moejax.report.fit_tables import NOT_DETERMINED, range_of, tables, verdict
-from moejax.report.markdown import harmless, table
-from moejax.report.page import render
+from moejax.report.fit_tables import range_of, tables, verdict
+from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, subject_of
 from moejax.report.report import DATA, PAGE, TEXT
-from moejax.wording import without_empty
+from moejax.result import Column, Result, Table
 
 Update = Callable[[float, str], None]
 
@@ -42,7 +41,7 @@ def write_fit_report(
     pictures = _pictures(fit, source, figures, update)
     with read_by_this_version(source):
         plain = as_data(fit, source)
-        text = {TEXT: harmless(_markdown(fit, source)), PAGE: _page(fit, source, pictures)}
+        text = {TEXT: render.markdown(summary(fit, source)), PAGE: _page(fit, source, pictures)}
     write_json(folder / DATA, plain)
     for name, content in text.items():
         with whole(folder / name) as partial:
@@ -84,7 +83,7 @@ def _pictures(fit: FitResult, source: Path, figures: Mapping[str, Plot], update:
     """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
-    own = {"predictions": PREDICTIONS, **PLOTS}
+    own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
     found = {name: draw(own[name], subject_of(own[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in figures.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
@@ -116,7 +115,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.Da
     update(0.1, "profiles")
     answers = evidence.coefficients(fit)
     found = {
-        "predictions": pd.DataFrame(
+        PREDICTIONS.name: pd.DataFrame(
             {
                 "law": "the fit",
                 "role": "fitted",
@@ -137,7 +136,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.Da
 
 def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
     beside = _beside(source)
-    return render(
+    return page_of(
         "fit.html.j2",
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
@@ -149,29 +148,34 @@ def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
         tables=tables(beside),
         range_of=range_of,
         mark=lambda name: _mark(fit, name, _intervals(beside)),
-        not_determined=NOT_DETERMINED,
         pictures=pictures,
     )
 
 
-def _markdown(fit: FitResult, source: Path) -> str:
+def summary(fit: FitResult, source: Path) -> Result:
+    """What the report says of the fit, but for its figures."""
     beside = _beside(source)
+    return Result(
+        title=f"{type(fit.law).__name__}, fitted to {fit.metrics.runs} runs",
+        warnings=_warnings(fit, beside),
+        tables=[*tables(beside), _coefficients(fit, beside)],
+        notes=[
+            f"RMSE {fit.metrics.rmse:.5f} nats/token, R² {fit.metrics.r_squared:.5f}, {fit.agreeing:.0%} of "
+            f"{fit.polished} starts agree, condition number {fit.condition_number:.3g}.",
+            f"Data {fit.data_hash}, seed {fit.seed}; " + ", ".join(f"{k} {v}" for k, v in fit.versions.items()),
+        ],
+    )
+
+
+def _coefficients(fit: FitResult, beside: dict[str, Any]) -> Table:
     errors, intervals = (beside.get("standard_errors") or {}).get("values", {}), _intervals(beside)
     rows = [
-        [name, format(value), _error(errors.get(name)), range_of(intervals.get(name)), _mark(fit, name, intervals)]
+        [name, value, errors.get(name), range_of(intervals.get(name)), _mark(fit, name, intervals)]
         for name, value in fit.coefficients.items()
     ]
-    parts = [
-        f"# {type(fit.law).__name__}, fitted to {fit.metrics.runs} runs",
-        *(f"> {warning}" for warning in _warnings(fit, beside)),
-        *(f"## {one.title}\n\n{table(one.headings, one.rows)}" for one in tables(beside)),
-        "## Coefficients",
-        table(*without_empty(["coefficient", "fitted", "standard error", "bootstrap", ""], rows)),
-        f"RMSE {fit.metrics.rmse:.5f} nats/token, R² {fit.metrics.r_squared:.5f}, {fit.agreeing:.0%} of {fit.polished} "
-        f"starts agree, condition number {fit.condition_number:.3g}.",
-        f"Data {fit.data_hash}, seed {fit.seed}; " + ", ".join(f"{k} {v}" for k, v in fit.versions.items()),
-    ]
-    return "\n\n".join(parts) + "\n"
+    error = Column("standard error", lambda value: format(value, 3))
+    columns = (Column("coefficient"), Column("fitted", format), error, Column("bootstrap"), Column(""))
+    return Table("Coefficients", columns, rows, key="coefficients")
 
 
 def _intervals(beside: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +186,3 @@ def _mark(fit: FitResult, name: str, intervals: dict[str, Any]) -> str:
     if name in fit.fixed:
         return "given"
     return "not set by the data" if name in fit.stuck else verdict(intervals.get(name))
-
-
-def _error(value: float | None) -> str:
-    return "–" if value is None else format(value, 3)

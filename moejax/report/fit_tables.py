@@ -3,44 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from moejax.fit.answers import where_in_words
 from moejax.fit.extrapolation import in_words
 from moejax.quantities import format
-from moejax.wording import without_empty
+from moejax.result import NOT_DETERMINED, Column, Table, percent
 
-NOT_DETERMINED = "not determined"
-"""What an answer is called whose interval says nothing."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table of texts."""
-
-    name: str
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
+DECIMALS = ".5f"
 
 
 def tables(found: Mapping[str, Any]) -> list[Table]:
     """The tables of what a ``fit.json`` holds, errors on held-out runs first."""
+    ends = (Column("low", format), Column("fitted", format), Column("high", format), Column("level", percent(0)))
     made = (
         Table(
-            "held-out",
             "Errors on runs that were not fitted, nats/token",
-            ["held out", "runs", "RMSE", "RMSE fitted", "MAE", "R²", "largest"],
+            (
+                Column("held out"),
+                Column("runs"),
+                *(Column(name, DECIMALS) for name in ("RMSE", "RMSE fitted", "MAE", "R²")),
+                Column("largest", percent(2)),
+            ),
             _held_out(found),
+            key="held-out",
         ),
-        Table("decisions", "Decisions", ["", "value", "standard error", _interval_of(found), ""], _decisions(found)),
-        Table("predictions", "Predicted runs", ["", "low", "predicted", "high", "level"], _predictions(found)),
-        Table("profiles", "Profiles", ["", "low", "fitted", "high", "level"], _profiles(found)),
-        Table("decisive", "Runs that decide most", ["", "left out", "refitted", "foretold"], _influence(found)),
-        Table("beyond", "Outside the fitted runs", ["asked at", "times the largest, or the smallest"], _beyond(found)),
+        Table(
+            "Decisions",
+            (
+                Column(""),
+                Column("value", format),
+                Column("standard error", format),
+                Column(_interval_of(found)),
+                Column(""),
+            ),
+            _decisions(found),
+            key="decisions",
+        ),
+        Table(
+            "Predicted runs",
+            (Column(""), Column("low", format), Column("predicted", format), *ends[2:]),
+            _predictions(found),
+            key="predictions",
+        ),
+        Table("Profiles", (Column(""), *ends), _profiles(found), key="profiles"),
+        Table(
+            "Runs that decide most",
+            (Column(""), Column("left out"), Column("refitted", format), Column("foretold", format)),
+            _influence(found),
+            key="decisive",
+        ),
+        Table(
+            "Outside the fitted runs",
+            (Column("asked at"), Column("times the largest, or the smallest")),
+            _beyond(found),
+            key="beyond",
+        ),
     )
-    return [Table(one.name, one.title, *without_empty(one.headings, one.rows)) for one in made if one.rows]
+    return [one for one in made if one.rows]
 
 
 def verdict(interval: Mapping[str, Any] | None) -> str:
@@ -57,25 +77,23 @@ def range_of(interval: Mapping[str, Any] | None) -> str:
     return f"{text}, no answer in {undefined:.0%} of resamples" if undefined else text
 
 
-def _held_out(found: Mapping[str, Any]) -> list[list[str]]:
+def _held_out(found: Mapping[str, Any]) -> list[list[Any]]:
     splits = found.get("held_out", [])
     rows = [[s["name"], *_errors(s["errors"], s.get("fitted", {}).get("rmse"))] for s in splits]
     together = found.get("held_out_together")
     return [*rows, ["all of these", *_errors(together, None)]] if together else rows
 
 
-def _errors(of: Mapping[str, Any], fitted: float | None) -> list[str]:
-    largest = of["max_relative_error"]
-    decimals = [_decimals(value) for value in (of["rmse"], fitted, of["mae"], of["r_squared"])]
-    return [f"{of['runs']}", *decimals, "–" if largest is None else f"{largest:.2%}"]
+def _errors(of: Mapping[str, Any], fitted: float | None) -> list[Any]:
+    return [of["runs"], of["rmse"], fitted, of["mae"], of["r_squared"], of["max_relative_error"]]
 
 
-def _decisions(found: Mapping[str, Any]) -> list[list[str]]:
+def _decisions(found: Mapping[str, Any]) -> list[list[Any]]:
     return [
         [
             _asked(one, one.get("symbol")),
-            _end(one["value"], "no answer"),
-            _end(one["standard_error"], "–"),
+            "no answer" if one["value"] is None else one["value"],
+            one["standard_error"],
             range_of(one["interval"]),
             verdict(one["interval"]),
         ]
@@ -83,41 +101,40 @@ def _decisions(found: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _predictions(found: Mapping[str, Any]) -> list[list[str]]:
+def _predictions(found: Mapping[str, Any]) -> list[list[Any]]:
     known = ("given", "low", "high", "level", "from_coefficients", "by")
     rows = []
     for one in found.get("predictions", []):
         name = next(key for key in one if key not in known)
         where = _asked({"name": name, "given": one["given"]})
-        ends = [_end(one[key], "–") for key in ("low", name, "high")]
-        rows.append([where, *ends, f"{one['level']:.0%}"])
+        rows.append([where, *(one[key] for key in ("low", name, "high", "level"))])
     return rows
 
 
-def _profiles(found: Mapping[str, Any]) -> list[list[str]]:
-    words = {"low": "open below", "middle": "–", "high": "open above"}
+def _profiles(found: Mapping[str, Any]) -> list[list[Any]]:
+    words = {"low": "open below", "middle": None, "high": "open above"}
     return [
-        [_asked(one), "–", one["reason"], "–", "–"]
+        [_asked(one), None, one["reason"], None, None]
         if "reason" in one
-        else [_asked(one), *(_end(one.get(key), text) for key, text in words.items()), f"{one['level']:.0%}"]
+        else [_asked(one), *(_or(one.get(key), text) for key, text in words.items()), one["level"]]
         for one in found.get("profiles", [])
     ]
 
 
-def _influence(found: Mapping[str, Any]) -> list[list[str]]:
+def _influence(found: Mapping[str, Any]) -> list[list[Any]]:
     rows = []
     for one in found.get("influence", []):
         if "reason" in one:
-            rows.append([_asked(one), "–", one["reason"], "–"])
+            rows.append([_asked(one), None, one["reason"], None])
             continue
-        rows.append([_asked(one), "none", _end(one["answer"], "–"), ""])
+        rows.append([_asked(one), "none", one["answer"], ""])
         each = zip(one["rows"], one["refitted"], one["foretold"], strict=True)
-        rows += [["", f"row {row}", _end(refitted, "–"), _end(foretold, "–")] for row, refitted, foretold in each]
-        rows.append(["", "all of these", _end(one["without_all"], "–"), ""])
+        rows += [["", f"row {row}", refitted, foretold] for row, refitted, foretold in each]
+        rows.append(["", "all of these", one["without_all"], ""])
     return rows
 
 
-def _beyond(found: Mapping[str, Any]) -> list[list[str]]:
+def _beyond(found: Mapping[str, Any]) -> list[list[Any]]:
     return [[where_in_words(one["given"]), in_words(one["times"])] for one in found.get("beyond", [])]
 
 
@@ -139,5 +156,5 @@ def _end(value: float | None, absent: str) -> str:
     return absent if value is None else format(value)
 
 
-def _decimals(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5f}"
+def _or(value: float | None, otherwise: str | None) -> float | str | None:
+    return otherwise if value is None else value

@@ -22,7 +22,9 @@ from moejax.report import svg
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import Findings, best_per_budget, experts, seconds, versions
-from moejax.report.wording import against_naive, confirmations, size, worth
+from moejax.report.render import html_table
+from moejax.report.wording import against_naive, confirmations, worth
+from moejax.result import size
 from moejax.study.decision import family
 
 ROWS = 600
@@ -83,7 +85,7 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
     study, choice = concluded.study, concluded.analysed.choice
     rows, best = (_records(frame) for frame in (shown, best_per_budget(found.runs)))
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
-    return render(
+    return page_of(
         "page.html.j2",
         name=concluded.name,
         study=study,
@@ -110,7 +112,7 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
     )
 
 
-def render(template: str, *, pictures: dict[str, Picture], **values: Any) -> str:
+def page_of(template: str, *, pictures: dict[str, Picture], **values: Any) -> str:
     """A page of this folder's templates, its pictures drawn in place."""
     return (
         _environment()
@@ -149,6 +151,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "experts": experts,
+        "html_table": lambda table: Markup(html_table(table)),
         "family": family,
         "confirmations": confirmations,
         "against_naive": against_naive,

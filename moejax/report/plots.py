@@ -61,7 +61,7 @@ def by_name(*plots: Plot) -> dict[str, Plot]:
 
 
 PREDICTIONS = Plot(
-    name="predictions",
+    name="predicted",
     draw=predictions.by_law,
     columns=("law", "role", "measured_nats_per_token", "predicted_nats_per_token"),
     example=synthetic.predictions,

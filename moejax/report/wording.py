@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from moejax.quantities import format
+from moejax.result import size
 
 if TYPE_CHECKING:
     from moejax.interval import Interval
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
 VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
 """What an optimum consists of, in words."""
-
-
-def size(value: float | int, digits: int = 4) -> str:
-    """A quantity with a letter from a thousand on, so that a column is written alike: ``26.82K`` above ``274.2K``."""
-    return f"{value / 1000:.{digits}g}K" if 1000 <= value < 99_995 else format(value, digits)
 
 
 def number(name: str, value: float | int, digits: int = 4) -> str:

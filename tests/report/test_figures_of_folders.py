@@ -6,9 +6,9 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.cli.plan_text import as_data
 from moejax.config import dump
 from moejax.folder import only_writer
+from moejax.plan.summary import as_data
 from moejax.report import sources
 from moejax.report.plots import PLOTS, draw, subject_of
 from moejax.stored import write_json

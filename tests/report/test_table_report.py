@@ -20,8 +20,9 @@ from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.quantities import format
 from moejax.report import synthetic
+from moejax.report.conclusions import conclusions
 from moejax.report.findings import read
-from moejax.report.markdown import markdown
+from moejax.report.render import markdown
 from moejax.report.report import DATA, PAGE, TEXT, write_report
 from moejax.report.wording import worth
 from moejax.stored import write_json
@@ -83,7 +84,8 @@ def test_one_run_is_a_page_that_says_why_nothing_was_fitted(tmp_path):
 def test_a_table_of_few_columns_is_a_page(tmp_path, unfitted, columns):
     text = _page(synthetic.runs(12)[columns], tmp_path)
     assert "12 runs" in text
-    assert markdown(read(conclude_table(synthetic.runs(12)[columns], "x", tmp_path, lambda *_: None))).startswith("# x")
+    concluded = conclude_table(synthetic.runs(12)[columns], "x", tmp_path, lambda *_: None)
+    assert markdown(conclusions(read(concluded))).startswith("# x")
 
 
 def test_dense_models_with_no_expert_and_one_that_serves_are_a_page(tmp_path, unfitted):
@@ -175,7 +177,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert "report:" in capsys.readouterr().out
 
 
-EVIDENCE = {"predictions", "profile", "influence", "starts"}
+EVIDENCE = {"predicted", "profile", "influence", "starts"}
 
 
 @pytest.fixture(scope="module")

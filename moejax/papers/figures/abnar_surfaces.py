@@ -20,7 +20,7 @@ from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, P
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ORANGE, ramp
 from moejax.report.figures.subject import Subject, column, evaluate
-from moejax.report.wording import size
+from moejax.result import size
 
 IDLE = replace(SPARSITY, scale="share")
 SPARSITIES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.98)

@@ -9,7 +9,7 @@ from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ramp
 from moejax.report.figures.subject import Subject, evaluate
-from moejax.report.wording import size
+from moejax.result import size
 
 RATE = Axis("activation_rate", "activation rate r_a = N_a/N", "log")
 COMPUTE = Axis("compute_ratio", "R_c = M_MoE/M_dense", "log")

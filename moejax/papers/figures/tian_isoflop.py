@@ -16,7 +16,7 @@ from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ORANGE, RED, ramp
 from moejax.report.figures.subject import Subject, column, ordered
-from moejax.report.wording import size
+from moejax.result import size
 from moejax.run_table import DataFrame
 
 SHARED = Axis("shared_share", "shared share S")

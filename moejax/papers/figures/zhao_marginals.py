@@ -17,7 +17,7 @@ from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Pane
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ramp
 from moejax.report.figures.subject import Subject, column, evaluate, ordered, structured
-from moejax.report.wording import size
+from moejax.result import size
 
 EXPERTS = Axis("active_experts", "active experts G")
 SHARED = Axis("shared_share", "shared share S")

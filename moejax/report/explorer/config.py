@@ -12,7 +12,7 @@ from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.effective_params import CHAPTER_002
 from moejax.report.explorer.choice import Choice
-from moejax.report.wording import size
+from moejax.result import size
 
 SHORT = 0.9
 """Share of the total parameters that whole numbers may fall to."""

@@ -15,7 +15,7 @@ from moejax.report.explorer.knobs import KNOBS
 from moejax.report.explorer.offer import Offer
 from moejax.report.explorer.vector import legend, svg
 from moejax.report.explorer.view import WITHIN, Range, View
-from moejax.report.wording import size
+from moejax.result import size
 
 IN_ORDER = ("params_active", "compute", "frontier", "sizes", "leverage")
 """Panels of every law; those of its structure follow."""

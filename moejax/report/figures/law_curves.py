@@ -13,7 +13,7 @@ from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Panel, Serie
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ramp
 from moejax.report.figures.subject import Subject, evaluate
-from moejax.report.wording import size
+from moejax.result import size
 
 GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
 EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")

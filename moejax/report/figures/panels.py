@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from moejax.report.figures.style import BLUE, INK, MUTED, PAPER, SEQUENTIAL, grid
-from moejax.report.wording import size
+from moejax.result import size
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, FAINT, GREEN, MUTED, ORANGE, RED, WIDTH_INCHES, grid
 from moejax.report.figures.subject import Subject, ordered
-from moejax.report.wording import size
+from moejax.result import size
 
 LAYERS = 6
 """Layers that get a panel, spread over the model's depth."""

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, WIDTH_INCHES, grid
 from moejax.report.findings import Findings
-from moejax.report.wording import size
+from moejax.result import size
 from moejax.train.metrics import TRUNK
 
 PANELS = 24

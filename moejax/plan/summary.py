@@ -1,0 +1,149 @@
+"""What a plan says, as a ``Result``: memory, communication, time."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from moejax.quantities import format, format_bytes
+from moejax.result import Column, Result, Table, percent
+
+if TYPE_CHECKING:
+    from moejax.plan.plan import Plan
+    from moejax.plan.roofline import Roofline
+
+
+def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
+    """A plan with what follows from it."""
+    data = {**asdict(plan), "fits": plan.fits}
+    data["memory"] |= {"total": plan.memory.total}
+    data["bytes_sent"] = plan.bytes_sent
+    if plan.roofline is None:
+        return data
+    data["roofline"] |= {
+        "step_seconds": plan.roofline.step_seconds,
+        "step_seconds_without_overlap": plan.roofline.step_seconds_without_overlap,
+        "limited_by": plan.roofline.limited_by,
+    }
+    of_program = ("mfu_of_program", "program_seconds") if plan.xla_seconds else ()
+    for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
+        data[name] = getattr(plan, name)
+    if price is not None:
+        data["cost"] = plan.chip_hours * price
+    return data
+
+
+def summary(plan: Plan, price: float | None = None) -> Result:
+    """What one chip holds, what chips send each other in a step, how long it takes."""
+    title = (
+        f"{plan.name} on {plan.topology}: {plan.chips:,} chips, {_mesh(plan) or 'one device'}; steps of "
+        f"{format(plan.batch_tokens)} tokens in {plan.microbatches} microbatches, remat {plan.remat}, exchange "
+        f"{plan.exchange}"
+    )
+    tables = [_memory(plan)]
+    if not plan.does_not_fit:
+        tables += _exchanges(plan)
+        tables += [_time(plan, plan.roofline, price)] if plan.roofline is not None else []
+    return Result(title=title, tables=tables, data=as_data(plan, price))
+
+
+def search_summary(plans: list[Plan], price: float | None = None) -> Result:
+    """What a search compiled, best first, and the best one."""
+    seconds = Column("", lambda value: f"{value:.3g} s")
+    columns = (
+        Column("mesh"),
+        Column("remat", words=True),
+        Column("parts"),
+        Column("memory", lambda value: format_bytes(value, 3)),
+        replace(seconds, name="roofline"),
+        Column("MFU", percent()),
+        replace(seconds, name="program"),
+        Column("MFU of it", percent()),
+        Column("limited by", words=True),
+    )
+    best = summary(plans[0], price)
+    table = Table("compiled", columns, [_compiled(plan) for plan in plans])
+    others = [as_data(plan, price) for plan in plans[1:]]
+    return replace(best, tables=[table, *best.tables], data={**best.data, "others": others})
+
+
+def _compiled(plan: Plan) -> list[Any]:
+    timed = plan.roofline if plan.fits else None
+    by_program = timed is not None and plan.xla_seconds
+    return [
+        _mesh(plan),
+        plan.remat,
+        plan.microbatches,
+        plan.memory.total,
+        timed and timed.step_seconds,
+        plan.mfu if timed else None,
+        plan.program_seconds if by_program else None,
+        plan.mfu_of_program if by_program else None,
+        timed.limited_by if timed else "" if plan.fits else "does not fit",
+    ]
+
+
+def _mesh(plan: Plan) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in plan.mesh.items() if size > 1)
+
+
+def _memory(plan: Plan) -> Table:
+    memory = plan.memory
+    rows = [
+        ["parameters", memory.parameters],
+        ["optimiser state", memory.optimizer_state],
+        ["averages, counters, batch", memory.other_state + memory.batch],
+        ["gradients, activations, buffers", memory.temporaries],
+        ["or in an evaluation", memory.evaluation],
+        ["program", memory.program],
+        ["together", memory.total],
+        *([["the chip has", memory.limit]] if memory.limit else []),
+    ]
+    return Table("memory of one chip", (Column(""), Column("bytes", format_bytes)), rows)
+
+
+def _exchanges(plan: Plan) -> list[Table]:
+    columns = (
+        Column("collective"),
+        Column("along", words=True),
+        Column("chips"),
+        Column("times", ","),
+        Column("sent by a chip", lambda value: format_bytes(value, 3)),
+        Column("at least", lambda value: f"{1000 * value:,.3g} ms"),
+    )
+    rows = [
+        [one.kind, one.axes, one.devices, one.count, one.bytes_sent, one.seconds or None]
+        for one in sorted(plan.exchanges, key=lambda one: -one.bytes_sent)
+        if one.count
+    ]
+    return [Table("what chips exchange in a step", columns, rows)] if rows else []
+
+
+def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
+    rows = [
+        ["products at the peak", found.compute_seconds, f"{plan.step_flops / plan.chips:.3g} FLOPs a chip"],
+        ["memory at its bandwidth", found.memory_seconds, "estimated traffic"],
+        ["links, behind the work", found.hidden_seconds, "along data and fsdp"],
+        ["links, waited for", found.exposed_seconds, "along expert and tensor"],
+        ["a step, by the roofline", found.step_seconds, f"limited by {found.limited_by}"],
+        ["if nothing overlapped", found.step_seconds_without_overlap, f"MFU {plan.mfu_without_overlap:.1%}"],
+    ]
+    if plan.xla_seconds:
+        rows += [
+            ["XLA's own kernels", plan.xla_seconds, "by its cost model"],
+            ["grouped products, attention", plan.kernel_seconds, "at the peak, all rows there is room for"],
+            ["a step, kernel after kernel", plan.program_seconds, f"MFU {plan.mfu_of_program:.1%}"],
+        ]
+    cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
+    notes = [
+        f"MFU {plan.mfu:.1%} by the roofline; {format(plan.tokens_per_day, 3)} tokens a day; "
+        f"{format(plan.tokens)} tokens in {plan.days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}.",
+        "A roofline is the least time that is possible: kernels and links below their peak are not in it.",
+    ]
+    if plan.program_seconds > found.step_seconds:
+        notes.append(
+            f"The compiled program's kernels, one after another, take {plan.program_seconds / found.step_seconds:.3g} "
+            f"times the roofline's step: MFU {plan.mfu_of_program:.1%} is the better guess (docs/plans.md)."
+        )
+    columns = (Column(""), Column("seconds", lambda value: f"{value:.4g} s"), Column("of", words=True))
+    return Table("a step", columns, rows, notes)

@@ -1,0 +1,257 @@
+"""The one renderer: a ``Result`` as a terminal shows it, as plain text, as Markdown, as HTML and as JSON."""
+
+from __future__ import annotations
+
+import html as html_escapes
+import io
+import itertools
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moejax.json_text import finite, json_text
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+GAP, NARROW = 3, 2
+"""Blanks between columns, and where a line would be too short."""
+NARROWEST = 20
+"""Characters of a line in which a table is printed, whatever the terminal says."""
+WORDS = 16
+"""To how many characters a column of words may be wrapped before the table is cut in two."""
+PIPE = 140
+"""Characters of a line where there is no terminal."""
+
+
+def show(result: Result, *, as_json: bool = False) -> None:
+    """Print to stdout, for people or as JSON."""
+    if as_json:
+        print(json(result))
+        return
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE)
+    # Some terminals and programs say that they have no width; a table is printed all the same.
+    console.width = max(console.width, NARROWEST)
+    _print(result, console)
+
+
+def text(result: Result, width: int = 100) -> str:
+    """The result as plain text in lines of at most ``width`` characters, where words allow it."""
+    from rich.console import Console
+
+    into = io.StringIO()
+    _print(result, Console(file=into, width=width, color_system=None, force_terminal=False), wrap=width)
+    return "\n".join(line.rstrip() for line in into.getvalue().splitlines()).strip("\n")
+
+
+def _print(result: Result, console: Console, wrap: int | None = None) -> None:
+    def wrapped(text: str) -> str:
+        """Lines as they are in a terminal, which wraps them itself so that people can copy them."""
+        if wrap is None:
+            return text
+        lines = ((line, " " * (len(line) - len(line.lstrip(" -!")))) for line in text.splitlines())
+        return "\n".join(textwrap.fill(line, wrap, subsequent_indent=later) for line, later in lines)
+
+    def say(sentence: str, first: str = "") -> None:
+        console.print(literal(wrapped(first + sentence)), soft_wrap=True)
+
+    if result.title:
+        say(result.title)
+        console.print()
+    for warning in result.warnings:
+        say(warning, "! ")
+    if result.warnings:
+        console.print()
+    for table in result.tables:
+        if table.title:
+            console.print(literal(wrapped(table.title), style="bold"), soft_wrap=True)
+        if table.columns:
+            _print_grid(table, console)
+        for note in table.notes:
+            say(note)
+        if table.notes or not table.columns:
+            console.print()
+    for note in result.notes:
+        say(note)
+
+
+def _print_grid(shown: Table, console: Console) -> None:
+    """Columns side by side; what is too wide for the terminal goes on below, beside the first column again.
+
+    The first column and those of words read from the left, the others are numbers, of which none is cut.
+    """
+    from rich.table import Table as Grid
+
+    columns, rows = shown.shown()
+    rows = [[printable(cell) for cell in row] for row in rows]
+    wrapped = [column.words and i > 0 for i, column in enumerate(columns)]
+    cells = [[row[i] for row in rows] for i in range(len(columns))]
+    heads = [column.heading for column in columns]
+    wide = [_width([head, *cells[i]]) for i, head in enumerate(heads)]
+    gap = GAP
+    if sum(wide) + GAP * (len(wide) - 1) > console.width:
+        gap, heads = NARROW, [_folded(head, _width(cells[i])) for i, head in enumerate(heads)]
+    wide = [_width([head, *cells[i]]) for i, head in enumerate(heads)]
+    least = [min(w, max(WORDS, _longest(cells[i]))) if wrapped[i] else w for i, w in enumerate(wide)]
+    pieces = _pieces(least, gap, console.width)
+    for piece in pieces:
+        grid = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=any(heads[i] for i in piece))
+        for i in piece:
+            grid.add_column(
+                heads[i],
+                justify="left" if i == 0 or wrapped[i] else "right",
+                no_wrap=not wrapped[i] and (i > 0 or wide[0] <= console.width // 2),
+                overflow="fold",
+                header_style="dim",
+            )
+        for row in rows:
+            if piece == pieces[0] or any(row[i] for i in piece[1:]):
+                grid.add_row(*(literal(row[i]) for i in piece))
+        console.print(grid)
+        console.print()
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, such as those that move a terminal's cursor, are written as escapes."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def literal(text: str, style: str = "") -> Text:
+    """A text for Rich as it stands: names and reasons may hold what Rich takes for its markup."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
+
+
+def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
+    """Columns by number, as many to a piece as fit beside the first."""
+    if not least:
+        return []
+    pieces, first = [[0]], min(least[0], width // 2)
+    for i in range(1, len(least)):
+        room = width - first - sum(gap + least[j] for j in pieces[-1][1:])
+        if room < gap + least[i] and len(pieces[-1]) > 1:
+            pieces.append([0])
+        pieces[-1].append(i)
+    return pieces
+
+
+def _folded(head: str, width: int) -> str:
+    """On several lines, as wide as what stands below or as its longest word."""
+    return "\n".join(textwrap.wrap(head, max(width, _longest([head]), 1), break_long_words=False))
+
+
+def _width(cells: Sequence[str]) -> int:
+    from rich.cells import cell_len
+
+    return max((cell_len(line) for cell in cells for line in cell.splitlines()), default=0)
+
+
+def _longest(cells: Sequence[str]) -> int:
+    """The longest word: wrapped at blanks, it stays in one piece."""
+    return max((_width([word]) for cell in cells for word in cell.split()), default=0)
+
+
+def markdown(result: Result, level: int = 1) -> str:
+    """The result as Markdown, its title a heading of ``level``; names that somebody else chose are no HTML in it."""
+    return "\n\n".join(_markdown_parts(result, level)).replace("<", "&lt;") + "\n"
+
+
+def _markdown_parts(result: Result, level: int) -> Iterator[str]:
+    if result.title:
+        yield f"{'#' * level} {result.title}"
+    yield from (f"> {warning}" for warning in result.warnings)
+    for table in result.tables:
+        if table.title:
+            yield f"{'#' * (level + 1)} {table.title}"
+        if table.columns:
+            yield markdown_table(table)
+        yield from _paragraphs_and_lists(table.notes)
+    yield from _paragraphs_and_lists(result.notes)
+
+
+def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
+    """Sentences as paragraphs; those that begin with a dash and follow each other are one list."""
+    for is_list, group in itertools.groupby(sentences, lambda sentence: sentence.startswith("- ")):
+        lines = list(group)
+        yield from ["\n".join(lines)] if is_list else lines
+
+
+def markdown_table(table: Table) -> str:
+    """The columns and rows of a table as Markdown."""
+    columns, rows = table.shown()
+    rule = ["---" if i == 0 or column.words else "---:" for i, column in enumerate(columns)]
+    lines = [[column.heading for column in columns], rule, *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(value: str) -> str:
+    return " ".join(value.replace("|", "\\|").splitlines())
+
+
+def html_table(table: Table) -> str:
+    """The columns and rows of a table as an HTML element, everything in it escaped."""
+    columns, rows = table.shown()
+    classes = ["" if i == 0 or column.words else ' class="n"' for i, column in enumerate(columns)]
+    heads = "".join(f"<th{c}>{_escaped(column.heading)}</th>" for c, column in zip(classes, columns, strict=True))
+    lines = "".join(
+        "<tr>" + "".join(f"<td{c}>{_html_cell(cell)}</td>" for c, cell in zip(classes, row, strict=True)) + "</tr>\n"
+        for row in rows
+    )
+    return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}</tbody>\n</table>"
+
+
+def _html_cell(text: str) -> str:
+    return f'<span class="badge open">{text}</span>' if text == NOT_DETERMINED else _escaped(text)
+
+
+def html(result: Result, level: int = 2) -> str:
+    """The result as HTML: a section a table."""
+    parts = [f"<h{level}>{_escaped(result.title)}</h{level}>"] if result.title else []
+    if result.warnings:
+        parts.append(f'<ul class="warnings">{"".join(f"<li>{_escaped(one)}</li>" for one in result.warnings)}</ul>')
+    for table in result.tables:
+        heading = f"<h{level + 1}>{_escaped(table.title)}</h{level + 1}>" if table.title else ""
+        grid = f'<div class="scroll">{html_table(table)}</div>' if table.columns else ""
+        parts.append(f"<section>{heading}{grid}{_paragraphs(table.notes)}</section>")
+    return "\n".join([*parts, _paragraphs(result.notes)])
+
+
+def _paragraphs(sentences: Sequence[str]) -> str:
+    return "".join(f"<p>{_escaped(sentence)}</p>" for sentence in sentences)
+
+
+def _escaped(text: str) -> str:
+    return html_escapes.escape(text, quote=True)
+
+
+def json(result: Result) -> str:
+    """What the result holds as JSON: its data, or else its tables with a dictionary a row."""
+    return json_text(result.data if result.data is not None else finite(_as_data(result)))
+
+
+def _as_data(result: Result) -> dict[str, Any]:
+    return {
+        "title": result.title,
+        "warnings": list(result.warnings),
+        "tables": [{"title": one.title, "rows": _records(one), "notes": list(one.notes)} for one in result.tables],
+        "notes": list(result.notes),
+    }
+
+
+def _records(table: Table) -> list[dict[str, Any]]:
+    columns = [_key(column) for column in table.columns]
+    rows = [[value.value if isinstance(value, Written) else value for value in row] for row in table.rows]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _key(column: Column) -> str:
+    """A column's name as JSON has it, with its unit: ``loss_nats_per_token``."""
+    words = f"{column.name} {column.unit.replace('/', ' per ')}".split()
+    return "_".join(words) or "name"

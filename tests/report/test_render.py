@@ -1,0 +1,101 @@
+"""The renderer: one result, four ways to show it; in a terminal of any width every cell can be read."""
+
+import json
+import re
+
+import pytest
+
+from moejax.report import render
+from moejax.result import Column, Result, Table, Written, percent
+
+COLUMNS = [
+    Column("model"),
+    Column("total"),
+    Column("tokens", words=True),
+    Column("note", words=True),
+    Column("loss", ".4f", unit="nats/token"),
+    Column("a heading that is long", ".6f"),
+    Column("cost", ",.2f"),
+    Column("nobody knows", ".1f"),
+]
+ROWS = [
+    ["moe-64-8e1-1s", "263.6K", "262K 524K", "held out by sequence", 1.23451, 0.000123, 12345.67, None],
+    ["dense-32", 26816, "262K", "", 2.3456, 0.000456, float("nan"), None],
+]
+RESULT = Result(
+    title="Two models", warnings=["One is dense."], tables=[Table("title", COLUMNS, ROWS, ["Below."])], notes=["- end"]
+)
+
+
+def test_every_way_to_show_a_result_says_the_same(capsys):
+    render.show(RESULT)
+    ways = (capsys.readouterr().out, render.text(RESULT), render.markdown(RESULT), render.html(RESULT))
+    for shown in ways:
+        for word in ("Two models", "One is dense.", "title", "Below.", "end", "1.2345", "0.000456", "12,345.67", "–"):
+            assert word in shown
+        assert "nobody knows" not in shown, "a column in which nothing is known is left out"
+    data = json.loads(render.json(RESULT))
+    assert data["warnings"] == ["One is dense."]
+    assert data["tables"][0]["rows"][1]["loss_nats_per_token"] == 2.3456
+    assert data["tables"][0]["rows"][1]["cost"] is None
+
+
+def test_a_value_with_its_own_words_is_the_value_in_json():
+    result = Result(tables=[Table("", [Column("answer")], [[Written(0.5, "one half")]])])
+    assert "one half" in render.text(result)
+    assert json.loads(render.json(result))["tables"][0]["rows"] == [{"answer": 0.5}]
+
+
+def test_the_data_of_a_result_are_its_json(capsys):
+    render.show(Result(tables=[Table("title", [Column("a")], [["x"]])], data={"a": 1}), as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+def test_html_escapes_names_and_marks_what_is_not_determined():
+    table = Table("<b>", [Column("a"), Column("<i>")], [["<script>", "not determined"]])
+    text = render.html(Result(tables=[table]))
+    assert not re.search("<(b|i|script)>", text)
+    assert '<span class="badge open">not determined</span>' in text
+
+
+def test_a_share_is_a_percentage():
+    assert Column("share", percent()).written(0.1234) == "12.3%"
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
+def test_no_number_and_no_word_is_cut_at_any_width(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    render.show(Result(tables=[Table("title", COLUMNS[:-1], [row[:-1] for row in ROWS])]))
+    said = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in said.splitlines()) <= width
+    found = re.split(r"\s+", said)
+    for cell in [cell for row in RESULT.tables[0].shown()[1] for cell in row] + [c.heading for c in COLUMNS[:-1]]:
+        for word in cell.split():
+            assert word in found
+
+
+def test_a_wide_terminal_has_one_table_and_a_narrow_one_repeats_the_first_column(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    render.show(RESULT)
+    assert capsys.readouterr().out.count("dense-32") == 1
+    monkeypatch.setenv("COLUMNS", "40")
+    render.show(RESULT)
+    said = capsys.readouterr().out
+    assert said.count("moe-64-8e1-1s") > 1
+
+
+def test_where_nothing_is_said_of_a_row_it_is_left_out_below(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    columns = [Column("model"), Column("first number of all"), Column("second number of all")]
+    rows = [["moe-64-8e1-1s", "1.5", "12,345.67"], ["dense-32", "2", ""]]
+    render.show(Result(tables=[Table("title", columns, rows)]))
+    assert capsys.readouterr().out.count("dense-32") == 1
+
+
+@pytest.mark.parametrize("width", ["0", "1", "7"])
+def test_a_terminal_of_no_width_is_shown_every_cell(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    render.show(RESULT)
+    found = "".join(capsys.readouterr().out.split())
+    for word in [word for row in RESULT.tables[0].shown()[1] for cell in row[1:] for word in cell.split()]:
+        assert word in found
