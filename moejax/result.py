@@ -16,6 +16,8 @@ MISSING = "–"
 """What stands for a value that is not known."""
 NOT_DETERMINED = "not determined"
 """What an answer is called whose interval says nothing."""
+NOT_SET = "not set by the data"
+"""What a coefficient is called that no run moves."""
 
 Write = Callable[[Any], str] | str
 

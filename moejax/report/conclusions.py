@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import Findings, best_per_budget, experts, versions
-from moejax.report.wording import confirmations, size, worth
-from moejax.result import Column, Result, Table, Written, percent
+from moejax.report.wording import confirmations, worth
+from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent, size
+from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.decision import Decision, family
 
@@ -18,30 +21,30 @@ BEST, BRIEF_BEST = 12, 6
 BRIEF_LIMITS = 3
 """Limits that a terminal is told; the others are counted, and left to the report."""
 
-SIZES = (Column("active", size), Column("total", size))
-RUNS = (
-    Column("tokens", ",.0f"),
-    Column("model", words=True),
-    Column("experts", words=True),
-    *SIZES,
-    Column("FLOPs", ".2e"),
-    Column("loss", ".4f"),
-    Column("bits/byte", ".4f"),
-)
-LAWS = (
-    Column("law"),
-    Column("R²", ".4f"),
-    Column("MAE, fitted", ".4f"),
-    Column("MAE, held out", ".4f"),
-    Column("naive MAE", ".4f"),
-    Column("held out", words=True),
-)
+COLUMNS = {
+    "model": Column("model", words=True),
+    "experts": Column("experts", words=True),
+    "params_active": Column("active", size),
+    "params_total": Column("total", size),
+    "tokens": Column("tokens", ",.0f"),
+    "flops": Column("FLOPs", ".2e"),
+    "loss": Column("loss", ".4f"),
+    "bits_per_byte": Column("bits/byte", ".4f"),
+    "load_cv": Column("load CV", ".3f"),
+    "max_violation": Column("worst load", lambda value: f"{1 + value:.2f}"),
+    "dropped_share": Column("dropped", percent()),
+    "tokens_per_second": Column("tokens/s", ",.0f"),
+}
+"""Columns of a run table as reports show them."""
+BEST_COLUMNS = ("tokens", *(name for name in list(COLUMNS)[:8] if name != "tokens"))
+
 CONFIRMATIONS = (
     Column(""),
     Column("closed form"),
     Column("jax.grad", words=True),
     Column("numerical argmin"),
     Column("bootstrap, 90 %", words=True),
+    Column("", words=True),
 )
 
 
@@ -55,11 +58,11 @@ def conclusions(found: Findings) -> Result:
         tables=[
             Table("", notes=[_lead(found)]),
             *_signals(found),
-            _best(found, BEST),
-            *_laws(found),
-            *map(_coefficients, analysed.laws),
-            *map(_decision, analysed.decisions),
-            *_next(found),
+            best(found, BEST),
+            *laws_table(found),
+            *map(coefficients, analysed.laws),
+            *map(decision_table, analysed.decisions),
+            *next_table(found),
             Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
             Table("Provenance", notes=[f"- {line}" for line in _provenance(found)]),
         ],
@@ -76,9 +79,9 @@ def brief(found: Findings) -> Result:
         warnings=found.concluded.notes,
         tables=[
             *(_signals(found) or [Table("Honest signals: the table does not say what they need.")]),
-            _best(found, BRIEF_BEST),
-            *(_laws(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
-            *(replace(_decision(decision), notes=()) for decision in analysed.decisions),
+            best(found, BRIEF_BEST),
+            *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
+            *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table("Decisions: none of the laws has a closed form for its optimum.")]),
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
         ],
@@ -100,19 +103,28 @@ def _signals(found: Findings) -> list[Table]:
     return [Table("Honest signals", (Column(""), Column("", words=True)), rows)] if rows else []
 
 
-def _best(found: Findings, most: int) -> Table:
-    rows = [
-        [run.get("tokens"), run["model"], experts(run), *(run.get(column) for column in MEASURED)]
-        for _, run in best_per_budget(found.runs).tail(most).iterrows()
-    ]
-    return Table("Best model per token budget", RUNS, rows, key="best")
+def best(found: Findings, most: int) -> Table:
+    """The best runs, a token budget a row, the largest last."""
+    return runs_table("Best model per token budget", best_per_budget(found.runs).tail(most), BEST_COLUMNS)
 
 
-MEASURED = ("params_active", "params_total", "flops", "loss", "bits_per_byte")
+def runs_table(title: str, runs: DataFrame, names: Sequence[str] = tuple(COLUMNS)) -> Table:
+    """Runs as a table: of the columns ``names`` those that are known."""
+    read = [experts if name == "experts" else operator.methodcaller("get", name) for name in names]
+    rows = [[of(run) for of in read] for run in runs.to_dict("records")]
+    return Table(title, [COLUMNS[name] for name in names], rows)
 
 
-def _laws(found: Findings) -> list[Table]:
-    analysed = found.concluded.analysed
+def laws_table(found: Findings) -> list[Table]:
+    """Every law with its errors, and how its fit went; none if no law was fitted."""
+    errors = [Column(name, ".4f") for name in ("R²", "MAE, fitted", "MAE, held out", "naive MAE")]
+    columns = (
+        Column("law"),
+        *errors,
+        Column("starts agreeing", percent(0)),
+        Column("condition", ".2g"),
+        Column("held out", words=True),
+    )
     rows = [
         [
             law.name,
@@ -120,28 +132,58 @@ def _laws(found: Findings) -> list[Table]:
             law.fit.metrics.mae,
             law.held_out.mae,
             law.held_out.naive_mae,
+            law.fit.agreeing,
+            law.fit.condition_number,
             f"{law.held_out.held_out_runs} runs: {law.held_out.split}",
         ]
-        for law in analysed.laws
+        for law in found.concluded.analysed.laws
     ]
-    notes = [analysed.choice.sentence] if analysed.choice else []
-    return [Table("Laws (errors in nats/token)", LAWS, rows, notes)] if rows else []
+    choice = found.concluded.analysed.choice
+    return [Table("Laws (errors in nats/token)", columns, rows, [choice.sentence] if choice else [])] if rows else []
 
 
-def _coefficients(law: FittedLaw) -> Table:
+def coefficients(law: FittedLaw) -> Table:
+    """Fitted values, what the resamples say of them, and what each means."""
+    columns = (
+        Column("coefficient"),
+        Column("symbol"),
+        Column("fitted", format),
+        Column("bootstrap, 90 %"),
+        Column("median", format),
+        Column("", words=True),
+        Column("meaning", words=True),
+    )
+    meanings = {field.name: field.metadata for field in dataclasses.fields(law.fit.law)}
     rows = [
-        [name, value, Written([law.intervals[name].low, law.intervals[name].high], _ends(law.intervals[name]))]
+        [
+            name,
+            meanings[name]["symbol"],
+            value,
+            Written([law.intervals[name].low, law.intervals[name].high], _ends(law.intervals[name])),
+            law.intervals[name].middle,
+            _verdict(name, law),
+            meanings[name]["meaning"],
+        ]
         for name, value in law.fit.coefficients.items()
     ]
-    columns = (Column("coefficient"), Column("fitted", format), Column("bootstrap, 90 %"))
     return Table(f"Coefficients of {law.name}", columns, rows, [f"- {warning}" for warning in law.fit.warnings])
+
+
+def _verdict(name: str, law: FittedLaw) -> str:
+    interval = law.intervals[name]
+    if name in law.fit.stuck:
+        return NOT_SET
+    if interval.undefined > 0:
+        return f"no answer in {interval.undefined:.1%} of resamples"
+    return NOT_DETERMINED if interval.says_nothing else ""
 
 
 def _ends(interval: Any) -> str:
     return f"{format(interval.low)} – {format(interval.high)}"
 
 
-def _decision(decision: Decision) -> Table:
+def decision_table(decision: Decision) -> Table:
+    """An optimum beside its confirmations."""
     checked = "closed form checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"
     return Table(
@@ -152,15 +194,14 @@ def _decision(decision: Decision) -> Table:
     )
 
 
-def _next(found: Findings) -> list[Table]:
+def next_table(found: Findings) -> list[Table]:
     """The runs that ``moejax next`` proposed into the same folder."""
     if not found.next_runs:
         return []
     names = ("params_active", "params_total", "tokens", "flops", "variance_left")
     columns = (
         Column("run"),
-        *SIZES,
-        Column("tokens", size),
+        *(Column(name, size) for name in ("active", "total", "tokens")),
         Column("FLOPs", ".2e"),
         Column("variance left", percent()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from moejax.report.fit_tables import range_of, tables, verdict
 from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, subject_of
 from moejax.report.report import DATA, PAGE, TEXT
-from moejax.result import Column, Result, Table
+from moejax.result import NOT_SET, Column, Result, Table
 
 Update = Callable[[float, str], None]
 
@@ -140,14 +141,11 @@ def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
         "fit.html.j2",
         name=source.stem if source.stem != "fit" else source.resolve().parent.name,
         fit=fit,
-        errors=(beside.get("standard_errors") or {}).get("values", {}),
-        intervals=_intervals(beside),
         held_out=_held_out(beside),
         splits=[split["name"] for split in beside.get("held_out", [])],
         warnings=_warnings(fit, beside),
         tables=tables(beside),
-        range_of=range_of,
-        mark=lambda name: _mark(fit, name, _intervals(beside)),
+        coefficients=_coefficients(fit, beside),
         pictures=pictures,
     )
 
@@ -169,12 +167,28 @@ def summary(fit: FitResult, source: Path) -> Result:
 
 def _coefficients(fit: FitResult, beside: dict[str, Any]) -> Table:
     errors, intervals = (beside.get("standard_errors") or {}).get("values", {}), _intervals(beside)
+    meanings = {field.name: field.metadata for field in dataclasses.fields(fit.law)}
     rows = [
-        [name, value, errors.get(name), range_of(intervals.get(name)), _mark(fit, name, intervals)]
+        [
+            name,
+            meanings[name]["symbol"],
+            value,
+            errors.get(name),
+            range_of(intervals.get(name)),
+            _mark(fit, name, intervals),
+            meanings[name]["meaning"],
+        ]
         for name, value in fit.coefficients.items()
     ]
-    error = Column("standard error", lambda value: format(value, 3))
-    columns = (Column("coefficient"), Column("fitted", format), error, Column("bootstrap"), Column(""))
+    columns = (
+        Column("coefficient"),
+        Column("symbol"),
+        Column("fitted", lambda value: format(value, 5)),
+        Column("standard error", lambda value: format(value, 3)),
+        Column("bootstrap"),
+        Column("", words=True),
+        Column("meaning", words=True),
+    )
     return Table("Coefficients", columns, rows, key="coefficients")
 
 
@@ -185,4 +199,4 @@ def _intervals(beside: dict[str, Any]) -> dict[str, Any]:
 def _mark(fit: FitResult, name: str, intervals: dict[str, Any]) -> str:
     if name in fit.fixed:
         return "given"
-    return "not set by the data" if name in fit.stuck else verdict(intervals.get(name))
+    return NOT_SET if name in fit.stuck else verdict(intervals.get(name))

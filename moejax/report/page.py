@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import exp
 from typing import Any
 
@@ -19,63 +16,19 @@ from moejax.json_text import json_text
 from moejax.laws.formula import form
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
+from moejax.report.conclusions import best, coefficients, decision_table, laws_table, next_table, runs_table
 from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS
-from moejax.report.findings import Findings, best_per_budget, experts, seconds, versions
+from moejax.report.findings import BUDGETS, Findings, experts, seconds, versions
 from moejax.report.render import html_table
-from moejax.report.wording import against_naive, confirmations, worth
+from moejax.report.wording import against_naive, worth
 from moejax.result import size
 from moejax.study.decision import family
 
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
-SHOWN = (
-    *("model", "num_experts", "top_k", "num_shared_experts", "params_active", "params_total", "tokens", "flops"),
-    *("loss", "bits_per_byte", "load_cv", "max_violation", "dropped_share", "tokens_per_second"),
-)
-"""Columns of the page's table."""
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table of runs, and how it writes a run's cell."""
-
-    heading: str
-    write: Callable[[dict[str, Any]], str]
-    number: bool = True
-
-
-def _of(name: str, write: Callable[[Any], str]) -> Callable[[dict[str, Any]], str]:
-    return lambda run: _or_dash(run[name], write)
-
-
-MODEL = (Column("model", lambda run: run["model"], False), Column("experts", experts, False))
-SIZES = (Column("active", _of("params_active", size)), Column("total", _of("params_total", size)))
-TOKENS = Column("tokens", _of("tokens", "{:,.0f}".format))
-MEASURED = (
-    Column("FLOPs", _of("flops", lambda value: _power_of_ten(value))),
-    Column("loss", _of("loss", "{:.4f}".format)),
-    Column("bits/byte", _of("bits_per_byte", "{:.4f}".format)),
-)
-BEST = (TOKENS, *MODEL, *SIZES, *MEASURED)
-COLUMNS = (
-    *(*MODEL, *SIZES, TOKENS, *MEASURED),
-    Column("load CV", _of("load_cv", "{:.3f}".format)),
-    Column("worst load", _of("max_violation", lambda value: f"{1 + value:.2f}")),
-    Column("dropped", _of("dropped_share", "{:.1%}".format)),
-    Column("tokens/s", _of("tokens_per_second", "{:,.0f}".format)),
-)
-
-
-def _with_values(columns: Iterable[Column], rows: list[dict[str, Any]]) -> list[Column]:
-    """The columns in which some run has a value."""
-    return [column for column in columns if any(column.write(run) != "–" for run in rows)]
-
-
-def _records(frame: Any) -> list[dict[str, Any]]:
-    return frame.reindex(columns=list(SHOWN)).to_dict("records")
 
 
 def page(found: Findings, pictures: dict[str, Picture]) -> str:
@@ -83,7 +36,6 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
     concluded = found.concluded
     shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
     study, choice = concluded.study, concluded.analysed.choice
-    rows, best = (_records(frame) for frame in (shown, best_per_budget(found.runs)))
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return page_of(
         "page.html.j2",
@@ -99,12 +51,13 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
         limits=concluded.analysed.limits,
         count=len(found.runs),
         models=int(found.runs["model"].nunique()),
-        runs=rows,
-        run_columns=_with_values(COLUMNS, rows),
+        shown=len(shown),
+        runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
-        best=best,
-        best_columns=_with_values(BEST, best),
+        best=best(found, BUDGETS),
+        law_table=laws_table(found),
         next=found.next_runs,
+        next_table=next_table(found),
         seconds=seconds(found.runs),
         versions=versions(found.runs),
         config=json_text(config) if config else "",
@@ -153,11 +106,11 @@ def _environment() -> Environment:
         "experts": experts,
         "html_table": lambda table: Markup(html_table(table)),
         "family": family,
-        "confirmations": confirmations,
+        "coefficients": coefficients,
+        "decision_table": decision_table,
         "against_naive": against_naive,
         "worth": worth,
         "formula": lambda law: f"{form(type(law)).text}.",
-        "meanings": lambda law: {f.name: f.metadata for f in dataclasses.fields(law)},
     }
     return environment
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moejax.json_text import finite, json_text
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written
+from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,8 @@ NARROWEST = 20
 """Characters of a line in which a table is printed, whatever the terminal says."""
 WORDS = 16
 """To how many characters a column of words may be wrapped before the table is cut in two."""
+OPEN = (NOT_DETERMINED, NOT_SET)
+"""Verdicts that a page marks."""
 PIPE = 140
 """Characters of a line where there is no terminal."""
 
@@ -198,7 +200,7 @@ def _cell(value: str) -> str:
 def html_table(table: Table) -> str:
     """The columns and rows of a table as an HTML element, everything in it escaped."""
     columns, rows = table.shown()
-    classes = ["" if i == 0 or column.words else ' class="n"' for i, column in enumerate(columns)]
+    classes = ["" if i == 0 else ' class="words"' if column.words else ' class="n"' for i, column in enumerate(columns)]
     heads = "".join(f"<th{c}>{_escaped(column.heading)}</th>" for c, column in zip(classes, columns, strict=True))
     lines = "".join(
         "<tr>" + "".join(f"<td{c}>{_html_cell(cell)}</td>" for c, cell in zip(classes, row, strict=True)) + "</tr>\n"
@@ -208,7 +210,7 @@ def html_table(table: Table) -> str:
 
 
 def _html_cell(text: str) -> str:
-    return f'<span class="badge open">{text}</span>' if text == NOT_DETERMINED else _escaped(text)
+    return f'<span class="badge open">{text}</span>' if text in OPEN else _escaped(text)
 
 
 def html(result: Result, level: int = 2) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from moejax.result import size
+from moejax.result import NOT_DETERMINED, size
 
 if TYPE_CHECKING:
     from moejax.interval import Interval
@@ -22,13 +22,13 @@ def number(name: str, value: float | int, digits: int = 4) -> str:
 
 
 def interval(name: str, found: Interval) -> str:
-    """The range of a resampled answer, and whether it determines anything."""
+    """The range of a resampled answer."""
     low, high = number(name, found.low, 3), number(name, found.high, 3)
-    return f"{low} – {high}" + (" not determined" if found.says_nothing else "")
+    return f"{low} – {high}"
 
 
-def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
-    """Variable, closed form, what autodiff says there, numerical argmin, and interval: a row per variable."""
+def confirmations(decision: Decision) -> list[tuple[str, ...]]:
+    """Variable, closed form, what autodiff says there, numerical argmin, interval, verdict: a row per variable."""
     checked = decision.checked
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
     return [
@@ -38,6 +38,7 @@ def confirmations(decision: Decision) -> list[tuple[str, str, str, str, str]]:
             autodiff.get(name, ""),
             number(name, checked.numeric[name]),
             interval(name, decision.intervals[name]),
+            NOT_DETERMINED if decision.intervals[name].says_nothing else "",
         )
         for name, words in VARIABLES.items()
     ]

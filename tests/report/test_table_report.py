@@ -259,7 +259,7 @@ def test_a_law_that_misses_the_runs_held_out_is_a_warning_with_both_errors(fitte
 def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     names, text = Page((tmp_path / "out" / PAGE).read_text()).names, (tmp_path / "out" / TEXT).read_text()
-    assert "| coefficient | fitted |\n" in text
+    assert "| coefficient | symbol | fitted | meaning |\n" in text
     assert not {"held-out", "decisions", "predictions", "profiles", "decisive"} & set(names)
 
 
