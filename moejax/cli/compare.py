@@ -94,12 +94,12 @@ def next_command(arguments: argparse.Namespace, found: Comparison) -> str:
 def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
     from moejax.folder import whole
     from moejax.report.figures import compared_laws
-    from moejax.report.figures.files import write_picture
+    from moejax.report.figures.files import write_figure
     from moejax.report.markdown import harmless
 
     with whole(folder / "compare.json") as partial:
         partial.write_text(json_text(found.to_json()) + "\n", encoding="utf-8")
-    figure = write_picture(
+    figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
     text = (

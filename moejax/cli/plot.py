@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run table, or the table that a figure names; a study's folder; plan.json",
     )
     parser.add_argument("--answer", metavar="NAME", help="coefficient that influence is about (the last, if not given)")
-    parser.add_argument("--made-up", action="store_true", help="made-up data where a table is needed")
+    parser.add_argument("--synthetic", action="store_true", help="synthetic data where a table is needed")
     parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
     parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
@@ -74,22 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.format)
     plots = chosen(arguments.names, ALL)
     given = _Given(arguments)
-    subjects, left_out = {}, []
+    every, left_out = {}, []
     for plot in plots:
         try:
-            subjects[plot.name] = given.subject(plot)
+            every[plot.name] = given.inputs(plot)
         except ValueError:
             # Of a paper, what can be drawn is drawn.
-            if plot.name in arguments.names or (plot is plots[-1] and not subjects):
+            if plot.name in arguments.names or (plot is plots[-1] and not every):
                 raise
             left_out.append(plot.name)
     if left_out:
         print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
     found = {}
     with out_folder(arguments.out) as folder, progress_display() as update:
-        for number, (name, subject) in enumerate(subjects.items()):
+        for number, (name, inputs) in enumerate(every.items()):
             update(number / len(plots), f"drawing {name}")
-            found[name] = _write(folder, ALL[name], subject, formats)
+            found[name] = _write(folder, ALL[name], inputs, formats)
     if arguments.json:
         print(json_text(found))
     else:
@@ -99,14 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write(folder: Path, plot: Plot, subject: Any, formats: list[str]) -> dict[str, Any]:
-    from moejax.report.figures.files import write_picture
+def _write(folder: Path, plot: Plot, inputs: Any, formats: list[str]) -> dict[str, Any]:
+    from moejax.report.figures.files import write_figure
     from moejax.report.plots import draw
 
-    picture = draw(plot, subject)
-    files = write_picture(folder, plot.name, lambda: picture, formats)
-    data = {"title": picture.title, "caption": picture.caption, "source": plot.source}
-    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(picture.rows))}
+    figure = draw(plot, inputs)
+    files = write_figure(folder, plot.name, lambda: figure, formats)
+    data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
+    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
 
 
 class _Given:
@@ -119,13 +119,13 @@ class _Given:
         self.fit = load(arguments.fit) if arguments.fit else None
         self.tables: dict[str, Any] = {}
 
-    def subject(self, plot: Plot) -> Any:
+    def inputs(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
         from moejax.laws.active_params import convention
-        from moejax.report.plots import example_of, subject_of
+        from moejax.report.plots import example_of, inputs_of
 
         name = plot.name
-        if self.arguments.made_up and plot.needs_table:
+        if self.arguments.synthetic and plot.needs_table:
             return example_of(plot)
         table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
@@ -133,7 +133,7 @@ class _Given:
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
         found = replace(
-            subject_of(plot, law=law, law_name=words, table=table),
+            inputs_of(plot, law=law, law_name=words, table=table),
             active_params=convention(self.arguments.active_convention),
         )
         if table is not None and not plot.columns:

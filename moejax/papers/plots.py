@@ -19,12 +19,12 @@ from moejax.papers.figures import (
     zhao_marginals,
 )
 from moejax.report.figures import predictions
-from moejax.report.figures.picture import Picture
-from moejax.report.figures.subject import Subject
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, by_name
 
 
-def _zhao(number: str, draw: Callable[[Subject], Picture], *, law: str = "five_factor", **options: Any) -> Plot:
+def _zhao(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "five_factor", **options: Any) -> Plot:
     return Plot(
         name=f"zhao-{number}",
         section="Zhao et al. (2025): five factors",
@@ -35,7 +35,7 @@ def _zhao(number: str, draw: Callable[[Subject], Picture], *, law: str = "five_f
     )
 
 
-def _abnar(number: str, draw: Callable[[Subject], Picture], *, law: str = "sparsity", **options: Any) -> Plot:
+def _abnar(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "sparsity", **options: Any) -> Plot:
     return Plot(
         name=f"abnar-{number}",
         section="Abnar et al. (2025): sparsity",
@@ -46,7 +46,7 @@ def _abnar(number: str, draw: Callable[[Subject], Picture], *, law: str = "spars
     )
 
 
-def _tian(number: str, draw: Callable[[Subject], Picture], **options: Any) -> Plot:
+def _tian(number: str, draw: Callable[[FigureInputs], Figure], **options: Any) -> Plot:
     return Plot(
         name=f"tian-{number}",
         section="Tian et al. (2025): efficiency leverage",

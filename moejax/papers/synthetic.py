@@ -1,4 +1,4 @@
-"""Made-up tables for the documents' figures, drawn from their laws with noise: their runs are not public."""
+"""Synthetic tables for the documents' figures, drawn from their laws with noise: their runs are not public."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
 from moejax.laws.door import published
 from moejax.papers.zhao_experiments import table_6
+from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage
-from moejax.report.figures.subject import evaluate, structured
 from moejax.report.synthetic import NOISE, rng
 
 

@@ -18,10 +18,10 @@ from moejax.folder import whole, write_json
 from moejax.laws.door import published
 from moejax.quantities import format
 from moejax.report import evidence, render
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.fit_tables import range_of, tables, verdict
 from moejax.report.page import page_of
-from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, subject_of
+from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
 from moejax.report.report import DATA, PAGE, TEXT
 from moejax.result import NOT_SET, Column, Result, Table
 
@@ -35,14 +35,14 @@ def write_fit_report(
     fit: FitResult,
     source: Path,
     folder: Path,
-    figures: Mapping[str, Plot] = PLOTS,
+    plots: Mapping[str, Plot] = PLOTS,
     update: Update = lambda share, text: None,
 ) -> Path:
-    """Write page, text and data, with those of ``figures`` that draw the fit's law; returns the page's path."""
-    pictures = _pictures(fit, source, figures, update)
+    """Write page, text and data, with those of ``plots`` that draw the fit's law; returns the page's path."""
+    drawn = _figures(fit, source, plots, update)
     with read_by_this_version(source):
         plain = as_data(fit, source)
-        text = {TEXT: render.markdown(summary(fit, source)), PAGE: _page(fit, source, pictures)}
+        text = {TEXT: render.markdown(summary(fit, source)), PAGE: _page(fit, source, drawn)}
     write_json(folder / DATA, plain)
     for name, content in text.items():
         with whole(folder / name) as partial:
@@ -80,16 +80,16 @@ def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
     return beside.get("held_out_together", splits[0]["errors"]) if splits else None
 
 
-def _pictures(fit: FitResult, source: Path, figures: Mapping[str, Plot], update: Update) -> dict[str, Picture]:
+def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Update) -> dict[str, Figure]:
     """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
     own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
-    found = {name: draw(own[name], subject_of(own[name], table=table)) for name, table in tables.items()}
-    drawn = [plot for plot in figures.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
+    found = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
+    drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]
     for plot in [plot for plot in drawn if not plot.needs_table][:FIGURES]:
-        subject = subject_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
-        found[plot.name] = draw(plot, subject)
+        inputs = inputs_of(plot, law=fit.law, law_name=f"the fit in {source.name}")
+        found[plot.name] = draw(plot, inputs)
     return found
 
 
@@ -135,7 +135,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.Da
     return {name: table for name, table in found.items() if len(table)}
 
 
-def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
+def _page(fit: FitResult, source: Path, figures: dict[str, Figure]) -> str:
     beside = _beside(source)
     return page_of(
         "fit.html.j2",
@@ -146,7 +146,7 @@ def _page(fit: FitResult, source: Path, pictures: dict[str, Picture]) -> str:
         warnings=_warnings(fit, beside),
         tables=tables(beside),
         coefficients=_coefficients(fit, beside),
-        pictures=pictures,
+        figures=figures,
     )
 
 

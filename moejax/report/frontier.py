@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from moejax.design.frontier import Landscape, Point
 from moejax.report.figures.style import RC
@@ -18,8 +18,8 @@ SIZES = ("params_total", "params_active", "tokens")
 def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
     """Write the figure; the dense model of the same budget is dashed."""
     with rc_context(RC):
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
+        drawing = Drawing(figsize=(9, 3.6), layout="constrained")
+        left, right = drawing.subplots(1, 2)
         for kind, style in (("best", "o-"), ("dense", "s--")):
             known: list[tuple[float, Any]] = [(p.budget, found) for p in points if (found := getattr(p, kind))]
             if known:
@@ -36,16 +36,16 @@ def draw(points: Sequence[Point], name: str, law: str, path: Path) -> None:
         for axes in (left, right):
             if axes.get_legend_handles_labels()[0]:
                 axes.legend()
-        figure.savefig(path, dpi=150)
+        drawing.savefig(path, dpi=150)
 
 
 def draw_landscape(found: Landscape, law: str, path: Path) -> None:
     """Write the figure: lines of equal loss, or of equal leverage."""
     with rc_context(RC):
-        figure = Figure(figsize=(5.2, 4), layout="constrained")
-        axes = figure.subplots()
+        drawing = Drawing(figsize=(5.2, 4), layout="constrained")
+        axes = drawing.subplots()
         lines = axes.contourf(*found.values, found.heights.T, levels=14, cmap="viridis")
-        figure.colorbar(lines, label=found.goal.replace("_", " "))
+        drawing.colorbar(lines, label=found.goal.replace("_", " "))
         first, second = (name.replace("_", " ") for name in found.names)
         axes.set(xscale="log", yscale="log", xlabel=first, ylabel=second, title=law.split(" (")[0])
-        figure.savefig(path, dpi=150)
+        drawing.savefig(path, dpi=150)

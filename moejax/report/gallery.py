@@ -1,6 +1,6 @@
 """The gallery: every named figure on one page of the documentation, drawn from published laws and data in the repo.
 
-A figure that needs a table is drawn from ``gallery/NAME.csv`` beside the page where there is one, from made-up data
+A figure that needs a table is drawn from ``gallery/NAME.csv`` beside the page where there is one, from synthetic data
 where there is none, and says which.
 """
 
@@ -16,10 +16,10 @@ from PIL import Image
 
 from moejax import run_table
 from moejax.folder import whole
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import PAPER, RC
-from moejax.report.figures.subject import Subject
-from moejax.report.plots import Plot, draw, example_of, subject_of
+from moejax.report.plots import Plot, draw, example_of, inputs_of
 
 FOLDER, PAGE = "gallery", "gallery.md"
 QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
@@ -37,11 +37,11 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: Update = lambda sha
     entries: dict[str, list[str]] = {plot.section: [] for plot in plots}
     for number, plot in enumerate(plots):
         update(number / len(plots), f"drawing {plot.name}")
-        subject, data = _subject(plot, folder)
-        picture = draw(plot, subject)
+        inputs, data = _inputs(plot, folder)
+        figure = draw(plot, inputs)
         with whole(folder / f"{plot.name}.png") as partial:
-            partial.write_bytes(small_png(picture))
-        entries[plot.section].append(_entry(plot, picture, data))
+            partial.write_bytes(small_png(figure))
+        entries[plot.section].append(_entry(plot, figure, data))
     text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
     with whole(docs / PAGE) as partial:
         partial.write_text("\n".join(text), encoding="utf-8")
@@ -49,13 +49,13 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: Update = lambda sha
     return docs / PAGE
 
 
-def small_png(picture: Picture) -> bytes:
-    """The picture as a PNG of few colours, smaller than ``LARGEST_BYTES``."""
+def small_png(figure: Figure) -> bytes:
+    """The figure as a PNG of few colours, smaller than ``LARGEST_BYTES``."""
     found = b""
     for dots, colours in QUALITIES:
         with rc_context(RC):
             drawn = io.BytesIO()
-            picture.figure.savefig(drawn, format="png", dpi=dots, facecolor=PAPER, metadata={"Software": None})
+            figure.drawing.savefig(drawn, format="png", dpi=dots, facecolor=PAPER, metadata={"Software": None})
         image = Image.open(drawn).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
         out = io.BytesIO()
         image.save(out, format="png", optimize=True)
@@ -65,22 +65,22 @@ def small_png(picture: Picture) -> bytes:
     return found
 
 
-def _subject(plot: Plot, folder: Path) -> tuple[Subject, str]:
+def _inputs(plot: Plot, folder: Path) -> tuple[FigureInputs, str]:
     """What is drawn, and a sentence on the data behind it."""
     data = folder / f"{plot.name}.csv"
     if data.exists():
-        subject = subject_of(plot, table=run_table.read_as_it_is(data))
-        return dataclasses.replace(subject, made_up=False), f" Data: [{FOLDER}/{data.name}]({FOLDER}/{data.name})."
-    subject = example_of(plot)
-    return subject, " Data made up, to show the form." if subject.made_up else ""
+        inputs = inputs_of(plot, table=run_table.read_as_it_is(data))
+        return dataclasses.replace(inputs, synthetic=False), f" Data: [{FOLDER}/{data.name}]({FOLDER}/{data.name})."
+    inputs = example_of(plot)
+    return inputs, " Data synthetic, to show the form." if inputs.synthetic else ""
 
 
-def _entry(plot: Plot, picture: Picture, data: str) -> str:
-    data = "" if "made up" in picture.caption else data
+def _entry(plot: Plot, figure: Figure, data: str) -> str:
+    data = "" if "synthetic" in figure.caption else data
     table = f" --runs {'RUNS' if 'loss' in plot.columns else 'TABLE'}" if plot.needs_table else ""
     return (
-        f"### {plot.name}\n\n![{picture.title}]({FOLDER}/{plot.name}.png)\n\n**{picture.title}** ({plot.source}). "
-        f"{picture.caption}{data}\n\n`moejax plot {plot.name}{table}`\n"
+        f"### {plot.name}\n\n![{figure.title}]({FOLDER}/{plot.name}.png)\n\n**{figure.title}** ({plot.source}). "
+        f"{figure.caption}{data}\n\n`moejax plot {plot.name}{table}`\n"
     )
 
 
@@ -92,5 +92,5 @@ coefficients; `--fit fit.json` draws them with yours, `--runs runs.csv` adds or 
 with its data as CSV; `--format png,svg,pdf` chooses the files, `--list` names the figures and the columns they read.
 
 No document published its runs' losses. Where a figure is of runs, it is drawn from the 27 runs of the quickstart (the
-tables in `gallery/`), or from data made up to show its form, and says which.
+tables in `gallery/`), or from synthetic data that show its form, and says which.
 """

@@ -17,7 +17,7 @@ from moejax.laws.formula import form
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
 from moejax.report.conclusions import best, coefficients, decision_table, laws_table, next_table, runs_table
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import BUDGETS, Findings, experts, seconds, versions
 from moejax.report.render import html_table
@@ -31,7 +31,7 @@ LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
 
-def page(found: Findings, pictures: dict[str, Picture]) -> str:
+def page(found: Findings, figures: dict[str, Figure]) -> str:
     """The page's text."""
     concluded = found.concluded
     shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
@@ -61,18 +61,18 @@ def page(found: Findings, pictures: dict[str, Picture]) -> str:
         seconds=seconds(found.runs),
         versions=versions(found.runs),
         config=json_text(config) if config else "",
-        pictures=pictures,
+        figures=figures,
     )
 
 
-def page_of(template: str, *, pictures: dict[str, Picture], **values: Any) -> str:
-    """A page of this folder's templates, its pictures drawn in place."""
+def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:
+    """A page of this folder's templates, its figures drawn in place."""
     return (
         _environment()
         .get_template(template)
         .render(
-            pictures=pictures,
-            drawn={name: Markup(svg.inline(name, picture)) for name, picture in pictures.items()},
+            figures=figures,
+            drawn={name: Markup(svg.inline(name, figure)) for name, figure in figures.items()},
             colours=COLOURS,
             **values,
         )

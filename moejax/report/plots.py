@@ -22,9 +22,9 @@ from moejax.report.figures import (
     predictions,
     running,
 )
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import RC
-from moejax.report.figures.subject import Subject
 from moejax.run_table import DataFrame
 from moejax.wording import some
 
@@ -41,7 +41,7 @@ class Plot:
     """Its heading in the gallery."""
     shows: str
     """In a few words."""
-    draw: Callable[[Subject], Picture]
+    draw: Callable[[FigureInputs], Figure]
     law: str = ""
     """Name of the law whose curves it draws: published constants, unless a fit of the same law is given."""
     columns: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
     return list(found.values())
 
 
-def subject_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFrame = None) -> Subject:
+def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFrame = None) -> FigureInputs:
     """What a figure is asked to show: its law's published constants, unless another law of the class is given.
 
     Raises:
@@ -183,19 +183,19 @@ def subject_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFr
         what = f"has no column {some(missing, most=6)}" if missing else "is not there"
         raise ValueError(
             f"{plot.name} ({plot.source}) is drawn from a table with {', '.join(plot.columns)}, and the table {what}; "
-            f"give one with --runs, or --made-up to see the figure with made-up data."
+            f"give one with --runs, or --synthetic to see the figure with synthetic data."
         )
-    return Subject(law=law if plot.law else None, name=words, table=None if missing else table)
+    return FigureInputs(law=law if plot.law else None, name=words, table=None if missing else table)
 
 
-def example_of(plot: Plot) -> Subject:
-    """What the gallery shows: published constants, and a made-up table where the figure cannot do without one."""
+def example_of(plot: Plot) -> FigureInputs:
+    """What the gallery shows: published constants, and a synthetic table where the figure cannot do without one."""
     table = plot.example() if plot.example is not None else None
-    subject = subject_of(plot, table=table)
-    return Subject(law=subject.law, name=subject.name, table=subject.table, made_up=table is not None)
+    inputs = inputs_of(plot, table=table)
+    return FigureInputs(law=inputs.law, name=inputs.name, table=inputs.table, synthetic=table is not None)
 
 
-def draw(plot: Plot, subject: Subject) -> Picture:
+def draw(plot: Plot, inputs: FigureInputs) -> Figure:
     """The figure, in the style of all."""
     with rc_context(RC):
-        return plot.draw(subject)
+        return plot.draw(inputs)

@@ -1,4 +1,4 @@
-"""The figures of a study's report, by name: findings in, Pictures out."""
+"""The figures of a study's report, by name: findings in, Figures out."""
 
 from collections.abc import Callable
 
@@ -16,30 +16,30 @@ from moejax.report.figures import (
     running,
     training_curves,
 )
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import RC, Draw
-from moejax.report.figures.subject import Subject
 from moejax.report.findings import Findings
 
 
-def _of_runs(draw: Callable[[Subject], Picture | None], *columns: str) -> Draw:
+def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Draw:
     """A figure of the run table, if the table has the columns."""
 
-    def drawn(found: Findings) -> Picture | None:
+    def drawn(found: Findings) -> Figure | None:
         table = with_derived(found.runs)
-        return draw(Subject(table=table)) if all(column in table for column in columns) else None
+        return draw(FigureInputs(table=table)) if all(column in table for column in columns) else None
 
     return drawn
 
 
-def _restarts(found: Findings) -> Picture | None:
+def _restarts(found: Findings) -> Figure | None:
     """When trainings were worked on, if any was not done in one session."""
     try:
         table = sources.sessions_table(found.concluded.folder)
     except ValueError:
         return None
     smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique
-    return None if smooth else running.restarts(Subject(table=table))
+    return None if smooth else running.restarts(FigureInputs(table=table))
 
 
 FIGURES: dict[str, Draw] = {
@@ -55,8 +55,8 @@ FIGURES: dict[str, Draw] = {
 """Every figure of a report by its name."""
 
 
-def draw_all(found: Findings) -> dict[str, Picture]:
+def draw_all(found: Findings) -> dict[str, Figure]:
     """Every figure that has something to show, by its name."""
     with rc_context(RC):
         drawn = {name: draw(found) for name, draw in FIGURES.items()}
-    return {name: picture for name, picture in drawn.items() if picture is not None}
+    return {name: figure for name, figure in drawn.items() if figure is not None}

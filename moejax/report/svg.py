@@ -9,19 +9,19 @@ from typing import Any
 
 from matplotlib import rc_context
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import COLOURS, RC, WIDTH_INCHES, dark, ramp
 
 POINTS_PER_INCH = 72
 _DARK = sorted({colour for count in range(2, 11) for colour in ramp(count) if dark(colour)})
 
 
-def inline(name: str, picture: Picture) -> str:
+def inline(name: str, figure: Figure) -> str:
     """An ``<svg>`` element. Colours are CSS variables of the page with the light page's as their defaults."""
     text = io.StringIO()
     with rc_context(RC):
         drawing: Any = {"bbox_inches": "tight", "pad_inches": 0.02}
-        picture.figure.savefig(
+        figure.drawing.savefig(
             text, format="svg", **drawing, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
     svg = text.getvalue()
@@ -41,5 +41,5 @@ def inline(name: str, picture: Picture) -> str:
     share = min(1.0, float(width) / (POINTS_PER_INCH * WIDTH_INCHES))
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 style="--share: {share:.3f}"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    label = html.escape(f"{picture.title}. {picture.caption}", quote=True)
+    label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

@@ -1,6 +1,6 @@
-"""Made-up tables, drawn from laws with noise: what a figure looks like where the runs behind it are not public.
+"""Synthetic tables, drawn from laws with noise: what a figure looks like where the runs behind it are not public.
 
-A picture of one says so in its caption. They are examples of form, and nothing may be concluded from them.
+A figure of one says so in its caption. They are examples of form, and nothing may be concluded from them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.laws.design import Design
 from moejax.laws.door import published
-from moejax.report.figures.subject import evaluate
+from moejax.report.figures.inputs import evaluate
 
 NOISE = 0.004
-"""Spread of the made-up losses, nats/token."""
+"""Spread of the synthetic losses, nats/token."""
 
 
 def rng() -> np.random.Generator:
@@ -126,7 +126,7 @@ def influences() -> pd.DataFrame:
 
 
 def fitted() -> pd.DataFrame:
-    """Runs of made-up sizes by Chinchilla's law, with noise, and what the law says of them."""
+    """Runs of synthetic sizes by Chinchilla's law, with noise, and what the law says of them."""
     random, law = rng(), published("chinchilla").law
     active, tokens = np.exp(random.uniform(np.log([1e8, 2e9]), np.log([1e10, 4e11]), (40, 2))).T
     predicted = np.asarray(law(Design(params_active=active, tokens=tokens)), np.float64)

@@ -14,7 +14,7 @@ from moejax.laws import LAWS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compared_laws import draw
-from moejax.report.figures.files import write_picture
+from moejax.report.figures.files import write_figure
 from moejax.report.figures.style import RC
 
 ACTIVE, TOKENS = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10, 3e10)]).T
@@ -30,26 +30,26 @@ def found():
 
 
 @pytest.fixture(scope="module")
-def picture(found):
+def figure(found):
     with rc_context(RC):
         return draw(found, RUNS, ROWS)
 
 
-def test_every_run_that_counts_is_a_row_once_fitted_and_once_per_split_that_holds_it_out(picture):
-    roles = [row["role"] for row in picture.rows]
+def test_every_run_that_counts_is_a_row_once_fitted_and_once_per_split_that_holds_it_out(figure):
+    roles = [row["role"] for row in figure.rows]
     assert roles.count("fitted") == 15
     assert roles.count("held out") == 8
-    assert {row["row"] for row in picture.rows} == set(ROWS[1:])
+    assert {row["row"] for row in figure.rows} == set(ROWS[1:])
 
 
-def test_held_out_runs_are_predicted_by_the_fit_that_did_not_see_them(picture, found):
+def test_held_out_runs_are_predicted_by_the_fit_that_did_not_see_them(figure, found):
     expected = predict(found.laws[0].held_out[0].fit.law, RUNS)
-    own = [row for row in picture.rows if row["split"] == found.splits[0].name]
+    own = [row for row in figure.rows if row["split"] == found.splits[0].name]
     assert [row["predicted_nats_per_token"] for row in own] == expected[found.splits[0].held_out].tolist()
 
 
-def test_each_law_has_its_panel(picture, found):
-    assert [axes.get_title(loc="left").split("\n")[0] for axes in picture.figure.axes] == [
+def test_each_law_has_its_panel(figure, found):
+    assert [axes.get_title(loc="left").split("\n")[0] for axes in figure.drawing.axes] == [
         law.name for law in found.laws
     ]
 
@@ -64,9 +64,9 @@ def test_a_prediction_beyond_the_frame_is_a_triangle_at_its_edge(found):
 
 
 def test_the_same_picture_is_the_same_files(tmp_path, found):
-    names = write_picture(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
+    names = write_figure(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
     assert names == ("picture.png", "picture.svg", "picture.csv")
     before = [(tmp_path / name).read_bytes() for name in names]
-    write_picture(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
+    write_figure(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
     assert [(tmp_path / name).read_bytes() for name in names] == before
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

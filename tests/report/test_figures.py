@@ -10,9 +10,9 @@ import pytest
 from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting, write_study
 
 from moejax.laws.design import Design
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.isoflop_slice import along
 from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
 from moejax.report.findings import read
 from moejax.report.study_figures import FIGURES, draw_all
@@ -20,12 +20,12 @@ from moejax.report.svg import inline
 
 
 @pytest.fixture(scope="session")
-def pictures(concluded):
+def figures(concluded):
     return draw_all(read(concluded))
 
 
-def test_a_study_has_every_figure(pictures):
-    assert list(pictures) == list(FIGURES)
+def test_a_study_has_every_figure(figures):
+    assert list(figures) == list(FIGURES)
 
 
 def test_a_study_of_dense_models_has_no_expert_loads(tmp_path):
@@ -40,26 +40,26 @@ def test_a_study_without_logs_has_no_training_curves(concluded):
     assert FIGURES["training_curves"](type(found)(concluded, found.runs, {name: [] for name in found.logs})) is None
 
 
-def test_the_csv_holds_every_row(pictures):
-    for picture in pictures.values():
-        assert len(list(csv.DictReader(io.StringIO(picture.csv())))) == len(picture.rows) > 0
+def test_the_csv_holds_every_row(figures):
+    for figure in figures.values():
+        assert len(list(csv.DictReader(io.StringIO(figure.csv())))) == len(figure.rows) > 0
 
 
-def test_every_run_and_every_load_is_in_the_data(pictures, concluded):
-    assert len(pictures["loss_vs_tokens"].rows) == len(MODELS) * len(BUDGETS)
-    assert len(pictures["predicted_vs_actual"].rows) == len(MODELS) * len(BUDGETS) * len(concluded.analysed.laws)
-    loads = pictures["expert_loads"].rows
+def test_every_run_and_every_load_is_in_the_data(figures, concluded):
+    assert len(figures["loss_vs_tokens"].rows) == len(MODELS) * len(BUDGETS)
+    assert len(figures["predicted_vs_actual"].rows) == len(MODELS) * len(BUDGETS) * len(concluded.analysed.laws)
+    loads = figures["expert_loads"].rows
     assert len(loads) == sum(a.num_experts * a.num_layers for a in MODELS.values())
     for name, architecture in MODELS.items():
         own = [row["load_over_balanced"] for row in loads if row["model"] == name and row["layer"] == 1]
         assert not own or np.isclose(sum(own), architecture.num_experts)
 
 
-def test_no_point_of_a_slice_lies_below_its_optimum(pictures, concluded):
+def test_no_point_of_a_slice_lies_below_its_optimum(figures, concluded):
     for decision in concluded.analysed.decisions:
         rows = [
             row
-            for row in pictures["isoflop_slice"].rows
+            for row in figures["isoflop_slice"].rows
             if row["law"] == decision.law and row["expansion"] == decision.expansion
         ]
         best = next(row["loss_nats_per_token"] for row in rows if row["point"] == "optimum")
@@ -73,9 +73,9 @@ def test_a_slice_is_the_law_where_tokens_pay_for_parameters():
     assert np.isclose(slice_[1], point, rtol=1e-12)
 
 
-def test_figures_take_their_colours_from_the_page(pictures):
-    for name, picture in pictures.items():
-        text = inline(name, picture)
+def test_figures_take_their_colours_from_the_page(figures):
+    for name, figure in figures.items():
+        text = inline(name, figure)
         for variable, colour in COLOURS.items():
             assert text.lower().count(colour) == text.count(f"var(--{variable}, {colour})")
 
@@ -99,7 +99,7 @@ def test_a_narrow_figure_has_the_scale_of_a_wide_one_and_less_of_the_page():
     shares = []
     for columns in (1, 3):
         figure, rows = draw([square] * columns, columns=columns, height=2.5)
-        drawn = inline("one", Picture("One", "It is.", figure, rows))
+        drawn = inline("one", Figure("One", "It is.", figure, rows))
         (width,) = re.findall(r'viewBox="0 0 ([\d.]+)', drawn)
         (share,) = re.findall(r"--share: ([\d.]+)", drawn)
         shares.append(float(share))
@@ -110,7 +110,7 @@ def test_a_narrow_figure_has_the_scale_of_a_wide_one_and_less_of_the_page():
 def test_every_colour_of_a_ramp_is_seen_on_the_dark_side_of_a_page():
     lines = [Series(label=str(i), x=[1, 2], y=[i, i], colour=colour) for i, colour in enumerate(ramp(4))]
     figure, rows = draw([Panel(x=Axis("x", "x"), y=Axis("y", "y"), series=lines)], columns=1, height=2.5)
-    drawn = inline("one", Picture("One", "It is.", figure, rows))
+    drawn = inline("one", Figure("One", "It is.", figure, rows))
     darkest = ramp(4)[0]
     assert dark(darkest)
     assert drawn.count(darkest) == drawn.count(f"color-mix(in oklab, {darkest}, white var(--lift, 0%))") > 0

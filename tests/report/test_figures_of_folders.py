@@ -10,7 +10,7 @@ from moejax.config import dump
 from moejax.folder import only_writer
 from moejax.plan.summary import as_data
 from moejax.report import sources
-from moejax.report.plots import PLOTS, draw, subject_of
+from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.stored import write_json
 from moejax.study.place import TABLE
 from moejax.train.sessions import SESSIONS, Session
@@ -44,7 +44,7 @@ def test_sessions_say_how_each_ended_and_what_was_lost(interrupted):
     assert list(own["outcome"]) == ["interrupted", "killed", "done"]
     assert list(own["lost_seconds"]) == [0.0, 30.0, 0.0]
     assert list(table[table["model"] == "gone"]["outcome"]) == ["killed"]
-    assert draw(PLOTS["restarts"], subject_of(PLOTS["restarts"], table=table)).rows
+    assert draw(PLOTS["restarts"], inputs_of(PLOTS["restarts"], table=table)).rows
 
 
 def test_a_session_that_is_being_written_is_running(interrupted):
@@ -66,7 +66,7 @@ def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
     assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
     crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
     assert list(crowded["load"]) == [1.5, 1.5]
-    assert draw(PLOTS["expert-loads"], subject_of(PLOTS["expert-loads"], table=table)).rows
+    assert draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).rows
 
 
 def test_bars_of_a_plan_add_up_to_its_memory_and_its_step(example_plan):

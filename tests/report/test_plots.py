@@ -28,11 +28,11 @@ from moejax.laws.door import published
 from moejax.papers import figures as papers_figures
 from moejax.papers.plots import ALL
 from moejax.report import evidence, figures, gallery, synthetic
-from moejax.report.figures.files import write_picture
+from moejax.report.figures.files import write_figure
+from moejax.report.figures.inputs import FigureInputs, evaluate, structured
 from moejax.report.figures.panels import log_ticks
-from moejax.report.figures.subject import Subject, evaluate, structured
 from moejax.report.findings import frontier
-from moejax.report.plots import chosen, draw, example_of, subject_of
+from moejax.report.plots import chosen, draw, example_of, inputs_of
 
 PAPERS = {
     "zhao": ("1", "2", "3", "4", "5", "11", "14", "15", "16"),
@@ -42,7 +42,7 @@ PAPERS = {
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def drawn():
     return {name: draw(plot, example_of(plot)) for name, plot in ALL.items()}
 
 
@@ -61,25 +61,25 @@ def test_every_function_that_draws_a_named_figure_is_in_the_table():
         for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
             own = function.__module__ == module.name and not name.startswith("_")
             if own and list(inspect.get_annotations(function).items()) == [
-                ("subject", "Subject"),
-                ("return", "Picture"),
+                ("inputs", "FigureInputs"),
+                ("return", "Figure"),
             ]:
                 assert function in drawn, f"{module.name}.{name} is missing from the tables"
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_figure_draws_and_comes_with_its_data(pictures, name):
-    picture = pictures[name]
-    rows = list(csv.DictReader(io.StringIO(picture.csv())))
-    assert len(rows) == len(picture.rows) > 3
-    assert picture.title
-    assert picture.caption.endswith(".")
+def test_every_figure_draws_and_comes_with_its_data(drawn, name):
+    figure = drawn[name]
+    rows = list(csv.DictReader(io.StringIO(figure.csv())))
+    assert len(rows) == len(figure.rows) > 3
+    assert figure.title
+    assert figure.caption.endswith(".")
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_axis_says_what_it_is(pictures, name):
-    panels = [axes for axes in pictures[name].figure.axes if axes.get_visible()]
-    whole = [pictures[name].figure.get_supxlabel(), pictures[name].figure.get_supylabel()]
+def test_every_axis_says_what_it_is(drawn, name):
+    panels = [axes for axes in drawn[name].drawing.axes if axes.get_visible()]
+    whole = [drawn[name].drawing.get_supxlabel(), drawn[name].drawing.get_supylabel()]
     for axes in panels:
         named_rows = bool(axes.get_yticklabels()) and name in ("influence", "restarts", "plan")
         shared = axes.get_shared_y_axes().joined(axes, panels[0]) and axes is not panels[0]
@@ -87,20 +87,20 @@ def test_every_axis_says_what_it_is(pictures, name):
         assert axes.get_xlabel() or whole[0] or axes.get_label() == "<colorbar>"
 
 
-def test_a_figure_with_made_up_points_says_so_and_no_other(pictures):
-    for name, picture in pictures.items():
-        assert ("made up" in picture.caption) <= ALL[name].needs_table
+def test_a_figure_with_synthetic_points_says_so_and_no_other(drawn):
+    for name, figure in drawn.items():
+        assert ("synthetic" in figure.caption) <= ALL[name].needs_table
 
 
-def test_a_curve_is_the_law(pictures):
-    row = next(row for row in pictures["zhao-3"].rows if row["series"] == "N = 496M" and row["panel"] == "D = 20B")
+def test_a_curve_is_the_law(drawn):
+    row = next(row for row in drawn["zhao-3"].rows if row["series"] == "N = 496M" and row["panel"] == "D = 20B")
     sizes = {"params_active": 99e6, "params_total": 496e6, "tokens": 20e9}
     expected = evaluate(published("five_factor").law, **structured(row["active_experts"], 0.2, **sizes))
     assert row["loss_nats_per_token"] == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_stars_of_a_slice_are_its_least_loss(pictures):
-    rows = pd.DataFrame(pictures["abnar-2"].rows)
+def test_stars_of_a_slice_are_its_least_loss(drawn):
+    rows = pd.DataFrame(drawn["abnar-2"].rows)
     stars = rows[rows["series"] == "least loss"]["loss_nats_per_token"]
     curves = rows[rows["series"] != "least loss"].groupby(["series"])["loss_nats_per_token"].min()
     assert len(stars) > 10
@@ -118,34 +118,34 @@ def test_runs_of_a_table_stand_on_the_curve_they_belong_to():
             "loss": [3.1, 3.2],
         }
     )
-    rows = draw(ALL["zhao-3"], subject_of(ALL["zhao-3"], table=runs)).rows
+    rows = draw(ALL["zhao-3"], inputs_of(ALL["zhao-3"], table=runs)).rows
     own = [row for row in rows if row["series"] == "runs of the table"]
     assert [(row["active_experts"], row["loss_nats_per_token"]) for row in own] == [(5.0, 3.1), (10.0, 3.2)]
 
 
 def test_a_fit_of_the_same_law_replaces_the_published_constants_and_another_law_is_refused():
-    subject = subject_of(ALL["abnar-3"], law=published("sparsity").law, law_name="mine")
-    assert "mine" in draw(ALL["abnar-3"], subject).caption
+    inputs = inputs_of(ALL["abnar-3"], law=published("sparsity").law, law_name="mine")
+    assert "mine" in draw(ALL["abnar-3"], inputs).caption
     with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity and was given Chinchilla"):
-        subject_of(ALL["abnar-3"], law=HOFFMANN_2022)
+        inputs_of(ALL["abnar-3"], law=HOFFMANN_2022)
 
 
 def test_a_missing_table_or_column_is_named():
     with pytest.raises(ValueError, match="the table is not there; give one with --runs"):
-        subject_of(ALL["tian-16"])
+        inputs_of(ALL["tian-16"])
     with pytest.raises(ValueError, match="has no column num_heads"):
-        subject_of(ALL["tian-16"], table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
+        inputs_of(ALL["tian-16"], table=pd.DataFrame({"params_total": [1.0], "loss": [2.0]}))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_a_table_of_few_runs_draws(rows):
-    assert draw(ALL["runs"], Subject(table=with_derived(synthetic.runs(rows)))).rows
+    assert draw(ALL["runs"], FigureInputs(table=with_derived(synthetic.runs(rows)))).rows
 
 
 def test_ten_thousand_runs_are_drawn_as_a_sample_with_the_whole_frontier():
-    picture = draw(ALL["runs"], Subject(table=synthetic.runs(10_000)))
-    assert "2,000 of 10,000 runs are drawn" in picture.caption
-    assert len(picture.rows) < 3_000
+    figure = draw(ALL["runs"], FigureInputs(table=synthetic.runs(10_000)))
+    assert "2,000 of 10,000 runs are drawn" in figure.caption
+    assert len(figure.rows) < 3_000
 
 
 def test_a_paper_s_name_is_all_of_its_figures_and_an_unknown_one_gets_the_nearest():
@@ -195,11 +195,11 @@ def test_evidence_of_a_fit_draws(fitted):
         ),
     }
     for name, table in tables.items():
-        assert draw(ALL[name], subject_of(ALL[name], table=table)).rows
+        assert draw(ALL[name], inputs_of(ALL[name], table=table)).rows
 
 
 def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
-    words = ["plot", "li-shape", "tian-16", "--made-up", "--out", str(tmp_path), "--format", "png,svg,pdf"]
+    words = ["plot", "li-shape", "tian-16", "--synthetic", "--out", str(tmp_path), "--format", "png,svg,pdf"]
     assert main(words) == DONE
     expected = {f"{name}.{end}" for name in ("li-shape", "tian-16") for end in ("png", "svg", "pdf", "csv")}
     assert {path.name for path in tmp_path.iterdir() if path.name != WRITTEN} == expected
@@ -242,8 +242,8 @@ def test_any_law_is_drawn_through_its_runs(name):
     output = next(iter(law.outputs))
     runs = runs_from(design, predict(law, runs_from(design, np.ones(12)), output), output=output)
     result = fit_law(law, runs, starts=Given((law,)), penalty=Squared())
-    picture = draw(ALL["fit"], subject_of(ALL["fit"], table=evidence.fit_table(result, runs)))
-    rows = pd.DataFrame(picture.rows)
+    figure = draw(ALL["fit"], inputs_of(ALL["fit"], table=evidence.fit_table(result, runs)))
+    rows = pd.DataFrame(figure.rows)
     on_the_line = rows[rows["series"] == "runs"]
     np.testing.assert_allclose(on_the_line["predicted"], on_the_line["measured"], rtol=1e-3)
     varying = [n for n in law.inputs if np.ptp(np.asarray(getattr(runs.design, n))) > 0]
@@ -251,13 +251,13 @@ def test_any_law_is_drawn_through_its_runs(name):
 
 
 def test_a_pdf_embeds_truetype(tmp_path):
-    write_picture(tmp_path, "fit", lambda: draw(ALL["fit"], example_of(ALL["fit"])), ("pdf",))
+    write_figure(tmp_path, "fit", lambda: draw(ALL["fit"], example_of(ALL["fit"])), ("pdf",))
     content = (tmp_path / "fit.pdf").read_bytes()
     assert b"FontFile2" in content
     assert b"/Type3" not in content
 
 
-def test_the_gallery_page_shows_every_figure_and_says_which_are_made_up():
+def test_the_gallery_page_shows_every_figure_and_says_which_are_synthetic():
     page = (gallery.Path(__file__).parents[2] / "docs" / gallery.PAGE).read_text()
     images = re.findall(r"!\[.*?\]\((.*?)\)", page)
     assert images == [f"gallery/{name}.png" for name in ALL]

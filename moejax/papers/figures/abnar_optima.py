@@ -7,91 +7,91 @@ import numpy as np
 from moejax.papers.abnar import BUDGETS, SPARSITIES
 from moejax.papers.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
 from moejax.papers.record import short
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import MUTED, ramp
-from moejax.report.figures.subject import Subject
 
 SHARES = np.geomspace(1.0, 0.02, 19)
 CAP = 0.99
 
 
-def by_sparsity(subject: Subject) -> Picture:
+def by_sparsity(inputs: FigureInputs) -> Figure:
     """Figure 3: N*, N_a* and L* against sparsity."""
     totals, actives, losses = [], [], []
     for flops, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True):
-        best = best_sizes(subject, flops, 1 - SHARES)
+        best = best_sizes(inputs, flops, 1 - SHARES)
         label = f"C = {short(flops)}"
         totals.append(Series(label=label, x=SHARES, y=best, colour=colour))
-        actives.append(Series(label=label, x=SHARES, y=subject.active_params(best, 1 - SHARES), colour=colour))
-        losses.append(Series(label=label, x=SHARES, y=loss(subject, flops, best, 1 - SHARES), colour=colour))
+        actives.append(Series(label=label, x=SHARES, y=inputs.active_params(best, 1 - SHARES), colour=colour))
+        losses.append(Series(label=label, x=SHARES, y=loss(inputs, flops, best, 1 - SHARES), colour=colour))
     panels = [
         Panel(x=IDLE, y=TOTAL, series=totals, title="N*"),
         Panel(x=IDLE, y=ACTIVE, series=actives, title="N_a*"),
         Panel(x=IDLE, y=LOSS, series=losses, title="L*"),
     ]
-    figure, rows = draw(panels, columns=3, height=2.7)
-    return Picture(
+    drawing, rows = draw(panels, columns=3, height=2.7)
+    return Figure(
         "The best size at each sparsity",
-        f"By {subject.name}: at every budget the best total grows, the best active size shrinks and the loss falls as "
-        f"experts are idle more. {subject.assumes}",
-        figure,
+        f"By {inputs.name}: at every budget the best total grows, the best active size shrinks and the loss falls as "
+        f"experts are idle more. {inputs.assumes}",
+        drawing,
         rows,
     )
 
 
-def best_sparsity_by_size(subject: Subject) -> Picture:
+def best_sparsity_by_size(inputs: FigureInputs) -> Figure:
     """Figure 4: S* against N, by budget."""
     sizes = np.geomspace(1e8, 3e10, 49)
     series = [
         Series(
             label=f"C = {short(flops)}",
             x=sizes,
-            y=best_sparsities(subject, flops, sizes, CAP),
+            y=best_sparsities(inputs, flops, sizes, CAP),
             colour=colour,
         )
         for flops, colour in zip(BUDGETS, ramp(len(BUDGETS)), strict=True)
     ]
     panel = Panel(x=TOTAL, y=SPARSITY, series=series, level=CAP)
-    figure, rows = draw([panel], columns=1, height=3.2)
-    return Picture(
+    drawing, rows = draw([panel], columns=1, height=3.2)
+    return Figure(
         "The best sparsity at each size",
-        f"By {subject.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
-        f"larger budget moves the change to larger models. {subject.assumes}",
-        figure,
+        f"By {inputs.name}: small models are best dense, large ones as sparse as allowed (the grey line, {CAP:g}); a "
+        f"larger budget moves the change to larger models. {inputs.assumes}",
+        drawing,
         rows,
     )
 
 
-def loss_by_sparsity(subject: Subject) -> Picture:
+def loss_by_sparsity(inputs: FigureInputs) -> Figure:
     """Figure 11: L* against sparsity, and against the budget."""
-    every = {flops: best_sizes(subject, flops, 1 - SHARES) for flops in BUDGETS}
+    every = {flops: best_sizes(inputs, flops, 1 - SHARES) for flops in BUDGETS}
     by_share = [
-        Series(label=f"C = {short(flops)}", x=SHARES, y=loss(subject, flops, best, 1 - SHARES), colour=colour)
+        Series(label=f"C = {short(flops)}", x=SHARES, y=loss(inputs, flops, best, 1 - SHARES), colour=colour)
         for (flops, best), colour in zip(every.items(), ramp(len(BUDGETS)), strict=True)
     ]
     by_budget = []
     chosen = (0.0, 0.5, 0.9, 0.98)
     for sparsity, mark in zip(chosen, ("line", "dashed", "dotted", "joined"), strict=True):
-        found = [float(loss(subject, flops, best_sizes(subject, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
+        found = [float(loss(inputs, flops, best_sizes(inputs, flops, [sparsity])[0], sparsity)) for flops in BUDGETS]
         by_budget.append(Series(label=f"S = {100 * sparsity:g} %", x=BUDGETS, y=found, mark=mark, colour=MUTED))
     panels = [Panel(x=IDLE, y=LOSS, series=by_share), Panel(x=FLOPS, y=LOSS, series=by_budget)]
-    figure, rows = draw(panels, columns=2, height=2.8)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=2.8)
+    return Figure(
         "Least loss against sparsity",
-        f"By {subject.name}, every point at its best size: the gain of sparsity is about the same at every budget. "
-        f"{subject.assumes}",
-        figure,
+        f"By {inputs.name}, every point at its best size: the gain of sparsity is about the same at every budget. "
+        f"{inputs.assumes}",
+        drawing,
         rows,
     )
 
 
-def sizes_by_budget(subject: Subject) -> Picture:
+def sizes_by_budget(inputs: FigureInputs) -> Figure:
     """Figure 12: N* and N_a* against the budget, by sparsity."""
     totals, actives, ratios = [], [], []
     for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
-        best = np.array([best_sizes(subject, flops, [sparsity])[0] for flops in BUDGETS])
-        own = subject.active_params(best, sparsity)
+        best = np.array([best_sizes(inputs, flops, [sparsity])[0] for flops in BUDGETS])
+        own = inputs.active_params(best, sparsity)
         tokens = np.array(BUDGETS) / (6 * own)
         label = f"S = {100 * sparsity:g} %"
         totals.append(Series(label=label, x=BUDGETS, y=best, colour=colour))
@@ -103,10 +103,10 @@ def sizes_by_budget(subject: Subject) -> Picture:
         Panel(x=FLOPS, y=ACTIVE, series=actives, title="N_a*"),
         Panel(x=FLOPS, y=ratio, series=ratios, title="D*/N_a*"),
     ]
-    figure, rows = draw(panels, columns=3, height=2.7)
-    return Picture(
+    drawing, rows = draw(panels, columns=3, height=2.7)
+    return Figure(
         "The best sizes by budget",
-        f"By {subject.name}: both sizes grow with the budget at every sparsity. {subject.assumes}",
-        figure,
+        f"By {inputs.name}: both sizes grow with the budget at every sparsity. {inputs.assumes}",
+        drawing,
         rows,
     )

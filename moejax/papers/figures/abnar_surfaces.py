@@ -1,7 +1,7 @@
 """Abnar et al. (2025), Figures 1, 2, 8 and 9: the loss of one budget over size and sparsity, and its slices.
 
 The paper fits a polynomial to each budget's runs, which are not public; these surfaces are Eq. 6 along 6·N_a·D = C.
-A run table of one's own adds its points. The document does not give N_a(N, S): the subject has a convention for it
+A run table of one's own adds its points. The document does not give N_a(N, S): the inputs have a convention for it
 (``laws/active_params.py``), which captions name.
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.sparsity_optima import best_params_total, best_sparsity
 from moejax.papers.abnar import BUDGETS
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ORANGE, ramp
-from moejax.report.figures.subject import Subject, column, evaluate
 from moejax.result import size
 
 IDLE = replace(SPARSITY, scale="share")
@@ -29,83 +29,81 @@ LEAST_TOKENS_PER_PARAM = 0.5
 """Designs with fewer tokens per active parameter are left blank: no one trains them, and the law shoots up."""
 
 
-def surface(subject: Subject) -> Picture:
+def surface(inputs: FigureInputs) -> Figure:
     """Figure 1, at 1e20 FLOPs."""
-    fields = _fields(subject, 1e20)
-    figure, rows = draw(fields, columns=2, height=3.1)
-    return Picture(
+    fields = _fields(inputs, 1e20)
+    drawing, rows = draw(fields, columns=2, height=3.1)
+    return Figure(
         "IsoFLOP surface",
-        f"Loss at C = 1e20 by {subject.name}: along the line of best sizes the loss falls with sparsity, total "
-        f"parameters grow and active ones shrink. {subject.assumes}" + subject.whose,
-        figure,
+        f"Loss at C = 1e20 by {inputs.name}: along the line of best sizes the loss falls with sparsity, total "
+        f"parameters grow and active ones shrink. {inputs.assumes}" + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def surfaces(subject: Subject) -> Picture:
+def surfaces(inputs: FigureInputs) -> Figure:
     """Figure 8: five budgets."""
-    fields = [_fields(subject, budget)[0] for budget in BUDGETS]
-    figure, rows = draw(fields, columns=3, height=2.5)
-    return Picture(
+    fields = [_fields(inputs, budget)[0] for budget in BUDGETS]
+    drawing, rows = draw(fields, columns=3, height=2.5)
+    return Figure(
         "IsoFLOP surfaces by budget",
-        f"Loss over total parameters and sparsity by {subject.name}; the line of best sizes moves up with the budget. "
-        f"{subject.assumes}" + subject.whose,
-        figure,
+        f"Loss over total parameters and sparsity by {inputs.name}; the line of best sizes moves up with the budget. "
+        f"{inputs.assumes}" + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def slices(subject: Subject) -> Picture:
+def slices(inputs: FigureInputs) -> Figure:
     """Figure 2, at 1e20 FLOPs."""
-    return _slices(subject, (1e20,), "IsoFLOP slices")
+    return _slices(inputs, (1e20,), "IsoFLOP slices")
 
 
-def slices_by_budget(subject: Subject) -> Picture:
+def slices_by_budget(inputs: FigureInputs) -> Figure:
     """Figure 9: a row per budget."""
-    return _slices(subject, (3e19, 1e20, 1e21), "IsoFLOP slices by budget")
+    return _slices(inputs, (3e19, 1e20, 1e21), "IsoFLOP slices by budget")
 
 
-def loss(subject: Subject, flops: float, total: Any, sparsity: Any) -> np.ndarray:
+def loss(inputs: FigureInputs, flops: float, total: Any, sparsity: Any) -> np.ndarray:
     """Loss of designs that spend a budget, NaN where hardly a token is left."""
     total, sparsity = np.broadcast_arrays(np.asarray(total, float), np.asarray(sparsity, float))
-    active = subject.active_params(total, sparsity)
+    active = inputs.active_params(total, sparsity)
     tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
     found = evaluate(
-        subject.law, params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0, params_active=active
+        inputs.law, params_total=total, tokens=tokens, num_experts=1 / (1 - sparsity), top_k=1.0, params_active=active
     )
     return np.where(tokens > LEAST_TOKENS_PER_PARAM * active, found, np.nan)
 
 
-def best_sizes(subject: Subject, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
+def best_sizes(inputs: FigureInputs, flops: float, sparsities: Sequence[float] | np.ndarray) -> np.ndarray:
     """N* at every sparsity."""
-    return np.array([float(best_params_total(subject.law, flops, s, subject.active_params)) for s in sparsities])
+    return np.array([float(best_params_total(inputs.law, flops, s, inputs.active_params)) for s in sparsities])
 
 
-def best_sparsities(subject: Subject, flops: float, sizes: Sequence[float] | np.ndarray, cap: float) -> np.ndarray:
+def best_sparsities(inputs: FigureInputs, flops: float, sizes: Sequence[float] | np.ndarray, cap: float) -> np.ndarray:
     """S* at every size, at most ``cap``."""
-    return np.array(
-        [float(best_sparsity(subject.law, flops, total, subject.active_params, cap=cap)) for total in sizes]
-    )
+    return np.array([float(best_sparsity(inputs.law, flops, total, inputs.active_params, cap=cap)) for total in sizes])
 
 
-def _fields(subject: Subject, flops: float) -> list[Field]:
+def _fields(inputs: FigureInputs, flops: float) -> list[Field]:
     active_share = np.geomspace(1.0, 0.015, 41)
     sparsity = 1 - active_share
-    best = best_sizes(subject, flops, sparsity[::4])
+    best = best_sizes(inputs, flops, sparsity[::4])
     low, high = best.min() / 6, best.max() * 6
     total = np.geomspace(low, high, 61)
-    by_total = loss(subject, flops, total[None, :], sparsity[:, None])
-    own = np.geomspace(subject.active_params(best, sparsity[::4]).min() / 6, best[0] * 6, 61)
-    per_active = 1 / subject.active_params(1.0, sparsity)
-    by_active = loss(subject, flops, own[None, :] * per_active[:, None], sparsity[:, None])
+    by_total = loss(inputs, flops, total[None, :], sparsity[:, None])
+    own = np.geomspace(inputs.active_params(best, sparsity[::4]).min() / 6, best[0] * 6, 61)
+    per_active = 1 / inputs.active_params(1.0, sparsity)
+    by_active = loss(inputs, flops, own[None, :] * per_active[:, None], sparsity[:, None])
     fields = []
     for axis, xs, zs, line in (
         (TOTAL, total, by_total, best),
-        (ACTIVE, own, by_active, subject.active_params(best, sparsity[::4])),
+        (ACTIVE, own, by_active, inputs.active_params(best, sparsity[::4])),
     ):
         floor = np.nanmin(zs)
         marks = [Series(label="best size", x=line, y=active_share[::4], colour=ORANGE)]
-        marks += _points(subject, flops, axis.column)
+        marks += _points(inputs, flops, axis.column)
         fields.append(
             Field(
                 x=axis,
@@ -122,44 +120,44 @@ def _fields(subject: Subject, flops: float) -> list[Field]:
     return fields
 
 
-def _points(subject: Subject, flops: float, name: str) -> list[Series]:
-    if not subject.has("flops", "sparsity", name):
+def _points(inputs: FigureInputs, flops: float, name: str) -> list[Series]:
+    if not inputs.has("flops", "sparsity", name):
         return []
-    own = subject.table[np.isclose(column(subject.table, "flops"), flops, rtol=0.15)]
+    own = inputs.table[np.isclose(column(inputs.table, "flops"), flops, rtol=0.15)]
     if not len(own):
         return []
     return [Series(label="runs", x=column(own, name), y=1 - column(own, "sparsity"), mark="open", colour=INK)]
 
 
-def _slices(subject: Subject, budgets: Sequence[float], title: str) -> Picture:
-    panels = [panel for budget in budgets for panel in _row(subject, budget)]
-    figure, rows = draw(panels, columns=3, height=2.5)
-    return Picture(
+def _slices(inputs: FigureInputs, budgets: Sequence[float], title: str) -> Figure:
+    panels = [panel for budget in budgets for panel in _row(inputs, budget)]
+    drawing, rows = draw(panels, columns=3, height=2.5)
+    return Figure(
         title,
-        f"Loss by {subject.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
+        f"Loss by {inputs.name} at a fixed budget: against sparsity at fixed total parameters, and against total and "
         f"active parameters at fixed sparsity. Stars are the least loss of each curve, where it lies inside. "
-        f"{subject.assumes}" + subject.whose,
-        figure,
+        f"{inputs.assumes}" + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def _row(subject: Subject, flops: float) -> list[Panel]:
+def _row(inputs: FigureInputs, flops: float) -> list[Panel]:
     name = f"C = {flops:.0e}".replace("e+", "e")
     active_share = np.geomspace(1.0, 0.02, 61)
     by_sparsity, by_total, by_active = [], [], []
     for total, colour in zip(SIZES, ramp(len(SIZES)), strict=True):
-        found = loss(subject, flops, total, 1 - active_share)
+        found = loss(inputs, flops, total, 1 - active_share)
         by_sparsity += _curve(f"N = {size(total, 3)}", active_share, found, colour)
     for sparsity, colour in zip(SPARSITIES, ramp(len(SPARSITIES)), strict=True):
-        best = best_sizes(subject, flops, [sparsity])[0]
+        best = best_sizes(inputs, flops, [sparsity])[0]
         total = np.geomspace(best / 12, best * 12, 61)
-        found = loss(subject, flops, total, sparsity)
+        found = loss(inputs, flops, total, sparsity)
         keep = found < np.nanmin(found) + 0.3
         total, found = total[keep], found[keep]
         label = f"S = {100 * sparsity:g} %"
         by_total += _curve(label, total, found, colour, dotted=True)
-        by_active += _curve(label, subject.active_params(total, sparsity), found, colour, dotted=True)
+        by_active += _curve(label, inputs.active_params(total, sparsity), found, colour, dotted=True)
     return [
         Panel(x=IDLE, y=LOSS, series=by_sparsity, title=name),
         Panel(x=TOTAL, y=LOSS, series=by_total),

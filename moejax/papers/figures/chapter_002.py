@@ -7,19 +7,19 @@ import numpy as np
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.effective_params import compute_optimal
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, evaluate
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, Axis, Field, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ORANGE, ramp
-from moejax.report.figures.subject import Subject, evaluate
 
 ACTIVES = np.geomspace(2e9, 4e11, 61)
 EXPANSIONS = np.geomspace(1.0, 32.0, 41)
 BUDGETS = np.geomspace(1e21, 1e26, 31)
 
 
-def frontier(subject: Subject) -> Picture:
+def frontier(inputs: FigureInputs) -> Figure:
     """Listing 2's grid as a heat map, and L*(C) at each expansion."""
-    law = subject.law
+    law = inputs.law
     active, expansion = ACTIVES[None, :], EXPANSIONS[:, None]
     tokens = BUDGET / (FLOPS_PER_PARAM_AND_TOKEN * active)
     found = evaluate(law, params_active=active, params_total=active * expansion, tokens=tokens)
@@ -40,25 +40,25 @@ def frontier(subject: Subject) -> Picture:
         contours=floor + np.array([0.002, 0.005, 0.01, 0.02, 0.04, 0.08]),
     )
     chosen = [g for g in GRID_EXPANSION if g in (1.0, 4.0, 16.0, 32.0)]
-    dense = _best_losses(subject, 1.0)
+    dense = _best_losses(inputs, 1.0)
     series = [
-        Series(label=f"G = {g:g}", x=BUDGETS, y=dense - _best_losses(subject, g), colour=colour)
+        Series(label=f"G = {g:g}", x=BUDGETS, y=dense - _best_losses(inputs, g), colour=colour)
         for g, colour in zip(chosen, ramp(len(chosen)), strict=True)
         if g > 1
     ]
     gain = Axis("gain_over_dense_nats_per_token", "gain over dense, nats/token", "log")
     panels = [field, Panel(x=FLOPS, y=gain, series=series, title="compute-optimal")]
-    figure, rows = draw(panels, columns=2, height=3.3)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=3.3)
+    return Figure(
         "The frontier of one budget",
-        f"By {subject.name}. Left: loss at equal compute; the dense column is the lower edge. Right: what expansion is "
+        f"By {inputs.name}. Left: loss at equal compute; the dense column is the lower edge. Right: what expansion is "
         "worth at each budget's optimum. It never changes sign and shrinks with compute: the law has no crossover.",
-        figure,
+        drawing,
         rows,
     )
 
 
-def _best_losses(subject: Subject, expansion: float) -> np.ndarray:
-    active = np.array([float(compute_optimal(subject.law, c, expansion).value["params_active"]) for c in BUDGETS])
+def _best_losses(inputs: FigureInputs, expansion: float) -> np.ndarray:
+    active = np.array([float(compute_optimal(inputs.law, c, expansion).value["params_active"]) for c in BUDGETS])
     tokens = BUDGETS / (FLOPS_PER_PARAM_AND_TOKEN * active)
-    return evaluate(subject.law, params_active=active, params_total=active * expansion, tokens=tokens)
+    return evaluate(inputs.law, params_active=active, params_total=active * expansion, tokens=tokens)

@@ -6,10 +6,10 @@ import numpy as np
 
 from moejax.laws.door import published
 from moejax.papers.tian_tables import GROUPS
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
-from moejax.report.figures.subject import Subject, column, evaluate, ordered
 
 BATCH = Axis("batch_tokens", "batch, tokens", "quantity")
 RATE = Axis("learning_rate", "peak learning rate", "log")
@@ -21,29 +21,29 @@ NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
 """How far above the least loss a run is still near-optimal, as a share of it: Appendix E.1, Appendix M."""
 
 
-def all_four(subject: Subject) -> Picture:
+def all_four(inputs: FigureInputs) -> Figure:
     """Figure 2."""
-    return _picture(subject, [*_hyperparameters(subject), *_allocation()], 2, "Hyperparameters and allocation")
+    return _picture(inputs, [*_hyperparameters(inputs), *_allocation()], 2, "Hyperparameters and allocation")
 
 
-def hyperparameters(subject: Subject) -> Picture:
+def hyperparameters(inputs: FigureInputs) -> Figure:
     """Figure 7."""
-    return _picture(subject, _hyperparameters(subject), 2, "Best batch and learning rate")
+    return _picture(inputs, _hyperparameters(inputs), 2, "Best batch and learning rate")
 
 
-def allocation(subject: Subject) -> Picture:
+def allocation(inputs: FigureInputs) -> Figure:
     """Figure 9."""
     caption = (
         "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
         "tokens than the best dense model."
     )
-    figure, rows = draw(_allocation(), columns=2, height=2.8)
-    return Picture("Best model scale and tokens", caption, figure, rows)
+    drawing, rows = draw(_allocation(), columns=2, height=2.8)
+    return Figure("Best model scale and tokens", caption, drawing, rows)
 
 
-def near_optimal(subject: Subject) -> Picture:
+def near_optimal(inputs: FigureInputs) -> Figure:
     """Figure 8: the loss over learning rate and batch, a panel per activation ratio."""
-    table = subject.table
+    table = inputs.table
     fields = []
     groups = [
         (f"A = {100 * a:.3g} %", table[table["activation_ratio"] == a]) for a in ordered(table["activation_ratio"])
@@ -66,7 +66,7 @@ def near_optimal(subject: Subject) -> Picture:
         ]
         if "flops" in own:
             at = {
-                name: evaluate(subject.law, name, flops=float(own["flops"].iloc[0]))
+                name: evaluate(inputs.law, name, flops=float(own["flops"].iloc[0]))
                 for name in (RATE.column, BATCH.column)
             }
             marks.append(
@@ -85,17 +85,17 @@ def near_optimal(subject: Subject) -> Picture:
                 contours=(0.25, 1, 2, 4),
             )
         )
-    figure, rows = draw(fields, columns=3, height=2.5)
-    return Picture(
+    drawing, rows = draw(fields, columns=3, height=2.5)
+    return Figure(
         "Near-optimal hyperparameters by activation ratio",
-        f"Loss over learning rate and batch, against {subject.name} (star): the law should lie among the red points "
-        "at every activation ratio." + subject.whose,
-        figure,
+        f"Loss over learning rate and batch, against {inputs.name} (star): the law should lie among the red points "
+        "at every activation ratio." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def _hyperparameters(subject: Subject) -> list[Panel]:
+def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
     printed = {
         RATE.column: [float(row[5]) for row in GROUPS],
         BATCH.column: [SEQUENCE * float(row[6]) for row in GROUPS],
@@ -105,7 +105,7 @@ def _hyperparameters(subject: Subject) -> list[Panel]:
     panels = []
     for axis in (BATCH, RATE):
         series = [
-            Series(label=subject.name, x=BUDGETS, y=evaluate(subject.law, axis.column, flops=BUDGETS), colour=BLUE),
+            Series(label=inputs.name, x=BUDGETS, y=evaluate(inputs.law, axis.column, flops=BUDGETS), colour=BLUE),
             Series(
                 label="power law through Table 8",
                 x=BUDGETS,
@@ -115,11 +115,11 @@ def _hyperparameters(subject: Subject) -> list[Panel]:
             ),
             Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
         ]
-        if subject.has("flops", axis.column):
+        if inputs.has("flops", axis.column):
             own = Series(
                 label="runs",
-                x=column(subject.table, "flops"),
-                y=column(subject.table, axis.column),
+                x=column(inputs.table, "flops"),
+                y=column(inputs.table, axis.column),
                 mark="points",
                 colour=MUTED,
             )
@@ -149,12 +149,12 @@ def _allocation() -> list[Panel]:
     ]
 
 
-def _picture(subject: Subject, panels: list[Panel], columns: int, title: str) -> Picture:
-    figure, rows = draw(panels, columns=columns, height=2.6)
-    return Picture(
+def _picture(inputs: FigureInputs, panels: list[Panel], columns: int, title: str) -> Figure:
+    drawing, rows = draw(panels, columns=columns, height=2.6)
+    return Figure(
         title,
         "The learning rates and batches that the paper trained with (Table 8) are a power law, but not the printed "
-        "Eq. 5: it gives smaller batches and larger learning rates." + subject.whose,
-        figure,
+        "Eq. 5: it gives smaller batches and larger learning rates." + inputs.whose,
+        drawing,
         rows,
     )

@@ -11,11 +11,11 @@ import numpy as np
 
 from moejax.papers.figures.tian_budgets import NEAR
 from moejax.papers.record import short
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ORANGE, RED, ramp
-from moejax.report.figures.subject import Subject, column, ordered
 from moejax.result import size
 from moejax.run_table import DataFrame
 
@@ -25,51 +25,51 @@ BALANCE = "balance_weight"
 COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
-def all_three(subject: Subject) -> Picture:
+def all_three(inputs: FigureInputs) -> Figure:
     """Figure 3: loss against A, G and S, a curve per budget."""
-    panels = [_isoflop(_of(subject.table, axis), axis) for axis in (RATIO, GRANULARITY, SHARED)]
-    figure, rows = draw(panels, columns=3, height=2.7)
-    return Picture(
+    panels = [_isoflop(_of(inputs.table, axis), axis) for axis in (RATIO, GRANULARITY, SHARED)]
+    drawing, rows = draw(panels, columns=3, height=2.7)
+    return Figure(
         "Loss at fixed compute against A, G and S",
         "A curve per budget; stars are its least loss. Fewer active experts are better without an end, granularity and "
-        "shared share have a best value." + subject.whose,
-        figure,
+        "shared share have a best value." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def activation(subject: Subject) -> Picture:
+def activation(inputs: FigureInputs) -> Figure:
     """Figure 10."""
     chosen = (3 / 9, 3 / 17, 3 / 33, 3 / 65, 3 / 129, 3 / 257)
-    curves = [(f"A = {100 * a:.2g} %", leverage(subject.law, a, 2.0, COMPUTE)) for a in chosen]
-    return _with_leverage(subject, RATIO, curves, "G = 2")
+    curves = [(f"A = {100 * a:.2g} %", leverage(inputs.law, a, 2.0, COMPUTE)) for a in chosen]
+    return _with_leverage(inputs, RATIO, curves, "G = 2")
 
 
-def granularity(subject: Subject) -> Picture:
+def granularity(inputs: FigureInputs) -> Figure:
     """Figure 11."""
     chosen = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-    curves = [(f"G = {g:g}", leverage(subject.law, 0.031, g, COMPUTE)) for g in chosen]
-    return _with_leverage(subject, GRANULARITY, curves, "A = 3.1 %")
+    curves = [(f"G = {g:g}", leverage(inputs.law, 0.031, g, COMPUTE)) for g in chosen]
+    return _with_leverage(inputs, GRANULARITY, curves, "A = 3.1 %")
 
 
-def weak_balance(subject: Subject) -> Picture:
+def weak_balance(inputs: FigureInputs) -> Figure:
     """Figure 12: granularity with the usual and with a weak balance loss."""
     panels = []
-    for weight in ordered(subject.table[BALANCE]):
-        own = subject.table[subject.table[BALANCE] == weight]
+    for weight in ordered(inputs.table[BALANCE]):
+        own = inputs.table[inputs.table[BALANCE] == weight]
         panels.append(replace(_isoflop(own, GRANULARITY), title=f"balance loss × {weight:g}"))
-    figure, rows = draw(panels, columns=len(panels), height=2.8, sharey=True)
-    return Picture(
+    drawing, rows = draw(panels, columns=len(panels), height=2.8, sharey=True)
+    return Figure(
         "Granularity under weaker balance",
-        "With a weaker balance loss the best granularity (stars) moves to fewer, larger experts." + subject.whose,
-        figure,
+        "With a weaker balance loss the best granularity (stars) moves to fewer, larger experts." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def shared(subject: Subject) -> Picture:
+def shared(inputs: FigureInputs) -> Figure:
     """Figure 13: loss against S, and against compute by S."""
-    table = _of(subject.table, SHARED)
+    table = _of(inputs.table, SHARED)
     by_flops = []
     shares = ordered(table[SHARED.column])
     for share, colour in zip(shares, ramp(len(shares)), strict=True):
@@ -84,19 +84,19 @@ def shared(subject: Subject) -> Picture:
             )
         )
     panels = [_isoflop(table, SHARED), Panel(x=FLOPS, y=LOSS, series=by_flops)]
-    figure, rows = draw(panels, columns=2, height=2.8)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=2.8)
+    return Figure(
         "Loss against the share of shared experts",
         "A small share is best (stars), and the best share falls with compute. The law has no S, so there is no "
-        "leverage to draw." + subject.whose,
-        figure,
+        "leverage to draw." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def heads(subject: Subject) -> Picture:
+def heads(inputs: FigureInputs) -> Figure:
     """Figure 16: loss against attention heads, a curve per size, near-optimal runs starred."""
-    table, series = subject.table, []
+    table, series = inputs.table, []
     sizes = ordered(table["params_total"])
     for total, colour in zip(sizes, ramp(len(sizes)), strict=True):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
@@ -106,11 +106,11 @@ def heads(subject: Subject) -> Picture:
         series.append(
             Series(label=f"within {NEAR['heads']:.1%} of the least", x=x[near], y=y[near], mark="stars", colour=RED)
         )
-    figure, rows = draw([Panel(x=HEADS, y=LOSS, series=series)], columns=1, height=3.2)
-    return Picture(
+    drawing, rows = draw([Panel(x=HEADS, y=LOSS, series=series)], columns=1, height=3.2)
+    return Figure(
         "Loss against attention heads",
-        "Many numbers of heads are near-optimal (stars) at every size." + subject.whose,
-        figure,
+        "Many numbers of heads are near-optimal (stars) at every size." + inputs.whose,
+        drawing,
         rows,
     )
 
@@ -135,20 +135,20 @@ def _isoflop(table: DataFrame, axis: Axis) -> Panel:
 Curves = list[tuple[str, np.ndarray]]
 
 
-def _with_leverage(subject: Subject, axis: Axis, curves: Curves, held: str) -> Picture:
+def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str) -> Figure:
     lines = [
         Series(label=label, x=COMPUTE, y=found, colour=colour)
         for (label, found), colour in zip(curves, ramp(len(curves)), strict=True)
     ]
     panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
-    if subject.has(axis.column, "flops", "loss"):
-        panels.insert(0, _isoflop(_of(subject.table, axis), axis))
-    figure, rows = draw(panels, columns=2, height=2.8)
-    return Picture(
+    if inputs.has(axis.column, "flops", "loss"):
+        panels.insert(0, _isoflop(_of(inputs.table, axis), axis))
+    drawing, rows = draw(panels, columns=2, height=2.8)
+    return Figure(
         f"Loss and leverage against {axis.words}",
-        f"Left: loss at fixed compute, stars at the least. Right: leverage by {subject.name}, which grows with compute."
+        f"Left: loss at fixed compute, stars at the least. Right: leverage by {inputs.name}, which grows with compute."
         if len(panels) > 1
-        else f"Leverage by {subject.name}, which grows with compute." + subject.whose,
-        figure,
+        else f"Leverage by {inputs.name}, which grows with compute." + inputs.whose,
+        drawing,
         rows,
     )

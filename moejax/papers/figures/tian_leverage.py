@@ -5,30 +5,30 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.papers.record import short
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
 from moejax.report.figures.panels import FLOPS, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, ramp
-from moejax.report.figures.subject import Subject, column
 
 BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
 LARGEST_FITTED = 3e20
 
 
-def landscape(subject: Subject) -> Picture:
+def landscape(inputs: FigureInputs) -> Figure:
     """Figure 1b: EL over A and G at 1e22 FLOPs."""
     mini = Series(label="MoE-mini: A = 3.4 %, G = 10.7", x=[32 / 3], y=[13 / 385], mark="stars", colour=ORANGE)
-    figure, rows = draw([field(subject.law, 1e22, [mini])], columns=1, height=3.8)
-    return Picture(
+    drawing, rows = draw([field(inputs.law, 1e22, [mini])], columns=1, height=3.8)
+    return Figure(
         "Efficiency leverage at 1e22 FLOPs",
-        f"How many times a mixture's compute the dense model of equal loss needs, by {subject.name}. The budget is "
+        f"How many times a mixture's compute the dense model of equal loss needs, by {inputs.name}. The budget is "
         "33 times the largest that was fitted.",
-        figure,
+        drawing,
         rows,
     )
 
 
-def one_by_one(subject: Subject) -> Picture:
+def one_by_one(inputs: FigureInputs) -> Figure:
     """Figure 4: EL against A at G = 2, against G at A = 3.1 %, against C."""
     ratio, granularity, flops = np.geomspace(0.0078, 1, 61), np.geomspace(1.5, 24, 61), np.geomspace(1e18, 1e23, 61)
     by_ratio, by_granularity, by_flops = [], [], []
@@ -36,25 +36,25 @@ def one_by_one(subject: Subject) -> Picture:
         mark = "line" if budget <= LARGEST_FITTED else "dashed"
         label = f"C = {short(budget)}"
         by_ratio.append(
-            Series(label=label, x=ratio, y=leverage(subject.law, ratio, 2.0, budget), mark=mark, colour=colour)
+            Series(label=label, x=ratio, y=leverage(inputs.law, ratio, 2.0, budget), mark=mark, colour=colour)
         )
-        found = leverage(subject.law, 0.031, granularity, budget)
+        found = leverage(inputs.law, 0.031, granularity, budget)
         by_granularity.append(Series(label=label, x=granularity, y=found, mark=mark, colour=colour))
     chosen = (3 / 5, 3 / 9, 3 / 17, 3 / 33, 3 / 65, 3 / 129, 3 / 257)
     for a, colour in zip(chosen, ramp(len(chosen)), strict=True):
-        found = leverage(subject.law, a, 2.0, flops)
+        found = leverage(inputs.law, a, 2.0, flops)
         by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
     panels = [
         Panel(x=RATIO, y=LEVERAGE, series=by_ratio, title="G = 2"),
         Panel(x=GRANULARITY, y=LEVERAGE, series=by_granularity, title="A = 3.1 %"),
         Panel(x=FLOPS, y=LEVERAGE, series=by_flops, title="G = 2"),
     ]
-    figure, rows = draw(panels, columns=3, height=2.7)
-    return Picture(
+    drawing, rows = draw(panels, columns=3, height=2.7)
+    return Figure(
         "Efficiency leverage against A, G and C",
-        f"By {subject.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
+        f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
         "Dashed budgets lie beyond the fitted 3e20.",
-        figure,
+        drawing,
         rows,
     )
 
@@ -64,22 +64,21 @@ PREDICTED = Axis("predicted_efficiency_leverage", "predicted EL")
 ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
 
 
-def validation(subject: Subject) -> Picture:
+def validation(inputs: FigureInputs) -> Figure:
     """Figure 5: predicted against measured EL, the larger ones kept from the fit."""
-    panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(subject, residual=False), diagonal=True)
-    figure, rows = draw([panel], columns=1, height=3.8)
-    return Picture(
+    panel = Panel(x=MEASURED, y=PREDICTED, series=_by_role(inputs, residual=False), diagonal=True)
+    drawing, rows = draw([panel], columns=1, height=3.8)
+    return Figure(
         "Leverage, predicted against measured",
-        "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest."
-        + subject.whose,
-        figure,
+        "A point on the line is predicted exactly; the paper fits EL below 6 and validates on the rest." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def residuals(subject: Subject) -> Picture:
+def residuals(inputs: FigureInputs) -> Figure:
     """Figure 17: residuals of the joint law, over the prediction and as a histogram."""
-    table = subject.table
+    table = inputs.table
     gap = column(table, PREDICTED.column) - column(table, MEASURED.column)
     counts, edges = np.histogram(gap, bins=max(8, min(24, len(gap) // 6)))
     stairs = Series(
@@ -96,7 +95,7 @@ def residuals(subject: Subject) -> Picture:
         Panel(
             x=PREDICTED,
             y=Axis("residual", "predicted minus measured EL"),
-            series=_by_role(subject, residual=True),
+            series=_by_role(inputs, residual=True),
             level=0.0,
         ),
         Panel(
@@ -115,17 +114,17 @@ def residuals(subject: Subject) -> Picture:
             note=f"mean {gap.mean():+.3f}\nst. dev. {gap.std():.3f}",
         ),
     ]
-    figure, rows = draw(panels, columns=2, height=2.9)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=2.9)
+    return Figure(
         "Residuals of the leverage law",
-        "Residuals should be centred on 0 whatever is predicted, and look like a bell." + subject.whose,
-        figure,
+        "Residuals should be centred on 0 whatever is predicted, and look like a bell." + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def _by_role(subject: Subject, *, residual: bool) -> list[Series]:
-    table, series = subject.table, []
+def _by_role(inputs: FigureInputs, *, residual: bool) -> list[Series]:
+    table, series = inputs.table, []
     for role, colour, mark in ROLES:
         own = table[table["role"] == role]
         if len(own):

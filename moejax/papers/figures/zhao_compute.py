@@ -8,18 +8,18 @@ import numpy as np
 
 from moejax.laws.design import Design
 from moejax.laws.five_factor_optima import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, ORANGE
-from moejax.report.figures.subject import Subject
 
 TOTAL, EXPERTS, SHARED = 1e12, 7.0, 0.31
 BUDGETS = np.geomspace(1e20, 1e27, 15)
 
 
-def best_loss(subject: Subject) -> Picture:
+def best_loss(inputs: FigureInputs) -> Figure:
     """L*(C) at N = 1T, G = 7, S = 0.31; C counts N_a·D, as the paper does."""
-    law = subject.law
+    law = inputs.law
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         structure = law.structure(with_experts(EXPERTS, SHARED))
         limit = loss_compute_limit(law, TOTAL, structure)
@@ -53,11 +53,11 @@ def best_loss(subject: Subject) -> Picture:
             series=[Series(label="gap", x=BUDGETS, y=exact - printed, mark="joined", colour=ORANGE, in_legend=False)],
         ),
     ]
-    figure, rows = draw(panels, columns=2, height=2.8)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=2.8)
+    return Figure(
         "Least loss for a budget",
-        f"N = 1T, G = 7, S = 0.31, by {subject.name}. Eq. 33 is the limit in which a large active share costs nothing; "
+        f"N = 1T, G = 7, S = 0.31, by {inputs.name}. Eq. 33 is the limit in which a large active share costs nothing; "
         "the law's own minimum lies above it, the more the larger the budget.",
-        figure,
+        drawing,
         rows,
     )

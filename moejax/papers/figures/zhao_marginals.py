@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from moejax.papers.zhao_experiments import Run, table_6
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered, structured
 from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, ramp
-from moejax.report.figures.subject import Subject, column, evaluate, ordered, structured
 from moejax.result import size
 
 EXPERTS = Axis("active_experts", "active experts G")
@@ -46,16 +46,16 @@ class Slice:
     by: str
 
 
-def size_and_tokens(subject: Subject) -> Picture:
+def size_and_tokens(inputs: FigureInputs) -> Figure:
     """Figure 1."""
     grown = [r for r in table_6() if (r.active, r.experts, r.shared) == (476e6, 10, 0.2)]
     small = [r for r in table_6() if (r.experts, r.shared) == (5, 0.2) and r.total in (247e6, 496e6, 907e6, 2404e6)]
     panels = [
-        _panel(subject, Slice(grown, "total", "tokens"), "N_a = 476M, G = 10, S = 0.2", LOG_LOSS),
-        _panel(subject, Slice(small, "tokens", "total"), "Table 1, G = 5, S = 0.2", LOG_LOSS),
+        _panel(inputs, Slice(grown, "total", "tokens"), "N_a = 476M, G = 10, S = 0.2", LOG_LOSS),
+        _panel(inputs, Slice(small, "tokens", "total"), "Table 1, G = 5, S = 0.2", LOG_LOSS),
     ]
     return _picture(
-        subject,
+        inputs,
         panels,
         "Loss against total parameters and tokens",
         "Along total parameters the law is a power law at fixed N_a; along tokens the curves of all sizes are "
@@ -63,16 +63,16 @@ def size_and_tokens(subject: Subject) -> Picture:
     )
 
 
-def active(subject: Subject) -> Picture:
+def active(inputs: FigureInputs) -> Figure:
     """Figure 2."""
     runs = [r for r in table_6() if (r.experts, r.shared) == (20, 0.2) and r.total == 2404e6]
     few = [r for r in runs if r.active / r.total < 0.4]
     panels = [
-        _panel(subject, Slice(few, "active", "tokens"), "N = 2.4B, small N_a/N", LOG_LOSS),
-        _panel(subject, Slice(runs, "active", "tokens"), "N = 2.4B, all N_a/N", ends=(0.04 * 2404e6, 2404e6)),
+        _panel(inputs, Slice(few, "active", "tokens"), "N = 2.4B, small N_a/N", LOG_LOSS),
+        _panel(inputs, Slice(runs, "active", "tokens"), "N = 2.4B, all N_a/N", ends=(0.04 * 2404e6, 2404e6)),
     ]
     return _picture(
-        subject,
+        inputs,
         panels,
         "Loss against active parameters",
         "G = 20, S = 0.2, N held: more active parameters help until the experts become few and wide; beyond the "
@@ -80,23 +80,23 @@ def active(subject: Subject) -> Picture:
     )
 
 
-def experts(subject: Subject) -> Picture:
+def experts(inputs: FigureInputs) -> Figure:
     """Figure 3."""
     sizes = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6))
     runs = [r for r in table_6() if r.shared == 0.2 and (r.active, r.total) in sizes]
-    return _by_tokens(subject, runs, "experts", "S = 0.2")
+    return _by_tokens(inputs, runs, "experts", "S = 0.2")
 
 
-def experts_without_shared(subject: Subject) -> Picture:
+def experts_without_shared(inputs: FigureInputs) -> Figure:
     """Figure 11."""
     runs = [r for r in table_6() if r.shared == 0 and r.experts in (1, 2, 3, 4, 8, 16) and r.active == 30e6]
-    return _by_tokens(subject, runs, "experts", "S = 0, N_a = 30M")
+    return _by_tokens(inputs, runs, "experts", "S = 0, N_a = 30M")
 
 
-def _by_tokens(subject: Subject, runs: Sequence[Run], vary: str, held: str) -> Picture:
+def _by_tokens(inputs: FigureInputs, runs: Sequence[Run], vary: str, held: str) -> Figure:
     panels = [
         _panel(
-            subject,
+            inputs,
             Slice([r for r in runs if r.tokens == tokens], vary, "total"),
             f"D = {size(tokens, 3)}",
             LOSS,
@@ -104,35 +104,35 @@ def _by_tokens(subject: Subject, runs: Sequence[Run], vary: str, held: str) -> P
         for tokens in (10e9, 20e9, 50e9)
     ]
     return _picture(
-        subject,
+        inputs,
         panels,
         "Loss against active experts",
         f"{held}. The least loss lies at the same G whatever the size and the tokens: G* = sqrt(f/e).",
     )
 
 
-def shared(subject: Subject) -> Picture:
+def shared(inputs: FigureInputs) -> Figure:
     """Figure 4."""
     panels = []
     for total, own in ((1209e6, 240e6), (2404e6, 476e6), (3964e6, 793e6)):
         runs = [r for r in table_6() if (r.total, r.active, r.experts) == (total, own, 10)]
         title = f"N {size(total, 3)}, N_a {size(own, 3)}"
-        panels.append(_panel(subject, Slice(runs, "shared", "tokens"), title, LOSS))
+        panels.append(_panel(inputs, Slice(runs, "shared", "tokens"), title, LOSS))
     return _picture(
-        subject,
+        inputs,
         panels,
         "Loss against the share of shared experts",
         "G = 10. The loss falls from S = 0, is flat around S* = -n/(2m), and rises again.",
     )
 
 
-def shared_by_size(subject: Subject) -> Picture:
+def shared_by_size(inputs: FigureInputs) -> Figure:
     """Figure 14: what S changes, above its minimum, by model size at 50B tokens."""
     pairs = ((48e6, 247e6), (99e6, 496e6), (181e6, 907e6), (240e6, 1209e6), (476e6, 2404e6), (793e6, 3964e6))
     shares = np.linspace(0.0, 0.7, POINTS)
     losses, series = [], []
     for (own, total), colour in zip(pairs, ramp(len(pairs)), strict=True):
-        found = _law(subject, own, total, 50e9, 10.0, shares)
+        found = _law(inputs, own, total, 50e9, 10.0, shares)
         losses.append(found)
         series.append(Series(label=f"N = {size(total, 3)}", x=shares, y=1e3 * (found - found.min()), colour=colour))
     panels = [
@@ -153,7 +153,7 @@ def shared_by_size(subject: Subject) -> Picture:
         ),
     ]
     return _picture(
-        subject,
+        inputs,
         panels,
         "What the shared share is worth, by size",
         "G = 10, 50B tokens, N_a/N = 0.2. The paper calls the effect of S clearer in larger models; by its "
@@ -161,46 +161,46 @@ def shared_by_size(subject: Subject) -> Picture:
     )
 
 
-def larger_models(subject: Subject) -> Picture:
+def larger_models(inputs: FigureInputs) -> Figure:
     """Figure 15: the validation settings."""
     runs = [r for r in table_6() if r.validation]
     panels = [
         _panel(
-            subject,
+            inputs,
             Slice([r for r in runs if (r.active, r.shared) == (453e6, 0.5)], "experts", "tokens"),
             "3.96B, N_a 453M, S 0.5",
             LOSS,
         ),
         _panel(
-            subject,
+            inputs,
             Slice([r for r in runs if (r.active, r.experts) == (793e6, 10)], "shared", "tokens"),
             "3.96B, N_a 793M, G 10",
             LOSS,
         ),
         _panel(
-            subject,
+            inputs,
             Slice([r for r in runs if (r.total, r.experts) == (7255e6, 10)], "active", "tokens"),
             "7.26B, G 10, S 0.2",
             LOSS,
         ),
     ]
     return _picture(
-        subject,
+        inputs,
         panels,
         "The marginal laws at larger sizes",
         "The settings that the paper kept from the fit: the shapes of smaller models must return.",
     )
 
 
-def _law(subject: Subject, active: Any, total: Any, tokens: Any, experts: Any, shared: Any) -> np.ndarray:
+def _law(inputs: FigureInputs, active: Any, total: Any, tokens: Any, experts: Any, shared: Any) -> np.ndarray:
     sizes = {"params_active": active, "params_total": total, "tokens": tokens}
-    return evaluate(subject.law, **structured(np.asarray(experts, float), shared, **sizes))
+    return evaluate(inputs.law, **structured(np.asarray(experts, float), shared, **sizes))
 
 
 def _panel(
-    subject: Subject, slice_: Slice, title: str, loss: Axis = LOSS, ends: tuple[float, float] | None = None
+    inputs: FigureInputs, slice_: Slice, title: str, loss: Axis = LOSS, ends: tuple[float, float] | None = None
 ) -> Panel:
-    """A curve per value of ``by`` through the slice's settings, and the runs of the subject's table that belong."""
+    """A curve per value of ``by`` through the slice's settings, and the runs of the inputs' table that belong."""
     series = []
     groups = ordered([getattr(run, slice_.by) for run in slice_.runs])
     for value, colour in zip(groups, ramp(len(groups)), strict=True):
@@ -216,7 +216,7 @@ def _panel(
             Series(
                 label=_label(slice_.by, value),
                 x=line,
-                y=_law(subject, **{**factors, slice_.vary: line}),
+                y=_law(inputs, **{**factors, slice_.vary: line}),
                 colour=colour,
                 mark="dashed" if slice_.vary == "tokens" else "line",
             )
@@ -226,14 +226,14 @@ def _panel(
             Series(
                 label=SETTINGS,
                 x=places,
-                y=_law(subject, **arrays),
+                y=_law(inputs, **arrays),
                 mark="open",
                 colour=colour,
                 tokens=arrays["tokens"],
                 in_legend=False,
             )
         )
-        series += _own(subject, own, slice_.vary, colour)
+        series += _own(inputs, own, slice_.vary, colour)
     return Panel(x=AXES[slice_.vary], y=loss, series=series, title=title)
 
 
@@ -246,11 +246,11 @@ COLUMNS = {
 }
 
 
-def _own(subject: Subject, settings: Sequence[Run], vary: str, colour: str) -> list[Series]:
+def _own(inputs: FigureInputs, settings: Sequence[Run], vary: str, colour: str) -> list[Series]:
     """Runs of the table that agree with the settings in all that is held, to within 2 percent."""
-    if not subject.has(*COLUMNS.values(), "loss"):
+    if not inputs.has(*COLUMNS.values(), "loss"):
         return []
-    table, head = subject.table, settings[0]
+    table, head = inputs.table, settings[0]
     factors = {name: column(table, named) for name, named in COLUMNS.items()}
     if "params_embedding" in table:
         # The paper counts without embeddings.
@@ -277,12 +277,12 @@ def _label(by: str, value: float) -> str:
     return f"{letters[by]} = {size(value, 3)}"
 
 
-def _picture(subject: Subject, panels: Sequence[Panel], title: str, caption: str) -> Picture:
-    figure, rows = draw(panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)
+def _picture(inputs: FigureInputs, panels: Sequence[Panel], title: str, caption: str) -> Figure:
+    drawing, rows = draw(panels, columns=len(panels), height=2.9 if len(panels) < 3 else 2.7)
     circles = any(series.label == SETTINGS for panel in panels for series in panel.series)
     own = any(series.label == OWN for panel in panels for series in panel.series)
-    caption += f" Curves: {subject.name}."
+    caption += f" Curves: {inputs.name}."
     caption += f" Open circles: {SETTINGS}, areas ∝ D; the paper's losses are not public." if circles else ""
-    caption += " Filled: runs of the table." + subject.whose if own else ""
-    caption += " No run of the table has what the curves hold." if subject.table is not None and not own else ""
-    return Picture(title, caption, figure, rows)
+    caption += " Filled: runs of the table." + inputs.whose if own else ""
+    caption += " No run of the table has what the curves hold." if inputs.table is not None and not own else ""
+    return Figure(title, caption, drawing, rows)

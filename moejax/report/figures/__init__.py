@@ -1,1 +1,1 @@
-"""Figures, one a file: a subject or findings in, a Picture out. Nothing is fitted here."""
+"""Figures, one a file: inputs or findings in, a Figure out. Nothing is fitted here."""

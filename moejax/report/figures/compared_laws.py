@@ -13,7 +13,7 @@ from moejax.fit.choice import Compared
 from moejax.fit.comparison import Comparison
 from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.predicted_vs_actual import around
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 
@@ -25,10 +25,10 @@ LOOKS = {
 """How runs of each role are drawn."""
 
 
-def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Picture:
+def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     """A panel per law, the lowest held-out error first; ``rows`` are the runs' numbers in their file."""
     columns = 3 if len(found.laws) > 4 else 2
-    figure, panels = grid(len(found.laws), columns, height_inches=2.9, sharex=True, sharey=True)
+    drawing, panels = grid(len(found.laws), columns, height_inches=2.9, sharex=True, sharey=True)
     limits = around(runs.loss[runs.weight > 0])
     data = []
     for law, axes in zip(found.laws, panels, strict=True):
@@ -42,13 +42,13 @@ def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Picture:
     panels[0].yaxis.set_major_locator(MaxNLocator(5))
     panels[0].set(xlim=limits, ylim=limits)
     panels[0].legend(loc="upper left")
-    figure.supxlabel("measured loss, nats/token", fontsize=8.5)
-    figure.supylabel("predicted loss, nats/token", fontsize=8.5)
-    return Picture(
+    drawing.supxlabel("measured loss, nats/token", fontsize=8.5)
+    drawing.supylabel("predicted loss, nats/token", fontsize=8.5)
+    return Figure(
         "Predicted against measured",
         "A point on the line is predicted exactly. RMSE in nats/token; held-out runs are predicted by a fit that did "
         "not see them. Triangles lie beyond the frame.",
-        figure,
+        drawing,
         data,
     )
 

@@ -1,4 +1,4 @@
-"""How far a fit may be trusted, as pictures: profile likelihoods, influence of runs, agreement of starts.
+"""How far a fit may be trusted, as figures: profile likelihoods, influence of runs, agreement of starts.
 
 The tables are computed by ``moejax.fit``; here they are only drawn.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, grid
-from moejax.report.figures.subject import Subject, column
 
 PROFILES = 12
 """Answers that get a panel."""
@@ -18,11 +18,11 @@ INFLUENTIAL = 12
 """Runs that get a bar."""
 
 
-def profiles(subject: Subject) -> Picture:
+def profiles(inputs: FigureInputs) -> Figure:
     """How far the objective rises as each answer is pushed away from its best value, everything else fitted again."""
     panels = []
-    for answer in list(dict.fromkeys(subject.table["answer"]))[:PROFILES]:
-        own = subject.table[subject.table["answer"] == answer].sort_values("value")
+    for answer in list(dict.fromkeys(inputs.table["answer"]))[:PROFILES]:
+        own = inputs.table[inputs.table["answer"] == answer].sort_values("value")
         value, rise = column(own, "value"), column(own, "rise")
         limit = float(own["limit"].iloc[0])
         wide = value.min() > 0 and value.max() / value.min() > 5
@@ -39,40 +39,40 @@ def profiles(subject: Subject) -> Picture:
                 ylim=(-0.06 * limit, 2.2 * limit),
             )
         )
-    figure, rows = draw(panels, columns=3, height=2.2)
-    return Picture(
+    drawing, rows = draw(panels, columns=3, height=2.2)
+    return Figure(
         "Profile likelihoods",
         "Each answer is held at a value and every coefficient fitted again. Where the curve crosses the grey line the "
         "90 % interval ends; a curve that never does is an answer that the runs do not set.",
-        figure,
+        drawing,
         rows,
     )
 
 
-def influence(subject: Subject) -> Picture:
+def influence(inputs: FigureInputs) -> Figure:
     """What the answer would be without each of the runs that decide it most."""
-    table = subject.table.copy()
+    table = inputs.table.copy()
     table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "answer_value")), 1e-300)
     table = table.reindex(table["share"].abs().sort_values(ascending=False).index).head(INFLUENTIAL)[::-1]
     shares, names = 100 * column(table, "share"), [str(name) for name in table["run"]]
-    figure, (axes,) = grid(1, 1, height_inches=0.9 + 0.24 * len(names))
+    drawing, (axes,) = grid(1, 1, height_inches=0.9 + 0.24 * len(names))
     axes.barh(names, shares, color=np.where(shares > 0, BLUE, ORANGE), height=0.65)
     axes.axvline(0.0, color=MUTED, linewidth=0.9)
     axes.set_xlabel(f"change of {table['answer'].iloc[0]} if the run had not been trained, %")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
-    return Picture(
+    return Figure(
         "Which runs decide the answer",
         f"The {len(names)} most decisive runs, to first order, by differentiating through the optimum. An answer that "
         "hangs on one run is that run's.",
-        figure,
+        drawing,
         table[["run", "answer", "answer_value", "if_removed"]][::-1].to_dict("records"),
     )
 
 
-def starts(subject: Subject) -> Picture:
+def starts(inputs: FigureInputs) -> Figure:
     """Where every start of the search ended."""
-    value = np.sort(column(subject.table, "objective"))
+    value = np.sort(column(inputs.table, "objective"))
     above = value / value[0] - 1
     near = above <= 1e-4
     rank = np.arange(1, len(value) + 1)
@@ -86,11 +86,11 @@ def starts(subject: Subject) -> Picture:
         level=1e-4,
         ylim=(3e-11, max(1.0, 3 * float(above.max()))),
     )
-    figure, rows = draw([panel], columns=1, height=2.8)
-    return Picture(
+    drawing, rows = draw([panel], columns=1, height=2.8)
+    return Figure(
         "Agreement of starts",
         f"{near.sum()} of {len(value)} starts that were followed to their end reached the lowest objective, to 0.01 % "
         "(grey line; exact ties are drawn at 1e-10). If few do, the optimum may not be the lowest there is.",
-        figure,
+        drawing,
         rows,
     )

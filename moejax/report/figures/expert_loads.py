@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import MUTED, WIDTH_INCHES, grid
 from moejax.report.findings import Findings, layer_loads
 
@@ -15,7 +15,7 @@ NUMBERED = 20
 """Experts per layer up to which every load is written into its cell."""
 
 
-def draw(found: Findings) -> Picture | None:
+def draw(found: Findings) -> Figure | None:
     """Every mixture at its largest token budget, a row per layer; None if no run has experts."""
     if "expert_loads" not in found.runs or "tokens" not in found.runs:
         return None
@@ -31,7 +31,7 @@ def draw(found: Findings) -> Picture | None:
     cells = np.full((len(shown), max(len(loads) for _, _, loads in shown)), np.nan)
     for number, (_, _, loads) in enumerate(shown):
         cells[number, : len(loads)] = loads
-    figure, (axes,) = grid(1, 1, height_inches=0.9 + 0.23 * len(shown))
+    drawing, (axes,) = grid(1, 1, height_inches=0.9 + 0.23 * len(shown))
     norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(np.nanmax(cells))))
     mesh = axes.pcolormesh(cells, cmap="PuOr_r", norm=norm, edgecolors="none")
     _write(axes, cells, norm)
@@ -47,16 +47,16 @@ def draw(found: Findings) -> Picture | None:
     for number in range(1, len(shown)):
         if shown[number][0] != shown[number - 1][0]:
             axes.axhline(number, color=MUTED, linewidth=0.8)
-    bar = figure.colorbar(mesh, ax=axes, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25)
+    bar = drawing.colorbar(mesh, ax=axes, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25)
     bar.set_label("load, 1 = balanced")
     bar.outline.set_visible(False)  # type: ignore[union-attr]
     left_out = f" The first {LAYERS} of {len(layers)} layers are shown." if len(layers) > LAYERS else ""
-    return Picture(
+    return Figure(
         "Expert loads",
         "Share of assignments that each routed expert gets on the validation set at the model's largest budget, over "
         "the balanced share; experts are sorted within a layer. Purple experts are starved, brown ones crowded."
         + left_out,
-        figure,
+        drawing,
         [
             {"model": name, "layer": layer, "expert_by_load": rank + 1, "load_over_balanced": load}
             for name, layer, loads in shown

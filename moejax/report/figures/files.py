@@ -1,4 +1,4 @@
-"""A picture as files of its own: PNG, SVG or PDF to look at, CSV with the data behind it."""
+"""A figure as files of its own: PNG, SVG or PDF to look at, CSV with the data behind it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 
 from moejax.folder import whole
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import PAPER, RC
 
 DOTS_PER_INCH = 200
@@ -21,23 +21,23 @@ FORMATS: dict[str, dict[str, Any]] = {
 """What a figure can be written as, with the metadata that would make its bytes depend on the day."""
 
 
-def write_picture(
-    folder: Path, name: str, draw: Callable[[], Picture], formats: Sequence[str] = ("png", "svg")
+def write_figure(
+    folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
 ) -> tuple[str, ...]:
     """Draw in the report's style and write ``name.png`` and so on, and ``name.csv``; returns the names.
 
-    Each is either the old file or the new one; the same picture gives the same bytes.
+    Each is either the old file or the new one; the same figure gives the same bytes.
     """
     written = []
     with rc_context(RC):
-        picture = draw()
+        figure = draw()
         for suffix in formats:
             written.append(f"{name}.{suffix}")
             with whole(folder / written[-1]) as partial:
-                picture.figure.savefig(
+                figure.drawing.savefig(
                     partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
     written.append(f"{name}.csv")
     with whole(folder / written[-1]) as partial:
-        partial.write_text(picture.csv(), encoding="utf-8")
+        partial.write_text(figure.csv(), encoding="utf-8")
     return tuple(written)

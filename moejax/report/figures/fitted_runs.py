@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.laws.design import FIELDS
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, ORANGE
-from moejax.report.figures.subject import Subject, column
 
 KNOWN = {axis.column: axis for axis in (ACTIVE, TOTAL, TOKENS, FLOPS)}
 WIDE = 5.0
 """How many times larger than its least the largest value is from which an axis is logarithmic."""
 
 
-def through_runs(subject: Subject) -> Picture:
+def through_runs(inputs: FigureInputs) -> Figure:
     """Predicted against measured, then a panel for every input of the law that varies."""
-    table = subject.table
+    table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
     output = str(table["output"].iloc[0])
     words = f"{output.replace('_', ' ')}, nats/token" if output == "loss" else output.replace("_", " ")
-    inputs = [name for name in FIELDS if name in table and np.ptp(column(table, name)) > 0]
+    varying = [name for name in FIELDS if name in table and np.ptp(column(table, name)) > 0]
     equality = Series(label="runs", x=measured, y=predicted, mark="points", colour=BLUE, in_legend=False)
     error = float(np.sqrt(np.mean((predicted - measured) ** 2)))
     panels = [
@@ -34,7 +34,7 @@ def through_runs(subject: Subject) -> Picture:
             corner=f"RMSE {error:.4g}",
         )
     ]
-    for name in inputs:
+    for name in varying:
         x = column(table, name)
         order = np.argsort(x, kind="stable")
         series = [
@@ -42,12 +42,12 @@ def through_runs(subject: Subject) -> Picture:
             Series(label="predicted by the law", x=x[order], y=predicted[order], mark="open", colour=ORANGE),
         ]
         panels.append(Panel(x=_axis(name, x), y=Axis(output, words), series=series, title=f"Over {_words(name)}"))
-    figure, rows = draw(panels, columns=2, height=2.8)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=2.8)
+    return Figure(
         f"{table['law'].iloc[0]} through its runs",
         f"{len(table)} runs. On the line a run is predicted exactly; a trend of the distance over an input says that "
-        f"the law's form misses it.{subject.whose}",
-        figure,
+        f"the law's form misses it.{inputs.whose}",
+        drawing,
         rows,
     )
 

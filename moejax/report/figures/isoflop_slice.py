@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
 from moejax.report.findings import Findings
 from moejax.study.decision import Decision, family
@@ -21,13 +21,13 @@ MARGIN = 3.0
 """How far the curves go beyond the runs and the optima, as a factor."""
 
 
-def draw(found: Findings) -> Picture | None:
+def draw(found: Findings) -> Figure | None:
     """A panel per law that decides; None if none does."""
     analysed = found.concluded.analysed
     deciding = [law for law in analysed.laws if any(d.law == law.name for d in analysed.decisions)]
     if not deciding:
         return None
-    figure, panels = grid(len(deciding), 2, height_inches=4.0, sharex=True)
+    drawing, panels = grid(len(deciding), 2, height_inches=4.0, sharex=True)
     trained = (float(found.runs["params_active"].min()), float(found.runs["params_active"].max()))
     optima = [decision.checked.value["params_active"] for decision in analysed.decisions]
     active = np.geomspace(min(trained[0], *optima) / MARGIN, max(trained[1], *optima) * MARGIN, POINTS)
@@ -49,13 +49,13 @@ def draw(found: Findings) -> Picture | None:
         _zoom(axes, rows, law.name)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16))
     panels[0].set_ylabel("loss by the law, nats/token")
-    return Picture(
+    return Figure(
         "IsoFLOP slice",
         "Loss by each fitted law when one budget is spent on more active parameters and so on fewer tokens "
         f"(6 · active · tokens = budget, {_times(analysed.decisions)} the largest trained). Dots are the closed-form "
         "optima with the bootstrap's 90 % range. Outside the shaded sizes, and at a larger budget everywhere, the "
         "curves are extrapolation.",
-        figure,
+        drawing,
         rows,
     )
 

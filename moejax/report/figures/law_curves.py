@@ -9,10 +9,10 @@ import numpy as np
 
 from moejax.laws.door import published
 from moejax.quantities import format
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, evaluate
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import ramp
-from moejax.report.figures.subject import Subject, evaluate
 from moejax.result import size
 
 GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", "log")
@@ -24,29 +24,29 @@ BUDGETS = (1e17, 1e24)
 LINES, POINTS = 4, 81
 
 
-def kaplan(subject: Subject) -> Picture:
+def kaplan(inputs: FigureInputs) -> Figure:
     """Loss against parameters without embeddings, a curve per number of tokens."""
     words = Axis("params_active_nonembedding", "parameters without embeddings", "quantity")
-    return _size_and_tokens(subject, "kaplan", words)
+    return _size_and_tokens(inputs, "kaplan", words)
 
 
-def chinchilla(subject: Subject) -> Picture:
+def chinchilla(inputs: FigureInputs) -> Figure:
     """Loss against parameters, a curve per number of tokens."""
-    return _size_and_tokens(subject, "chinchilla", ACTIVE)
+    return _size_and_tokens(inputs, "chinchilla", ACTIVE)
 
 
-def loss_compute(subject: Subject) -> Picture:
+def loss_compute(inputs: FigureInputs) -> Figure:
     """Loss against compute, on two logarithmic axes."""
     flops = _spread(BUDGETS, POINTS)
     lines: dict[str, dict[str, Any]] = {"compute-optimal runs": {}}
-    return Picture(
+    return Figure(
         "Loss against compute",
-        f"By {subject.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
-        *_curves(subject, FLOPS, flops, lines, lambda c: {"flops": c}, y=replace(LOSS, scale="log")),
+        f"By {inputs.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
+        *_curves(inputs, FLOPS, flops, lines, lambda c: {"flops": c}, y=replace(LOSS, scale="log")),
     )
 
 
-def data_constrained(subject: Subject) -> Picture:
+def data_constrained(inputs: FigureInputs) -> Figure:
     """Loss against epochs, a curve per number of different tokens."""
     fitted, epochs = published("data_constrained").fitted, _spread((1, MOST_EPOCHS), POINTS)
     params = _middle(fitted["params_active"])
@@ -54,75 +54,74 @@ def data_constrained(subject: Subject) -> Picture:
         f"{size(unique, 2)} different tokens": {"unique_tokens": unique, "tokens": unique * epochs}
         for unique in _spread(fitted["unique_tokens"], LINES)
     }
-    return Picture(
+    return Figure(
         "Loss against epochs, by different tokens",
-        f"By {subject.name}, over the fitted range of different tokens, with {format(params, 2)} parameters. The more "
+        f"By {inputs.name}, over the fitted range of different tokens, with {format(params, 2)} parameters. The more "
         "often they return, the less is gained.",
-        *_curves(subject, EPOCHS, epochs, lines, lambda _: {"params_active": params}),
+        *_curves(inputs, EPOCHS, epochs, lines, lambda _: {"params_active": params}),
     )
 
 
-def granularity(subject: Subject) -> Picture:
+def granularity(inputs: FigureInputs) -> Figure:
     """Loss against granularity, a curve per size."""
     fitted = published("granularity").fitted
     tokens = _middle(fitted["tokens"])
-    picture = _curves(
-        subject,
+    figure = _curves(
+        inputs,
         GRANULARITY,
         _spread(fitted["granularity"], POINTS),
         {f"N = {size(n, 2)}": {"params_total": n} for n in _spread(fitted["params_total_nonembedding"], LINES)},
         lambda g: {"model_dim": g, "expert_hidden": 2.0, "tokens": tokens},
     )
-    return Picture(
+    return Figure(
         "Loss against granularity, by total size",
-        f"By {subject.name}, over the fitted ranges, at {format(tokens, 2)} tokens. Finer experts lower the loss at "
+        f"By {inputs.name}, over the fitted ranges, at {format(tokens, 2)} tokens. Finer experts lower the loss at "
         "every size, ever less; the cost of routing, which would end that, is not in the law.",
-        *picture,
+        *figure,
     )
 
 
-def expert_count(subject: Subject) -> Picture:
+def expert_count(inputs: FigureInputs) -> Figure:
     """Loss against the number of experts, a curve per active size."""
     tokens = _middle(published("expert_count").fitted["tokens"])
-    picture = _by_experts(subject, "expert_count", tokens=tokens)
-    return Picture(
+    figure = _by_experts(inputs, "expert_count", tokens=tokens)
+    return Figure(
         "Loss against the number of experts, by active size",
-        f"By {subject.name}, over the fitted ranges, at {format(tokens, 2)} tokens and equal active size; 1 is a dense "
+        f"By {inputs.name}, over the fitted ranges, at {format(tokens, 2)} tokens and equal active size; 1 is a dense "
         "model.",
-        *picture,
+        *figure,
     )
 
 
-def routed(subject: Subject) -> Picture:
+def routed(inputs: FigureInputs) -> Figure:
     """Loss against the number of experts, a curve per dense size."""
-    return Picture(
+    return Figure(
         "Loss against the number of experts, by the size of the dense model that they extend",
-        f"By {subject.name}, over the fitted ranges, after 130B tokens. Experts help small models more than "
-        "large ones.",
-        *_by_experts(subject, "routed"),
+        f"By {inputs.name}, over the fitted ranges, after 130B tokens. Experts help small models more than large ones.",
+        *_by_experts(inputs, "routed"),
     )
 
 
-def _size_and_tokens(subject: Subject, law: str, params: Axis) -> Picture:
+def _size_and_tokens(inputs: FigureInputs, law: str, params: Axis) -> Figure:
     fitted = published(law).fitted
-    picture = _curves(
-        subject,
+    figure = _curves(
+        inputs,
         params,
         _spread(fitted[params.column], POINTS),
         {f"D = {size(d, 2)}": {"tokens": d} for d in _spread(fitted["tokens"], LINES)},
         lambda n: {"params_active": n},
     )
-    return Picture(
+    return Figure(
         "Loss against parameters, by tokens",
-        f"By {subject.name}, over the fitted ranges of parameters and tokens. Few tokens hold every size back.",
-        *picture,
+        f"By {inputs.name}, over the fitted ranges of parameters and tokens. Few tokens hold every size back.",
+        *figure,
     )
 
 
-def _by_experts(subject: Subject, law: str, **held: Any) -> tuple[Any, Any]:
+def _by_experts(inputs: FigureInputs, law: str, **held: Any) -> tuple[Any, Any]:
     fitted = published(law).fitted
     return _curves(
-        subject,
+        inputs,
         EXPERTS,
         _spread(fitted["expert_expansion"], POINTS),
         {f"N = {size(n, 2)}": {"params_active": n} for n in _spread(fitted["params_active"], LINES)},
@@ -131,10 +130,10 @@ def _by_experts(subject: Subject, law: str, **held: Any) -> tuple[Any, Any]:
 
 
 def _curves(
-    subject: Subject, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any, y: Axis = LOSS
+    inputs: FigureInputs, x: Axis, xs: np.ndarray, lines: dict[str, dict[str, Any]], fields: Any, y: Axis = LOSS
 ) -> Any:
     series = [
-        Series(label=label, x=xs, y=evaluate(subject.law, **fields(xs), **one), colour=colour)
+        Series(label=label, x=xs, y=evaluate(inputs.law, **fields(xs), **one), colour=colour)
         for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True)
     ]
     return draw([Panel(x=x, y=y, series=series)], columns=1, height=3.0)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from moejax.laws.leverage import optimal_granularity
+from moejax.report.figures.inputs import evaluate
 from moejax.report.figures.panels import Axis, Field, Series
 from moejax.report.figures.style import INK
-from moejax.report.figures.subject import evaluate
 
 RATIO = Axis("activation_ratio", "activation ratio A", "percent")
 GRANULARITY = Axis("granularity", "granularity G", "log")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.quantities import format
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, ordered
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import INK, classes
-from moejax.report.figures.subject import Subject, column, ordered
 from moejax.report.findings import frontier
 from moejax.run_table import DataFrame
 
@@ -19,20 +19,20 @@ MOST = 2000
 """Points that are drawn; of a larger table an even sample, and every run of the frontier."""
 
 
-def runs(subject: Subject) -> Picture:
+def runs(inputs: FigureInputs) -> Figure:
     """Loss against training FLOPs, with the frontier: the least loss that any run reached with as little compute."""
-    table = subject.table[["loss", "flops", *[name for name in BY if name in subject.table]]]
+    table = inputs.table[["loss", "flops", *[name for name in BY if name in inputs.table]]]
     table = table.dropna(subset=["loss", "flops"]).sort_values("flops")
     best = frontier(table, "flops")
     shown = table if len(table) <= MOST else table.iloc[np.unique(np.linspace(0, len(table) - 1, MOST).astype(int))]
     series = _classes(shown)
     series.append(Series(label="frontier", x=column(best, "flops"), y=column(best, "loss"), colour=INK, width=1.1))
-    figure, rows = draw([Panel(x=FLOPS, y=LOSS, series=series)], columns=1, height=3.4)
+    drawing, rows = draw([Panel(x=FLOPS, y=LOSS, series=series)], columns=1, height=3.4)
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
-    return Picture(
+    return Figure(
         "Loss against compute",
-        "Every run; the line joins the runs that none with as little compute beats." + sampled + subject.whose,
-        figure,
+        "Every run; the line joins the runs that none with as little compute beats." + sampled + inputs.whose,
+        drawing,
         rows,
     )
 

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from moejax.quantities import format
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, grid, labels_at, quantity_axis
 from moejax.report.findings import Findings, experts
 
@@ -21,7 +21,7 @@ TICKS = 6
 """Budgets that are ticks themselves; more make a plain log axis."""
 
 
-def draw(found: Findings) -> Picture | None:
+def draw(found: Findings) -> Figure | None:
     """Colour is the model's width, a range of widths if there are many; dense models are dashed, with open squares.
 
     None if the table does not say widths, experts and tokens, or has too many models.
@@ -32,7 +32,7 @@ def draw(found: Findings) -> Picture | None:
     widths = sorted(runs["model_dim"].unique())
     ranges = np.array_split(widths, min(len(widths), len(SERIES)))
     colours = {width: colour for own, colour in zip(ranges, SERIES, strict=False) for width in own}
-    figure, (axes,) = grid(1, 1, height_inches=4.0)
+    drawing, (axes,) = grid(1, 1, height_inches=4.0)
     ends = []
     for name, own in runs.groupby("model", sort=False):
         dense, colour = not own["num_experts"].iloc[0], colours[own["model_dim"].iloc[0]]
@@ -58,11 +58,11 @@ def draw(found: Findings) -> Picture | None:
         Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
     ]
     axes.legend(handles=[*keys, *kinds], loc="upper right", labelcolor=INK)
-    return Picture(
+    return Figure(
         "Loss against tokens",
         "Validation loss of every run. Lines should fall to the right; where a mixture (solid) lies below the dense "
         "model of its width (dashed), experts paid off at equal active width.",
-        figure,
+        drawing,
         [
             {
                 "model": run["model"],

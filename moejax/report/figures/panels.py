@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -115,9 +115,9 @@ LARGEST_AREA = 60.0
 
 def draw(
     panels: Sequence[Panel | Field], *, columns: int = 3, height: float = 2.6, sharey: bool = False
-) -> tuple[Figure, list[dict[str, Any]]]:
+) -> tuple[Drawing, list[dict[str, Any]]]:
     """The figure of some panels, with one legend below them, and the rows of its table."""
-    figure, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
+    drawing, every = grid(len(panels), columns, height_inches=height, sharey=sharey)
     known: dict[str, Line2D] = {}
     most = max((float(np.max(s.tokens)) for panel in panels for s in _all(panel) if s.tokens is not None), default=1.0)
     rows: list[dict[str, Any]] = []
@@ -129,18 +129,18 @@ def draw(
         axes.set_xlabel(panel.x.words)
         if not (sharey and number % columns):
             axes.set_ylabel(panel.y.words)
-        rows += _field(figure, axes, panel, known) if isinstance(panel, Field) else _panel(axes, panel, known, most)
+        rows += _field(drawing, axes, panel, known) if isinstance(panel, Field) else _panel(axes, panel, known, most)
     if len(known) > 1:
         # What stands out on every curve is named after the curves.
         names = sorted(known, key=lambda name: known[name].get_marker() == "*")
-        figure.legend(
+        drawing.legend(
             handles=[known[name] for name in names],
             loc="outside lower center",
             ncols=columns_of(names),
             handlelength=1.8,
             columnspacing=1.4,
         )
-    return figure, rows
+    return drawing, rows
 
 
 CHARACTERS = 105
@@ -209,7 +209,7 @@ def _rows(panel: Panel | Field, series: Series) -> list[dict[str, Any]]:
     ]
 
 
-def _field(figure: Figure, axes: Axes, field: Field, known: dict[str, Line2D]) -> list[dict[str, Any]]:
+def _field(drawing: Drawing, axes: Axes, field: Field, known: dict[str, Line2D]) -> list[dict[str, Any]]:
     xs, ys, zs = (np.asarray(v, float) for v in (field.xs, field.ys, field.zs))
     norm: Any = None
     if field.middle is not None:
@@ -226,7 +226,7 @@ def _field(figure: Figure, axes: Axes, field: Field, known: dict[str, Line2D]) -
     axes.set_xlim(_ends(xs, field.x))
     axes.set_ylim(_ends(ys, field.y))
     axes.grid(False)
-    bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=22)
+    bar = drawing.colorbar(mesh, ax=axes, pad=0.02, aspect=22)
     bar.set_label(field.z.words)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)  # type: ignore[union-attr]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.patches import Patch
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import INK, MUTED, PAPER, RED, SERIES, grid
-from moejax.report.figures.subject import Subject
 
 UNITS = {
     "bytes": (1e9, "memory per chip, GB"),
@@ -16,15 +16,15 @@ UNITS = {
 }
 
 
-def bars(subject: Subject) -> Picture:
+def bars(inputs: FigureInputs) -> Figure:
     """A panel per quantity, a bar per plan, stacked by part; a limit is a line."""
-    table = subject.table
+    table = inputs.table
     quantities = list(dict.fromkeys(table["quantity"]))
     plans = list(dict.fromkeys(table["plan"]))
     parts = list(dict.fromkeys(table["part"]))
     colours = dict(zip(parts, [*SERIES, MUTED, INK, *SERIES], strict=False))
     lines = sum(1 + str(plan).count("\n") for plan in plans)
-    figure, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
+    drawing, panels = grid(len(quantities), 2, height_inches=1.4 + 0.36 * lines, sharey=True)
     for quantity, axes in zip(quantities, panels, strict=True):
         own = table[table["quantity"] == quantity]
         unit, words = UNITS.get(str(quantity), (1.0, str(quantity)))
@@ -49,10 +49,10 @@ def bars(subject: Subject) -> Picture:
         axes.tick_params(axis="y", length=0)
     panels[0].invert_yaxis()
     handles = [Patch(color=colours[part], label=str(part)) for part in parts]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(parts), 5), handlelength=1.0)
-    return Picture(
+    drawing.legend(handles=handles, loc="outside lower center", ncols=min(len(parts), 5), handlelength=1.0)
+    return Figure(
         "Plans, part by part",
-        "What each plan needs on one chip; the dashed line is what the chip has." + subject.whose,
-        figure,
+        "What each plan needs on one chip; the dashed line is what the chip has." + inputs.whose,
+        drawing,
         table.to_dict("records"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 from moejax.report.findings import Findings
 
@@ -14,7 +14,7 @@ MANY = 1500
 KINDS = ((True, "mixture of experts", BLUE, "o"), (False, "dense", ORANGE, "s"))
 
 
-def draw(found: Findings) -> Picture | None:
+def draw(found: Findings) -> Figure | None:
     """A panel per law; None if none was fitted."""
     laws = found.concluded.analysed.laws
     if not laws:
@@ -22,7 +22,7 @@ def draw(found: Findings) -> Picture | None:
     measured = found.runs["loss"].to_numpy()
     mixture = found.runs["num_experts"].to_numpy() > 0 if "num_experts" in found.runs else np.zeros(len(measured), bool)
     many = len(measured) > MANY
-    figure, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
+    drawing, panels = grid(len(laws), 2, height_inches=3.5, sharex=True, sharey=True)
     rows = []
     for law, axes in zip(laws, panels, strict=True):
         predicted, low, high = map(np.asarray, (law.predicted, law.predicted_low, law.predicted_high))
@@ -63,11 +63,11 @@ def draw(found: Findings) -> Picture | None:
     panels[0].set(xlim=around(every), ylim=around(every))
     panels[0].set_ylabel("predicted loss, nats/token")
     panels[0].legend(loc="upper left")
-    return Picture(
+    return Figure(
         "Predicted against measured",
         "Every run was fitted; a point on the line is predicted exactly, bars hold 90 % of the bootstrap resamples. "
         "Points of one kind that all lie on one side are what the law cannot express.",
-        figure,
+        drawing,
         rows,
     )
 

@@ -7,55 +7,55 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import BLUE, ORANGE
-from moejax.report.figures.subject import Subject, column
 
 MEASURED = Axis("measured_nats_per_token", "measured loss, nats/token")
 PREDICTED = Axis("predicted_nats_per_token", "predicted loss, nats/token")
 ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
 
-def by_law(subject: Subject) -> Picture:
+def by_law(inputs: FigureInputs) -> Figure:
     """Zhao's Figure 5: a panel per law, runs kept from the fit as stars, areas proportional to the tokens."""
-    laws = list(dict.fromkeys(subject.table["law"]))
-    panels = [_panel(subject.table[subject.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
-    figure, rows = draw(panels, columns=3, height=2.8)
-    return Picture(
+    laws = list(dict.fromkeys(inputs.table["law"]))
+    panels = [_panel(inputs.table[inputs.table["law"] == law], str(law), ("fitted", "held out")) for law in laws]
+    drawing, rows = draw(panels, columns=3, height=2.8)
+    return Figure(
         "Predicted against measured, by law",
         "A point on the line is predicted exactly; stars were kept from the fit that predicts them. Areas ∝ tokens."
-        + subject.whose,
-        figure,
+        + inputs.whose,
+        drawing,
         rows,
     )
 
 
-def fitted_here(subject: Subject) -> Picture:
+def fitted_here(inputs: FigureInputs) -> Figure:
     """As ``by_law``, of laws that have no curves of their own: nobody has published constants of theirs."""
-    picture = by_law(subject)
-    roles = subject.table[subject.table["law"] == subject.table["law"].iloc[0]]["role"]
+    figure = by_law(inputs)
+    roles = inputs.table[inputs.table["law"] == inputs.table["law"].iloc[0]]["role"]
     fitted, held_out = (int((roles == role).sum()) for role, *_ in ROLES)
     again = f" Stars are {held_out} of them, predicted by fits without them." if held_out else ""
     return replace(
-        picture,
+        figure,
         title="Laws without published constants, fitted here",
         caption=f"No constants are published; these fits are of {fitted} runs.{again} A point on the line is predicted "
-        f"exactly.{subject.whose}",
+        f"exactly.{inputs.whose}",
     )
 
 
-def fitted_and_held_out(subject: Subject) -> Picture:
+def fitted_and_held_out(inputs: FigureInputs) -> Figure:
     """Abnar's Figure 6: the fitted runs and the held-out ones beside each other, for the first law of the table."""
-    law = subject.table["law"].iloc[0]
-    own = subject.table[subject.table["law"] == law]
+    law = inputs.table["law"].iloc[0]
+    own = inputs.table[inputs.table["law"] == law]
     panels = [_panel(own, f"{law}: {role}", (role,)) for role, *_ in ROLES]
-    figure, rows = draw(panels, columns=2, height=3.3)
-    return Picture(
+    drawing, rows = draw(panels, columns=2, height=3.3)
+    return Figure(
         "Fitted and held out",
         "Left: runs that set the coefficients. Right: runs that did not, predicted by a fit without them. The line is "
-        "equality." + subject.whose,
-        figure,
+        "equality." + inputs.whose,
+        drawing,
         rows,
     )
 

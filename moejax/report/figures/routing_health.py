@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.quantities import format
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column, ordered
 from moejax.report.figures.panels import TOKENS, Axis, Panel, Series, draw
-from moejax.report.figures.picture import Picture
 from moejax.report.figures.style import classes
-from moejax.report.figures.subject import Subject, column, ordered
 
 MEASURES = {
     "load_cv": Axis("load_cv", "load CV, 0 = balanced"),
@@ -17,9 +17,9 @@ MEASURES = {
 }
 
 
-def health(subject: Subject) -> Picture | None:
+def health(inputs: FigureInputs) -> Figure | None:
     """A panel per measure that the table has, over tokens; None if it has none of mixtures."""
-    table = subject.table
+    table = inputs.table
     known = [name for name in MEASURES if name in table and table[name].notna().any()]
     if not known or "tokens" not in table:
         return None
@@ -37,11 +37,11 @@ def health(subject: Subject) -> Picture | None:
         if name == "dropped_share" and not np.any(column(table, name) > 0):
             continue
         panels.append(Panel(x=TOKENS, y=MEASURES[name], series=series))
-    figure, rows = draw(panels, columns=3, height=2.6)
-    return Picture(
+    drawing, rows = draw(panels, columns=3, height=2.6)
+    return Figure(
         "Routing health",
         "Of every mixture on the validation set: the spread of its experts' loads, the worst load, and the share of "
         "assignments dropped where a capacity drops any. Routing that is healthy stays low and falls with tokens.",
-        figure,
+        drawing,
         rows,
     )

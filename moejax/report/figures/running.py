@@ -7,9 +7,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.lines import Line2D
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, ordered
 from moejax.report.figures.style import BLUE, FAINT, GREEN, MUTED, ORANGE, RED, WIDTH_INCHES, grid
-from moejax.report.figures.subject import Subject, ordered
 from moejax.result import size
 
 LAYERS = 6
@@ -27,15 +27,15 @@ TRAININGS = 40
 """Rows that are shown: of more trainings, those of most sessions."""
 
 
-def loads(subject: Subject) -> Picture:
+def loads(inputs: FigureInputs) -> Figure:
     """Load of every expert over the tokens seen, a panel per layer."""
-    table = subject.table
+    table = inputs.table
     layers = ordered(table["layer"])
     shown = [
         layers[i] for i in np.unique(np.linspace(0, len(layers) - 1, min(LAYERS, len(layers))).round().astype(int))
     ]
     norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(table["load"].quantile(0.995))))
-    figure, panels = grid(len(shown), 3, height_inches=2.0, sharex=True, sharey=True)
+    drawing, panels = grid(len(shown), 3, height_inches=2.0, sharex=True, sharey=True)
     for number, (layer, axes) in enumerate(zip(shown, panels, strict=True)):
         cells = table[table["layer"] == layer].pivot_table(index="expert", columns="tokens", values="load").sort_index()
         axes.pcolormesh(
@@ -51,30 +51,32 @@ def loads(subject: Subject) -> Picture:
         axes.grid(False)
         axes.xaxis.set_major_formatter(lambda value, _: size(value, 3) if value else "0")
         axes.tick_params(labelbottom=number >= len(shown) - min(3, len(shown)))
-    figure.supxlabel("training tokens", fontsize=8.5)
-    figure.supylabel("expert", fontsize=8.5)
-    bar = figure.colorbar(ScalarMappable(norm, "PuOr_r"), ax=panels, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25)
+    drawing.supxlabel("training tokens", fontsize=8.5)
+    drawing.supylabel("expert", fontsize=8.5)
+    bar = drawing.colorbar(
+        ScalarMappable(norm, "PuOr_r"), ax=panels, pad=0.015, fraction=0.25 / WIDTH_INCHES, aspect=25
+    )
     bar.set_label("load, 1 = balanced")
     bar.outline.set_visible(False)  # type: ignore[union-attr]
-    return Picture(
+    return Figure(
         "Expert loads over time",
         "Share of assignments of every expert over the balanced one, as training goes on: purple experts are starved, "
-        "brown ones crowded. A stripe that stays is an expert that routing has given up." + subject.whose,
-        figure,
+        "brown ones crowded. A stripe that stays is an expert that routing has given up." + inputs.whose,
+        drawing,
         table[["layer", "expert", "tokens", "load"]].to_dict("records"),
     )
 
 
-def restarts(subject: Subject) -> Picture:
+def restarts(inputs: FigureInputs) -> Figure:
     """Sessions of every training over wall time, with how each ended and what had to be done again."""
-    table = subject.table
+    table = inputs.table
     counts = table["model"].value_counts(sort=False)
     most = set(counts.sort_values(ascending=False, kind="stable").index[:TRAININGS])
     names = [name for name in dict.fromkeys(table["model"]) if name in most]
     origin = float(table["start_seconds"].min())
     longest = float(table["end_seconds"].max()) - origin
     unit, words = next((unit, words) for unit, words in UNITS if longest / unit < 200 or words == "hours")
-    figure, (axes,) = grid(1, 1, height_inches=1.1 + 0.32 * len(names))
+    drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.32 * len(names))
     for row, name in enumerate(names):
         axes.axhline(row, color=FAINT, linewidth=0.8, zorder=0)
         for session in table[table["model"] == name].sort_values("start_seconds").to_dict("records"):
@@ -111,12 +113,12 @@ def restarts(subject: Subject) -> Picture:
         for outcome, (marker, colour) in OUTCOMES.items()
         if (table["outcome"] == outcome).any()
     ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
+    drawing.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
     fewer = f" The {TRAININGS} of most sessions are shown of {len(counts)}." if len(counts) > TRAININGS else ""
-    return Picture(
+    return Figure(
         "Kills and resumes",
         "Every session of every training over wall time. A cross or a square is an end that was not the training's "
-        "own; the number beside it is the time that went to taking steps again." + fewer + subject.whose,
-        figure,
+        "own; the number beside it is the time that went to taking steps again." + fewer + inputs.whose,
+        drawing,
         table.to_dict("records"),
     )

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from moejax.result import size
@@ -101,15 +101,15 @@ RC: dict[Any, Any] = {
 WIDTH_INCHES = 7.2
 
 
-def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Figure, list[Axes]]:
+def grid(count: int, columns: int, *, height_inches: float, **options: Any) -> tuple[Drawing, list[Axes]]:
     """A figure of ``count`` panels in rows of at most ``columns``; surplus places stay empty."""
     columns = min(count, columns)
     rows = -(-count // columns)
-    figure = Figure(figsize=(WIDTH_INCHES, rows * height_inches))
-    axes = list(np.ravel(figure.subplots(rows, columns, squeeze=False, **options)))
+    drawing = Drawing(figsize=(WIDTH_INCHES, rows * height_inches))
+    axes = list(np.ravel(drawing.subplots(rows, columns, squeeze=False, **options)))
     for spare in axes[count:]:
         spare.set_visible(False)
-    return figure, axes[:count]
+    return drawing, axes[:count]
 
 
 def quantity_axis(axis: Any, values: Any, *, most: int = 6) -> None:
@@ -159,4 +159,4 @@ def spread(heights: Sequence[float], least: float) -> list[float]:
 
 
 Draw = Callable[[Any], Any]
-"""From ``moejax.report.findings.Findings`` to a Picture, or None if the study has nothing to show there."""
+"""From ``moejax.report.findings.Findings`` to a Figure, or None if the study has nothing to show there."""

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from moejax.report.figures.picture import Picture
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, FAINT, MUTED, ORANGE, WIDTH_INCHES, grid
 from moejax.report.findings import Findings
 from moejax.result import size
@@ -20,7 +20,7 @@ POINTS = 200
 """Points of one curve; longer logs are thinned evenly."""
 
 
-def draw(found: Findings) -> Picture | None:
+def draw(found: Findings) -> Figure | None:
     """None if no model has a training log."""
     curves = {name: _curves(lines) for name, lines in found.logs.items() if lines}
     if not curves:
@@ -30,7 +30,7 @@ def draw(found: Findings) -> Picture | None:
     entropy = corpus.unigram_entropy if corpus else float("nan")
     # As many panels side by side as have room for their names.
     columns = max(1, min(5, int(WIDTH_INCHES / (0.3 + 0.08 * max(map(len, shown))))))
-    figure, panels = grid(len(shown), columns, height_inches=1.55, sharex=True, sharey=True)
+    drawing, panels = grid(len(shown), columns, height_inches=1.55, sharex=True, sharey=True)
     for (name, own), axes in zip(shown.items(), panels, strict=True):
         for other in shown.values():
             _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
@@ -44,15 +44,15 @@ def draw(found: Findings) -> Picture | None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     losses = [line["loss"] for own in shown.values() for lines in own.values() for line in lines]
     panels[0].set_ylim(min(losses) - 0.1, float(np.nanmax([entropy, sorted(losses)[int(0.97 * len(losses))]])) + 0.15)
-    figure.supxlabel("training tokens", fontsize=8.5)
-    figure.supylabel("training loss, nats/token", fontsize=8.5)
+    drawing.supxlabel("training tokens", fontsize=8.5)
+    drawing.supylabel("training loss, nats/token", fontsize=8.5)
     left_out = f" The first {PANELS} of {len(curves)} models are shown." if len(curves) > PANELS else ""
-    return Picture(
+    return Figure(
         "Training curves",
         "Each model's trunk at a stable learning rate (blue) and a branch per token budget whose learning rate decays "
         "(orange); the other models' trunks are grey, the dotted line is the unigram entropy. A branch that drops "
         "below its trunk is the decay paying off. Losses are those of single batches." + left_out,
-        figure,
+        drawing,
         [
             {"model": name, "run": run, **_point(line)}
             for name, own in shown.items()

@@ -16,7 +16,7 @@ from moejax.run_table import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class FigureInputs:
     """A law, a table, or both; a figure says which of them it needs."""
 
     law: Any = None
@@ -27,13 +27,13 @@ class Subject:
     """Runs, or the plain data of a figure that draws no law."""
     active_params: Any = ACTIVE_PARAMS[DEFAULT]
     """The active-parameter convention of figures that know sizes and sparsity alone."""
-    made_up: bool = False
+    synthetic: bool = False
     """Whether the table is an example of ours and no measurement."""
 
     @property
     def whose(self) -> str:
         """The sentence of a caption that says where the points come from."""
-        return " Points are made up, to show the form." if self.made_up else ""
+        return " Points are synthetic, to show the form." if self.synthetic else ""
 
     @property
     def assumes(self) -> str:

@@ -1,4 +1,4 @@
-"""A picture: a figure, what to see in it, and the data behind it."""
+"""A figure: the drawing, what to see in it, and the data behind it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from moejax.table_file import inert
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """One figure of a report."""
 
     title: str
     caption: str
     """What to see, in a sentence or two."""
-    figure: Figure
+    drawing: Drawing
     rows: Sequence[dict[str, Any]]
     """The data behind the figure; units are in the names."""
 
