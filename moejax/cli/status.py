@@ -13,7 +13,7 @@ from moejax.cli.training_text import clock, goodput_text, memory_text, routing_t
 from moejax.config import dump
 from moejax.quantities import format, format_bytes
 from moejax.report import render
-from moejax.result import Column, Result, Table, percent
+from moejax.result import Column, Result, Table, Written, percent
 from moejax.train.manifest import verify
 from moejax.train.sessions import RUNNING
 from moejax.train.status import Status, is_study_folder, read_statuses
@@ -130,7 +130,8 @@ def _study(found: list[Status]) -> Result:
         Column("model"),
         Column("state", words=True),
         Column("steps"),
-        Column("loss", ".4f"),
+        # A loss that is no number is known, and shown.
+        Column("loss"),
         Column("validation", ".4f"),
         Column("tokens/s", ",.0f"),
         Column("left", clock),
@@ -141,7 +142,7 @@ def _study(found: list[Status]) -> Result:
             status.name,
             status.state,
             f"{status.steps_done:,}" + (f" of {status.total_steps:,}" if status.total_steps is not None else ""),
-            status.loss,
+            None if status.loss is None else Written(status.loss, f"{status.loss:.4f}"),
             status.rows[-1]["loss"] if status.rows else None,
             status.tokens_per_second,
             status.eta_seconds,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.cli.errors import UserError
 from moejax.report import render
-from moejax.result import Column, Result, Table, percent
+from moejax.result import Column, Result, Table, Written, percent
 from moejax.wording import command, some
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def summary(name: str, url: str, found: list[Standing], price: float | None) -> 
         Column("state", words=True),
         Column("runs"),
         Column("of steps", percent(0)),
-        Column("loss", ".3f"),
+        # A loss that is no number is known, and shown.
+        Column("loss"),
         Column("started"),
         Column("device-hours", ",.3g"),
         Column("left", clock),
@@ -107,7 +108,7 @@ def summary(name: str, url: str, found: list[Standing], price: float | None) -> 
             one.state,
             f"{len(one.rows)}/{one.runs}",
             one.share,
-            one.loss,
+            None if one.loss is None else Written(one.loss, f"{one.loss:.3f}"),
             one.sessions,
             one.device_seconds / 3600,
             one.seconds_left,

@@ -18,7 +18,7 @@ from moejax.study.decision import Decision, family
 
 BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""
-BRIEF_LIMITS = 3
+BRIEF_LIMITS = 2
 """Limits that a terminal is told; the others are counted, and left to the report."""
 
 COLUMNS = {

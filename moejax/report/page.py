@@ -19,7 +19,7 @@ from moejax.report import svg
 from moejax.report.conclusions import best, coefficients, decision_table, laws_table, next_table, runs_table
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import COLOURS
-from moejax.report.findings import BUDGETS, Findings, experts, seconds, versions
+from moejax.report.findings import BUDGETS, Findings, best_per_budget, experts, seconds, versions
 from moejax.report.render import html_table
 from moejax.report.wording import against_naive, worth
 from moejax.result import size
@@ -27,6 +27,8 @@ from moejax.study.decision import family
 
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
+TOP = ("model", "loss", "bits_per_byte", "tokens", "params_active", "params_total")
+"""What the page says of the best run."""
 LONG = ("architecture", "config", "versions", "expert_loads")
 """Columns of the run table that are too long for a line of CSV; the table itself has them."""
 
@@ -55,6 +57,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(found, BUDGETS),
+        top=best_per_budget(found.runs).reindex(columns=TOP).to_dict("records")[-1],
         law_table=laws_table(found),
         next=found.next_runs,
         next_table=next_table(found),

@@ -35,20 +35,25 @@ def show(result: Result, *, as_json: bool = False) -> None:
     if as_json:
         print(json(result))
         return
+    if not (sys.stdout.isatty() or "COLUMNS" in os.environ):
+        print(text(result))
+        return
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE)
+    console = Console()
     # Some terminals and programs say that they have no width; a table is printed all the same.
     console.width = max(console.width, NARROWEST)
     _print(result, console)
 
 
-def text(result: Result, width: int = 100) -> str:
-    """The result as plain text in lines of at most ``width`` characters, where words allow it."""
+def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
+    """The result as plain text: tables are at most ``width`` characters wide, and sentences if ``wrap``."""
     from rich.console import Console
 
     into = io.StringIO()
-    _print(result, Console(file=into, width=width, color_system=None, force_terminal=False), wrap=width)
+    _print(
+        result, Console(file=into, width=width, color_system=None, force_terminal=False), wrap=width if wrap else None
+    )
     return "\n".join(line.rstrip() for line in into.getvalue().splitlines()).strip("\n")
 
 

@@ -24,7 +24,7 @@ LINES, WIDTH = 50, 100
 
 
 def answer(concluded) -> str:
-    return render.text(brief(read(concluded)), WIDTH)
+    return render.text(brief(read(concluded)), WIDTH, wrap=True)
 
 
 def _numbers(value) -> list[float]:

@@ -57,7 +57,7 @@ def test_each_law_has_its_panel(figure, found):
 def test_a_prediction_beyond_the_frame_is_a_triangle_at_its_edge(found):
     high = dataclasses.replace(found.laws[0].fit.law, irreducible=50.0)
     off = dataclasses.replace(found.laws[0], fit=dataclasses.replace(found.laws[0].fit, law=high))
-    drawn = draw(dataclasses.replace(found, laws=(off,)), RUNS, ROWS).figure.axes[0]
+    drawn = draw(dataclasses.replace(found, laws=(off,)), RUNS, ROWS).drawing.axes[0]
     (edge,) = [line for line in drawn.lines if line.get_marker() == "^"]
     assert len(np.asarray(edge.get_xdata())) == 15
     assert set(np.asarray(edge.get_ydata())) == {drawn.get_ylim()[1]}

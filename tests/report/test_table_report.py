@@ -63,7 +63,7 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
     off = data["laws"][0]["held_out"]["mae"]
     assert f"Held out, the law is off by {off:.4f} nats/token" in text
     assert data["decisions"][0]["flops"] == pytest.approx(10 * table["flops"].max())
-    assert "| coefficient | fitted |" in (tmp_path / TEXT).read_text()
+    assert "| coefficient | symbol | fitted |" in (tmp_path / TEXT).read_text()
 
 
 @pytest.mark.parametrize("count", [500, 10_000])
