@@ -223,7 +223,7 @@ def test_json_has_every_record_with_its_verdict_and_readings(capsys, tmp_path):
     [
         (["--paper", "zaho"], "zhao"),
         (["--paper", "li", "--verdicts", "nowhere.json"], "nowhere.json is not there"),
-        (["--paper", "li", "--json", f"{__file__}/x.json"], "test_papers.py"),
+        (["--paper", "li", "--json", f"{__file__}/x.json"], "test_reproduce.py"),
     ],
 )
 def test_mistakes_are_answered_in_sentences(words, sentence, capsys):
