@@ -7,6 +7,7 @@ from typing import Any
 
 from moejax.cli import given_architecture
 from moejax.cli.number import whole_number
+from moejax.errors import UserError
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, percent

@@ -8,6 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table
 

@@ -9,6 +9,7 @@ from typing import Any
 from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.pairs import pairs
 from moejax.cli.run_table_options import add_table_arguments, read_table
+from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moejax.cli.config_file import add_config_argument
 from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import count, number, whole_number
+from moejax.errors import UserError
 from moejax.report import render
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.cli.errors import UserError
+from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.wording import command, some

@@ -19,6 +19,7 @@ from moejax.cli.given_settings import TRAINING
 from moejax.cli.local_processes import AGAIN, MOST_HERE, run_here
 from moejax.cli.number import WORKERS, count
 from moejax.cli.training_text import goodput_text, memory_text, routing_tables, speed_text
+from moejax.errors import OURS, UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table

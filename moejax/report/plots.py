@@ -156,7 +156,7 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
         own = [name for name in plots if asked in ("all", name) or name.startswith(f"{asked}-")]
         if not own:
             near = difflib.get_close_matches(asked, plots, n=3, cutoff=0.4) or list(plots)
-            raise ValueError(f"There is no figure '{word}'; did you mean {' or '.join(near[:3])}? --list names all.")
+            raise UserError(f"There is no figure '{word}'; did you mean {' or '.join(near[:3])}? --list names all.")
         found |= {name: plots[name] for name in own}
     return list(found.values())
 
@@ -171,7 +171,7 @@ def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFra
     if plot.law:
         known = published(plot.law)
         if law is not None and type(law) is not type(known.law):
-            raise ValueError(
+            raise UserError(
                 f"{plot.name} draws a law of the form {type(known.law).__name__} and was given {type(law).__name__}; "
                 f"leave the fit out to draw the published constants."
             )
@@ -181,7 +181,7 @@ def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFra
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
         what = f"has no column {some(missing, most=6)}" if missing else "is not there"
-        raise ValueError(
+        raise UserError(
             f"{plot.name} ({plot.source}) is drawn from a table with {', '.join(plot.columns)}, and the table {what}; "
             f"give one with --runs, or --synthetic to see the figure with synthetic data."
         )
