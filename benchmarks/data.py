@@ -21,17 +21,16 @@ from pathlib import Path
 import numpy as np
 
 from moejax.data.config import DataConfig
-from moejax.data.document import Document
-from moejax.data.packing import plan
 from moejax.data.prepare import prepare
-from moejax.data.source import Reading
-from moejax.data.sources import parts_of
+from moejax.data.rows import plan
+from moejax.data.source import Document, SourceOptions
+from moejax.data.sources import input_shards_of
 from moejax.data.train_tokenizer import train_tokenizer
 
 
 def write_text(folder: Path, megabytes: float) -> int:
     """One file of JSON lines; returns the bytes of text in it."""
-    found = [document for part in parts_of("python_stdlib", Reading()) for document in part.documents()]
+    found = [document for shard in input_shards_of("python_stdlib", SourceOptions()) for document in shard.documents()]
     texts = [
         d.content.decode(errors="ignore") for d in found if isinstance(d, Document) and isinstance(d.content, bytes)
     ]

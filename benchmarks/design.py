@@ -2,8 +2,9 @@
 
     python benchmarks/design.py
 
-A closed form is what a paper derives on paper; the optimiser knows none of them. A multiplier is what a limit is worth
-by the conditions of the optimum; solving again moves the limit by 2 % both ways. ``tests/design`` holds both to it.
+A closed form is what a paper derives on paper; the optimiser knows none of them. A multiplier is what a constraint is
+worth by the conditions of the optimum; solving again moves the bound by 2 % both ways. ``tests/design`` holds both to
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import jax
 
-from moejax.design.problem import Limit, of_sizes, optimise
+from moejax.design.problem import Constraint, of_sizes, optimise
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED, five_factor_optima, sparsity_optima
 from moejax.laws.active_params import Proportional
@@ -46,14 +47,14 @@ Pairs = Mapping[str, tuple[float, Any]]
 """By quantity: what the optimiser found, and the closed form."""
 
 
-def held(name: str, value: float) -> Limit:
-    """A limit that leaves one value."""
-    return Limit(name=name, low=value, high=value)
+def held(name: str, value: float) -> Constraint:
+    """A constraint that leaves one value."""
+    return Constraint(name=name, low=value, high=value)
 
 
-def chosen(law: Any, *limits: Limit, **options: Any) -> Mapping[str, float]:
+def chosen(law: Any, *constraints: Constraint, **options: Any) -> Mapping[str, float]:
     """What the optimiser chooses."""
-    return optimise(of_sizes(law, limits, **options)).values
+    return optimise(of_sizes(law, constraints, **options)).values
 
 
 def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
@@ -63,30 +64,30 @@ def beside(found: Mapping[str, float], expected: Mapping[str, Any]) -> Pairs:
 
 def hoffmann(flops: float) -> Pairs:
     """Hoffmann et al. (2022), Eq. 4."""
-    return beside(chosen(HOFFMANN_2022, Limit(name="flops", high=flops)), optimal_split(HOFFMANN_2022, flops))
+    return beside(chosen(HOFFMANN_2022, Constraint(name="flops", high=flops)), optimal_split(HOFFMANN_2022, flops))
 
 
 def muennighoff() -> Pairs:
     """Muennighoff et al. (2023) where no token need return: Hoffmann's split with their constants."""
-    found = chosen(MUENNIGHOFF, Limit(name="flops", high=1e22), Limit(name="unique_tokens", high=1e12))
+    found = chosen(MUENNIGHOFF, Constraint(name="flops", high=1e22), Constraint(name="unique_tokens", high=1e12))
     return beside(found, optimal_split(MUENNIGHOFF.unrepeated, 1e22))
 
 
 def effective() -> Pairs:
     """Chapter 002: the split at one expansion."""
-    found = chosen(CHAPTER_002, Limit(name="flops", high=3.4e24), held("expansion", 18.1))
+    found = chosen(CHAPTER_002, Constraint(name="flops", high=3.4e24), held("expansion", 18.1))
     return beside(found, effective_optimal(CHAPTER_002, 3.4e24, 18.1).value)
 
 
 def ludziejewski() -> Pairs:
     """Ludziejewski et al. (2025), Table 1: the split at eight experts."""
-    found = chosen(LUDZIEJEWSKI, Limit(name="flops", high=1e22), held("expert_expansion", 8.0))
+    found = chosen(LUDZIEJEWSKI, Constraint(name="flops", high=1e22), held("expert_expansion", 8.0))
     return beside(found, experts_optimal(LUDZIEJEWSKI, 1e22, 8.0).value)
 
 
 def zhao() -> Pairs:
     """Zhao et al. (2025): G* and S* (Eqs. 12 and 13), N_a* and D* (Eq. 31), all at once."""
-    found = chosen(ZHAO_2025, Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12))
+    found = chosen(ZHAO_2025, Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
     experts, share = five_factor_optima.best_active_experts(ZHAO_2025), five_factor_optima.best_shared_share(ZHAO_2025)
     # Zhao et al. count C = N_a·D, without the factor 6.
     sizes = five_factor_optima.optimal_active_at_compute(ZHAO_2025, 1e24 / 6, 1e12, experts, share).value
@@ -108,7 +109,7 @@ def table_4(model: str) -> Pairs:
 
 def abnar(total: float, flops: float) -> Pairs:
     """Abnar et al. (2025): S*(N, C), as 1 - S."""
-    found = chosen(ABNAR_2025, Limit(name="flops", high=flops), held("params_total", total))
+    found = chosen(ABNAR_2025, Constraint(name="flops", high=flops), held("params_total", total))
     with jax.enable_x64(True):
         best = sparsity_optima.best_sparsity(ABNAR_2025, flops, total, Proportional())
     # A valley this flat is placed to 1e-6 by the derivative, not by the loss.
@@ -117,7 +118,7 @@ def abnar(total: float, flops: float) -> Pairs:
 
 def tian() -> Pairs:
     """Tian et al. (2025): the granularity of greatest leverage."""
-    found = chosen(TIAN, held("expert_expansion", 32.0), Limit(name="flops", high=1e22))
+    found = chosen(TIAN, held("expert_expansion", 32.0), Constraint(name="flops", high=1e22))
     return beside(found, {"granularity": optimal_granularity(TIAN, 1 / 32, 1e22).value["granularity"]})
 
 
@@ -135,18 +136,18 @@ CLOSED_FORMS: dict[str, Callable[[], Pairs]] = {
 }
 """By what it is about."""
 
-BUDGET, PARAMETERS = Limit(name="flops", high=1e24), Limit(name="params_total", high=1e12)
-HOURS, MEMORY = Limit(name="chip_hours", high=512 * 24 * 30.0), Limit(name="memory_bytes", high=512 * 80e9)
-PRICED: dict[str, tuple[Any, tuple[Limit, ...]]] = {
+BUDGET, PARAMETERS = Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12)
+HOURS, MEMORY = Constraint(name="chip_hours", high=512 * 24 * 30.0), Constraint(name="memory_bytes", high=512 * 80e9)
+PRICED: dict[str, tuple[Any, tuple[Constraint, ...]]] = {
     "Hoffmann": (HOFFMANN_2022, (BUDGET,)),
     "effective parameters": (CHAPTER_002, (BUDGET, PARAMETERS)),
     "Zhao": (ZHAO_2025, (BUDGET, PARAMETERS)),
     "Zhao, 512 chips": (ZHAO_2025, (HOURS, MEMORY)),
     "Abnar": (ABNAR_2025, (BUDGET, PARAMETERS)),
     "Ludziejewski": (LUDZIEJEWSKI, (BUDGET, PARAMETERS)),
-    "Muennighoff": (MUENNIGHOFF, (BUDGET, Limit(name="unique_tokens", high=1e11))),
+    "Muennighoff": (MUENNIGHOFF, (BUDGET, Constraint(name="unique_tokens", high=1e11))),
 }
-"""Laws and limits whose worth is asked."""
+"""Laws and constraints whose worth is asked."""
 
 
 def main() -> None:
@@ -155,11 +156,16 @@ def main() -> None:
     for name, made in CLOSED_FORMS.items():
         distances = [f"{what} {abs(found / float(form) - 1):.0e}" for what, (found, form) in made().items()]
         print(f"| {name} | {', '.join(distances)} |", flush=True)
-    print("\n| law | limit | d loss / d log limit | by solving again | relative difference |\n|---|---|---|---|---|")
-    for name, (law, limits) in PRICED.items():
-        for price in prices(optimise(of_sizes(law, limits))):
+    print(
+        "\n| law | constraint | d loss / d log bound | by solving again | relative difference |\n|---|---|---|---|---|"
+    )
+    for name, (law, constraints) in PRICED.items():
+        for price in prices(optimise(of_sizes(law, constraints))):
             off = abs(price.resolved / price.multiplier - 1)
-            print(f"| {name} | {price.limit} | {price.multiplier:.6f} | {price.resolved:.6f} | {off:.0e} |", flush=True)
+            print(
+                f"| {name} | {price.constraint} | {price.multiplier:.6f} | {price.resolved:.6f} | {off:.0e} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moejax.experimental_design.candidates import spread
+from moejax.experimental_design.criterion import posterior_arrays
+from moejax.experimental_design.exchange import exchange
+from moejax.experimental_design.laplace_posterior import Undefined, laplace_posterior
+from moejax.experimental_design.relax import RunBudget, relax
 from moejax.fit.answers import decision_answers, find, predicted_answer
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
@@ -40,11 +45,6 @@ from moejax.fit.runs import Runs, runs_from
 from moejax.fit.starts import Sobol
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design
-from moejax.next.belief import Undefined, believe
-from moejax.next.candidates import spread
-from moejax.next.criterion import known
-from moejax.next.exchange import exchange
-from moejax.next.relax import Budget, relax
 
 NOISE = 0.003
 POOL = 1024
@@ -281,7 +281,13 @@ class Fitter:
             return jax.tree.map(float, self.form.law_at(point, {**self.data, "design": self.centred}))
 
     def planned(
-        self, lane: int, chosen: np.ndarray, point: np.ndarray, asked: Sequence[Any], budget: Budget, rows: np.ndarray
+        self,
+        lane: int,
+        chosen: np.ndarray,
+        point: np.ndarray,
+        asked: Sequence[Any],
+        budget: RunBudget,
+        rows: np.ndarray,
     ) -> np.ndarray:
         """The runs of one lane with what ``moejax next`` adds within a budget from some rows."""
         old, weight = self._lane(lane, chosen)
@@ -295,11 +301,11 @@ class Fitter:
             return chosen[lane]
         law, candidates = self.law(point), _rows(self.design, rows)
         try:
-            belief = believe(law, runs, candidates, asked, noise=NOISE)
+            posterior = laplace_posterior(law, runs, candidates, asked, noise=NOISE)
         except Undefined:
             # Under this fit there is no such answer yet: the other, a loss, is asked.
-            belief = believe(law, runs, candidates, self.otherwise, noise=NOISE)
-        arrays = known([belief])
+            posterior = laplace_posterior(law, runs, candidates, self.otherwise, noise=NOISE)
+        arrays = posterior_arrays([posterior])
         counts = exchange(arrays, prices, budget, relax(arrays, prices, budget).counts, sweeps=SWEEPS)
         more = chosen[lane].copy()
         more[rows[counts > 0]] = 1.0
@@ -360,7 +366,7 @@ class Laboratory(Fitter):
         points = self.fit(chosen)
         for number, share in enumerate(ROUNDS):
             for lane, row in enumerate(chosen):
-                left = Budget(flops=share * flops - float(row @ prices), runs=int(share * self.most - row.sum()))
+                left = RunBudget(flops=share * flops - float(row @ prices), runs=int(share * self.most - row.sum()))
                 wanted = [answer.of for answer in asked]
                 chosen[lane] = self.planned(lane, chosen, points[lane], wanted, left, self.in_pool)
             points = self.fit(chosen, points)
@@ -431,7 +437,7 @@ SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 0.85, 0.95, 1.0)
 
 
 def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int) -> list[dict[str, Any]]:
-    """Rows of a real table bought in our order and at random, and how well the rest is foretold."""
+    """Rows of a real table bought in our order and at random, and how well the rest is predicted."""
     near = np.flatnonzero(~far)
     prices = cost(runs.design)
     fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)), len(near))
@@ -456,7 +462,7 @@ def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int)
     for share in SHARES:
         for lane in range(lanes):
             left = share * whole * (1 + 1e-9) - float(designed[lane] @ prices)
-            budget = Budget(flops=left, runs=len(near))
+            budget = RunBudget(flops=left, runs=len(near))
             designed[lane] = fitter.planned(lane, designed, points[lane], asked, budget, near)
             draw(drawn[lane], orders[lane], prices, share * whole * (1 + 1e-9), np.inf)
         points = fitter.fit(designed, points)

@@ -5,7 +5,7 @@ from typing import Any
 
 from moejax import laws as laws
 from moejax.architecture import Architecture as Architecture
-from moejax.design.decide import Decision
+from moejax.design.decide import DesignResult
 from moejax.fit.fit_result import FitResult as FitResult
 from moejax.fit.read_runs import read_runs as read_runs
 from moejax.laws.design import Design as Design
@@ -24,5 +24,5 @@ def design(
     within: float = 0.001,
     level: float = 0.9,
     **at_most: float | int,
-) -> Decision:
+) -> DesignResult:
     """The best model under a law, its name, published constants or a fit, within limits such as ``flops=1e24``."""

@@ -27,7 +27,7 @@ _INPUTS: ContextVar[frozenset[Path]] = ContextVar("inputs", default=frozenset())
 
 @contextlib.contextmanager
 def reading(paths: Iterable[Path]) -> Iterator[None]:
-    """While this lasts, ``whole`` replaces none of these files: they are what a command reads."""
+    """While this lasts, ``atomic_write`` replaces none of these files: they are what a command reads."""
     token = _INPUTS.set(frozenset(path.resolve() for path in paths))
     try:
         yield
@@ -37,7 +37,7 @@ def reading(paths: Iterable[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outputs_of(folder: Path) -> Iterator[None]:
-    """While this lasts, ``whole`` replaces a file below ``folder`` only if moejax wrote it there, as it is now.
+    """While this lasts, ``atomic_write`` replaces a file below ``folder`` only if moejax wrote it there, as it is now.
 
     What it writes is noted in ``folder/.moejax-written``, so that the same command can be given again.
     """
@@ -77,19 +77,19 @@ def _noted(folder: Path) -> dict[str, set[str]]:
     Raises:
       UserError: what stands there under the name of the notes is no file.
     """
-    found: dict[str, set[str]] = {}
+    noted: dict[str, set[str]] = {}
     try:
         with _notes(folder, os.O_RDONLY) as file:
             lines = file.read().decode("utf-8", errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
-        return found
+        return noted
     for line in lines:
         # A line that was torn names nothing, so the file that it was about is left alone.
         with contextlib.suppress(ValueError, RecursionError):
             match json.loads(line):
                 case [str(name), str(content)]:
-                    found.setdefault(name, set()).add(content)
-    return found
+                    noted.setdefault(name, set()).add(content)
+    return noted
 
 
 def _note(path: Path, partial: Path) -> None:
@@ -153,7 +153,7 @@ def _sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def whole(path: Path, *, noted: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
     """Yields a temporary file to write; afterwards ``path`` is either the old file or all of the new one.
 
     That holds whenever the process dies, and, since the bytes reach the disk first, when the power fails. With
@@ -202,7 +202,7 @@ def _grow(path: Path) -> None:
 
 
 def check_new_folder(path: Path) -> None:
-    """Raise ``UserError`` if ``whole_folder`` could not put a folder at ``path``.
+    """Raise ``UserError`` if ``atomic_folder`` could not put a folder at ``path``.
 
     It takes the place of nothing or of an empty folder, and not of a link, nor of the folder that the command is given
     in: a shell would be left standing in a deleted one.
@@ -216,7 +216,7 @@ def check_new_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yields an empty folder to fill; afterwards ``path`` is all of it. Whatever happens before, there is no ``path``.
 
     Raises:
@@ -244,7 +244,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a folder is one that ``whole_folder`` was filling, or empty."""
+    """Whether a folder is one that ``atomic_folder`` was filling, or empty."""
     return folder.is_dir() and ((folder / ".lock").is_file() or not any(folder.iterdir()))
 
 
@@ -258,7 +258,7 @@ def _empty(folder: Path, keep: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, whole."""
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json_text(value) + "\n")
 
 

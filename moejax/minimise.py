@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from moejax.progress import CountCallback
+
 with warnings.catch_warnings():
     # jaxopt announces at import that it is no longer maintained.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -114,10 +116,6 @@ def _newton_step(objective: Objective, here: tuple[Any, ...], shared: Any, lane:
     return None
 
 
-Progress = Callable[[int, int], None]
-"""``progress(done, total)``, in lanes."""
-
-
 def values(
     objective: Objective,
     points: np.ndarray,
@@ -125,7 +123,7 @@ def values(
     lane: Any,
     *,
     chunk: int = 1024,
-    progress: Progress | None = None,
+    progress: CountCallback | None = None,
 ) -> np.ndarray:
     """Value at every point, infinite where it is not finite; ``lane`` is the same for all."""
     found = []
@@ -147,7 +145,7 @@ def minimise_lanes(
     tolerance: float = 1e-8,
     max_iterations: int = 500,
     chunk: int = 8,
-    progress: Progress | None = None,
+    progress: CountCallback | None = None,
 ) -> Lanes:
     """Minimise ``objective(point, shared, lane)`` once for every start; ``lanes`` has their leading axis."""
     results, done = [], 0

@@ -37,7 +37,7 @@ def parse(text: str) -> float:
     return value
 
 
-def whole(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """As ``parse``, for what can only be counted in ones.
 
     Raises:

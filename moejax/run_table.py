@@ -14,7 +14,7 @@ from typing import Any
 
 from moejax import table_file
 from moejax.errors import UserError
-from moejax.folder import check_as_written, whole
+from moejax.folder import atomic_write, check_as_written
 from moejax.stored import foreign_json
 from moejax.wording import says, some, told
 
@@ -29,7 +29,7 @@ MOST_SHOWN = 80
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """What a column holds."""
 
     kind: str
@@ -41,27 +41,27 @@ class Column:
     above_zero: bool = False
 
 
-def _text(meaning: str) -> Column:
-    return Column("text", "", meaning)
+def _text(meaning: str) -> RunColumn:
+    return RunColumn("text", "", meaning)
 
 
-def _json(meaning: str) -> Column:
-    return Column("json", "", meaning)
+def _json(meaning: str) -> RunColumn:
+    return RunColumn("json", "", meaning)
 
 
-def _count(unit: str, meaning: str) -> Column:
-    return Column("integer", unit, meaning, least=0.0)
+def _count(unit: str, meaning: str) -> RunColumn:
+    return RunColumn("integer", unit, meaning, least=0.0)
 
 
-def _size(unit: str, meaning: str) -> Column:
-    return Column("number", unit, meaning, above_zero=True)
+def _size(unit: str, meaning: str) -> RunColumn:
+    return RunColumn("number", unit, meaning, above_zero=True)
 
 
-def _share(unit: str, meaning: str) -> Column:
-    return Column("number", unit, meaning, least=0.0)
+def _share(unit: str, meaning: str) -> RunColumn:
+    return RunColumn("number", unit, meaning, least=0.0)
 
 
-COLUMNS: dict[str, Column] = {
+COLUMNS: dict[str, RunColumn] = {
     "study": _text("name of the study that trained the run"),
     "model": _text("name of the architecture within the study"),
     "group": _text("runs that share a trunk or an architecture; resampled together"),
@@ -96,7 +96,7 @@ COLUMNS: dict[str, Column] = {
     "bits_per_byte": _size("bits/byte", "the same per byte of text"),
     "train_loss": _size("nats/token", "cross-entropy on the last training batches"),
     "load_cv": _share("", "standard deviation over mean of the experts' loads"),
-    "max_violation": Column("number", "", "largest load over the balanced one, minus 1"),
+    "max_violation": RunColumn("number", "", "largest load over the balanced one, minus 1"),
     "load_entropy": _share("", "entropy of the loads over its largest value; 1 is balanced"),
     "dropped_share": _share("share", "assignments that exceeded their expert's capacity"),
     "tokens_per_second": _size("tokens/s", "training throughput"),
@@ -160,7 +160,7 @@ def write(rows: Iterable[Mapping[str, Any]] | DataFrame, path: str | Path) -> Pa
     writer = _by_suffix(path, _WRITERS)
     frame = rows.copy() if isinstance(rows, pd.DataFrame) else pd.DataFrame([dict(row) for row in rows])
     frame = check(frame, where=str(path))
-    with whole(path, noted=path.suffix == ".parquet") as partial:
+    with atomic_write(path, noted=path.suffix == ".parquet") as partial:
         writer(frame, partial)
     return path
 
@@ -207,16 +207,16 @@ def numbers(series: Series, *, where: str = "The table") -> Series:
     if pd.api.types.is_numeric_dtype(series):
         return series.astype("float64")
 
-    found, wrong = [], []
+    parsed, wrong = [], []
     for value in series:
         try:
-            found.append(_number(value))
+            parsed.append(_number(value))
             wrong.append(False)
         except (TypeError, ValueError, OverflowError):
-            found.append(float("nan"))
+            parsed.append(float("nan"))
             wrong.append(True)
     _refuse(where, str(series.name), series, wrong, "it must be a number")
-    return pd.Series(found, index=series.index, name=series.name, dtype="float64")
+    return pd.Series(parsed, index=series.index, name=series.name, dtype="float64")
 
 
 def _number(value: Any) -> float:

@@ -1,7 +1,7 @@
 """The one reader and writer of the JSON files that moejax keeps: what is read is what was written, or a sentence says
 what is wrong with which file, and what to do.
 
-``write_json`` adds to what it writes one entry, the seal: ``"moejax": {"schema": 1, "sha256": …}``, the hash of the
+``write_json`` adds to what it writes one entry, the seal: ``"moejax": {"schema": 2, "sha256": …}``, the hash of the
 rest; a list is kept as ``{"items": …, "moejax": …}``. ``read_json`` checks the seal, takes it off, and checks the rest
 against a shape. A file without a seal is refused: it could hold anything. What other programs write has none, and is
 read by ``foreign_json``.
@@ -20,11 +20,11 @@ from typing import Any
 
 from moejax.config import convert
 from moejax.errors import UserError
-from moejax.folder import differences, open_regular, whole
+from moejax.folder import atomic_write, differences, open_regular
 from moejax.json_text import json_text
 from moejax.wording import says, some, told
 
-SCHEMA = 1
+SCHEMA = 2
 """Changes when an older version could misread what this one writes."""
 
 SEAL = "moejax"
@@ -54,7 +54,7 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
       UserError: a number is infinite.
     """
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(sealed(value), encoding="utf-8")
 
 
@@ -208,7 +208,7 @@ def _opened(value: Any) -> Any:
     if not isinstance(seal, dict) or not isinstance(seal.get("schema"), int):
         raise UserError(f"its entry {SEAL!r} is {seal!r}, and must hold schema and sha256")
     if seal["schema"] != SCHEMA:
-        raise UserError(f"it is of schema {seal['schema']}, and this version of moejax reads schema {SCHEMA}")
+        raise UserError(f"it is of schema {seal['schema']} of another version, and this moejax reads schema {SCHEMA}")
     if seal.get("sha256") != _hash(plain):
         raise UserError("its content is not what moejax wrote there: it was damaged, or changed by hand")
     return plain[ITEMS] if set(plain) == {ITEMS} else plain
@@ -224,8 +224,8 @@ def _refused(text: str) -> float:
 
 @functools.lru_cache(4096)
 def _number(text: str) -> float:
-    found = float(text)
-    return found if math.isfinite(found) else _refused(text)
+    number = float(text)
+    return number if math.isfinite(number) else _refused(text)
 
 
 def _end(remedy: str) -> str:

@@ -150,12 +150,12 @@ class _TwiceError(Exception):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in row:
             raise _TwiceError(name)
-        found[name] = value
-    return found
+        row[name] = value
+    return row
 
 
 def _is_unicode(row: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from moejax import run_table
 from moejax.cli.config_file import load
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.write import choose_family
+from moejax.huggingface.conversion import choose_family
 from moejax.laws import accounting
 from moejax.laws.accounting import design_of
 from moejax.laws.chips import CHIPS

@@ -11,14 +11,14 @@ import pytest
 from moejax.cli.out_folder import out_file, out_folder
 from moejax.folder import (
     WRITTEN,
+    atomic_folder,
+    atomic_write,
     check_as_written,
     differences,
     has_writer,
     only_writer,
     outputs_of,
     reading,
-    whole,
-    whole_folder,
     write_json,
     written_in,
 )
@@ -71,7 +71,7 @@ def test_json_is_replaced_whole(tmp_path):
 
 
 def test_a_whole_folder_appears_when_it_is_filled(tmp_path):
-    with whole_folder(tmp_path / "out") as partial:
+    with atomic_folder(tmp_path / "out") as partial:
         (partial / "a").write_text("1")
         assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "a"]
@@ -82,7 +82,7 @@ def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(
     (tmp_path / ".out.partial" / ".lock").touch()
 
     def stopped():
-        with whole_folder(tmp_path / "out") as partial:
+        with atomic_folder(tmp_path / "out") as partial:
             assert [path.name for path in partial.iterdir()] == [".lock"]
             raise KeyboardInterrupt
 
@@ -94,7 +94,7 @@ def test_a_whole_folder_that_failed_leaves_nothing_and_what_was_killed_is_swept(
 def test_a_hidden_folder_of_the_users_is_not_swept(tmp_path):
     (tmp_path / ".out.partial").mkdir()
     (tmp_path / ".out.partial" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match=r"\.out\.partial is there already"), whole_folder(tmp_path / "out"):
+    with pytest.raises(ValueError, match=r"\.out\.partial is there already"), atomic_folder(tmp_path / "out"):
         pass
     assert (tmp_path / ".out.partial" / "thesis.tex").exists()
 
@@ -119,7 +119,7 @@ def test_a_note_of_something_else_names_no_file(line, tmp_path):
 
 def test_what_a_link_leads_to_is_compared_too(tmp_path):
     (tmp_path / "there").mkdir()
-    with whole(tmp_path / "there" / "t", noted=True) as partial:
+    with atomic_write(tmp_path / "there" / "t", noted=True) as partial:
         partial.write_text("1")
     (tmp_path / "link").symlink_to(tmp_path / "there" / "t")
     (tmp_path / "folder").symlink_to(tmp_path / "there")
@@ -133,12 +133,12 @@ def test_what_a_link_leads_to_is_compared_too(tmp_path):
 def test_a_whole_folder_is_neither_written_over_nor_filled_by_two(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="is there already"), whole_folder(tmp_path / "there"):
+    with pytest.raises(ValueError, match="is there already"), atomic_folder(tmp_path / "there"):
         pass
     with (
-        whole_folder(tmp_path / "out"),
+        atomic_folder(tmp_path / "out"),
         pytest.raises(ValueError, match="Another process is writing"),
-        whole_folder(tmp_path / "out"),
+        atomic_folder(tmp_path / "out"),
     ):
         pass
     assert (tmp_path / "out").is_dir()
@@ -205,7 +205,7 @@ def test_a_note_that_was_torn_leaves_the_others_readable(tmp_path):
 
 
 def test_a_name_of_255_bytes_can_be_written(tmp_path):
-    with whole(tmp_path / ("é" * 125 + ".json")) as partial:
+    with atomic_write(tmp_path / ("é" * 125 + ".json")) as partial:
         partial.write_text("1")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -223,7 +223,7 @@ def test_what_a_new_folder_could_not_take_the_place_of_is_refused_before_the_wor
     if name != ".":
         (tmp_path / "empty there").mkdir()
         Path(name).symlink_to(tmp_path / f"{name} there")
-    with pytest.raises(ValueError, match=sentence), whole_folder(Path(name)):
+    with pytest.raises(ValueError, match=sentence), atomic_folder(Path(name)):
         pytest.fail("the work began")
     assert not list(tmp_path.glob("**/*.partial"))
 

@@ -20,6 +20,7 @@ BASE = {
     "interval",
     "json_text",
     "minimise",
+    "progress",
     "pytree",
     "quantities",
     "result",
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "evaluation": {"evaluation", "weights", "data", "model", "routing"} | BASE,
     "fit": {"fit", "laws"} | BASE,
     "design": {"design", "laws"} | BASE,
-    "next": {"next", "fit", "design", "laws"} | BASE,
+    "experimental_design": {"experimental_design", "fit", "design", "laws"} | BASE,
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws", "native"} | BASE,
     "plan": {"plan", "train", "data", "model", "laws"} | BASE,
@@ -61,7 +62,7 @@ MAY_IMPORT = {
         "data",
         "design",
     }
-    | {"next", "fit", "model", "routing", "laws"}
+    | {"experimental_design", "fit", "model", "routing", "laws"}
     | BASE,
     "__main__": {"cli"} | BASE,
 }

@@ -36,9 +36,9 @@ def test_what_is_not_a_number_is_said_in_a_sentence(text):
 
 
 def test_counts_are_whole():
-    assert quantities.whole("1.5K") == 1500
+    assert quantities.parse_whole_number("1.5K") == 1500
     with pytest.raises(ValueError, match="whole"):
-        quantities.whole("1.5")
+        quantities.parse_whole_number("1.5")
 
 
 @pytest.mark.parametrize(

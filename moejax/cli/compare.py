@@ -92,12 +92,11 @@ def next_command(arguments: argparse.Namespace, found: Comparison) -> str:
 
 
 def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
-    from moejax.folder import whole
+    from moejax.folder import atomic_write
     from moejax.report.figures import compared_laws
     from moejax.report.figures.files import write_figure
-    from moejax.report.markdown import harmless
 
-    with whole(folder / "compare.json") as partial:
+    with atomic_write(folder / "compare.json") as partial:
         partial.write_text(json_text(found.to_json()) + "\n", encoding="utf-8")
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
@@ -106,6 +105,6 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
         f"# Laws compared on {name}\n\n{found.verdict}\n\n{found.table()}\n\n"
         f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
     )
-    with whole(folder / "compare.md") as partial:
-        partial.write_text(harmless(text), encoding="utf-8")
+    with atomic_write(folder / "compare.md") as partial:
+        partial.write_text(text.replace("<", "&lt;"), encoding="utf-8")
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

@@ -14,7 +14,7 @@ from moejax.folder import check_new_folder
 from moejax.json_text import json_text
 
 if TYPE_CHECKING:
-    from moejax.cli.progress import Update
+    from moejax.progress import ProgressCallback
 
 NAME = "convert"
 HELP = "Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."
@@ -82,14 +82,14 @@ def _directions() -> dict[tuple[str, str], Any]:
     return {("--from", "hf"): _from_hf, ("--to", "hf"): _to_hf, ("--to", "weights"): _to_weights}
 
 
-def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
-    from moejax.huggingface.read import from_huggingface
+def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
+    from moejax.huggingface.conversion import from_huggingface
 
     return _said(from_huggingface(path, out, dtype=arguments.dtype, progress=_shares(update)))
 
 
-def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
-    from moejax.huggingface.write import to_huggingface
+def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
+    from moejax.huggingface.conversion import to_huggingface
     from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
     from moejax.weights.folder import is_weights
 
@@ -109,7 +109,7 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Update)
     return {**_said(done), "leg": saved.leg, "step": saved.step}
 
 
-def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: Update) -> dict[str, Any]:
+def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
     from moejax.train.saved_weights import find_saved_state, write_saved_weights
     from moejax.weights.folder import WEIGHTS
 
@@ -118,8 +118,8 @@ def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: Up
     return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "leg": saved.leg, "step": saved.step}
 
 
-def _shares(update: Update):
-    return lambda done, total, name: update(done / max(total, 1), name)
+def _shares(update: ProgressCallback):
+    return lambda name, done, total: update(done / max(total, 1), name)
 
 
 def _said(done: Any) -> dict[str, Any]:

@@ -171,16 +171,16 @@ def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Map
 
     manifest = prepared.manifest
     whole = Column("", ",")
-    columns = [Column("side"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
+    columns = [Column("split"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
     rows = [
         [
-            side,
+            name,
             split.documents,
             split.bytes or "not known",
             split.tokens,
             split.bytes / split.tokens if split.bytes else None,
         ]
-        for side, split in (("train", manifest.train), ("validation", manifest.validation))
+        for name, split in (("train", manifest.train), ("validation", manifest.validation))
     ]
     notes = [
         f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens",
@@ -202,7 +202,7 @@ def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Map
 
 
 def _sample(prepared, tokens: int) -> str:
-    return prepared.tokenizer.decode(prepared.side("validation").read(0, tokens))
+    return prepared.tokenizer.decode(prepared.split("validation").read(0, tokens))
 
 
 def _cores() -> int:

@@ -1,4 +1,4 @@
-"""``moejax design``: from a law and a budget to an architecture, with what every limit is worth."""
+"""``moejax design``: from a law and a budget to an architecture, with what every constraint is worth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.cli import given_architecture
-from moejax.cli.design_limits import add_limit_arguments, limits_of, setting_of
+from moejax.cli.design_constraints import add_constraint_arguments, assumptions_of, constraints_of
 from moejax.cli.number import RESAMPLES
 from moejax.cli.run_table_options import add_table_arguments
 from moejax.errors import UserError
@@ -17,7 +17,9 @@ from moejax.wording import command
 
 NAME = "design"
 OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
-HELP = "Choose what to train for a budget: sizes, shape, tokens; with what every limit is worth and how flat it is."
+HELP = (
+    "Choose what to train for a budget: sizes, shape, tokens; with what every constraint is worth and how flat it is."
+)
 EXAMPLE = """\
 moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
 moejax design --law all --flops 1e24 --params-total 1T
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="%(default)s, or with --target-loss: flops, lifetime_flops, …",
     )
-    add_limit_arguments(parser)
+    add_constraint_arguments(parser)
     shape = parser.add_argument_group("the shape", "what the law does not read stays as in --arch or --config")
     given_architecture.add_arguments(parser, required=False)
     shape.add_argument("--shape", action="store_true", help="choose shapes, counted exactly, from the start")
@@ -56,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep",
         action="append",
         metavar="NAME=LOW:HIGH",
-        help="the frontier along a limit, with a figure in --out; given twice, a landscape over two choices",
+        help="the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
     )
     around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
     around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
@@ -100,13 +102,15 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
 
 
-def _problem(arguments: argparse.Namespace, law: Any, limits: Any, *, shape: bool = False) -> Any:
+def _problem(arguments: argparse.Namespace, law: Any, constraints: Any, *, shape: bool = False) -> Any:
     from moejax.design.decide import of_shapes
     from moejax.design.problem import of_sizes
     from moejax.laws.active_params import convention
 
     taken = convention(arguments.active_convention)
-    problem = of_sizes(law, limits, active_params=taken, goal=arguments.minimise, setting=setting_of(arguments))
+    problem = of_sizes(
+        law, constraints, active_params=taken, goal=arguments.minimise, assumptions=assumptions_of(arguments)
+    )
     return of_shapes(problem, _like(arguments)) if shape else problem
 
 
@@ -141,7 +145,7 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.design.decide import beyond, decide
     from moejax.fit.fit_result import FitResult
 
-    problem = _problem(arguments, law, limits_of(arguments), shape=arguments.shape)
+    problem = _problem(arguments, law, constraints_of(arguments), shape=arguments.shape)
     like, exact = _like(arguments), arguments.exact_shape
     likely, by = _likely(arguments, known)
     decision = decide(
@@ -157,12 +161,12 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     if arguments.out and decision.built is not None:
         from moejax.cli.out_folder import out_folder
         from moejax.design.config_text import config_text
-        from moejax.folder import whole
+        from moejax.folder import atomic_write
 
-        says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.limits))}."
-        sequence = decision.optimum.problem.setting.sequence_length
+        says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
+        sequence = decision.optimum.problem.assumptions.sequence_length
         text = config_text(decision.built, "designed", says, sequence)
-        with out_folder(arguments.out), whole(arguments.out / "config.py") as partial:
+        with out_folder(arguments.out), atomic_write(arguments.out / "config.py") as partial:
             partial.write_text(text, encoding="utf-8")
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
         print(f"Its plan: {plan}", file=sys.stderr)
@@ -174,7 +178,7 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     text[1:1] = _assumed([problem], plain)
     if arguments.chips:
         plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
-        text += design_text.chips_in_words(plain["on_chips"], problem.setting)
+        text += design_text.chips_in_words(plain["on_chips"], problem.assumptions)
     return plain, text
 
 
@@ -211,12 +215,12 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
 
     first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
     judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
-    limits = limits_of(arguments)
-    found = side_by_side(judged, limits, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
+    constraints = constraints_of(arguments)
+    found = side_by_side(judged, constraints, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
     if all(isinstance(one, str) for one in found.values()):
         raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
-    text = design_text.text_laws(found, limits, outside)
+    text = design_text.text_laws(found, constraints, outside)
     text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
     plain = design_text.plain_laws(found, outside)
     return plain, text + _assumed([one.problem for one in found.values() if not isinstance(one, str)], plain)
@@ -224,25 +228,28 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
 
 def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
-    from moejax.cli.design_limits import range_of
+    from moejax.cli.design_constraints import range_of
 
     if len(arguments.sweep) > 1:
         return _landscape(arguments)
     name, low, high = range_of(arguments.sweep[0], "--sweep")
     label, law, _ = law_and_source(arguments)
     from moejax.design.frontier import frontier
-    from moejax.design.problem import Limit
+    from moejax.design.problem import Constraint
 
-    # Its upper end stays as a limit: what is swept is among what the problem chooses.
-    others = [*(one for one in limits_of(arguments, least=0) if one.name != name), Limit(name=name, high=high)]
+    # Its upper end stays as a constraint: what is swept is among what the problem chooses.
+    others = [
+        *(one for one in constraints_of(arguments, least=0) if one.name != name),
+        Constraint(name=name, high=high),
+    ]
     problem = _problem(arguments, law, others, shape=arguments.shape)
     rows = frontier(problem, name, low, high)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
-        from moejax.folder import whole
+        from moejax.folder import atomic_write
         from moejax.report.frontier import draw
 
-        with out_folder(arguments.out), whole(arguments.out / "frontier.png") as partial:
+        with out_folder(arguments.out), atomic_write(arguments.out / "frontier.png") as partial:
             draw(rows, name, label, partial)
     text = design_text.text_sweep(label, name, rows)
     text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
@@ -252,7 +259,7 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
 
 def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     from moejax.cli import design_text
-    from moejax.cli.design_limits import range_of
+    from moejax.cli.design_constraints import range_of
 
     if len(arguments.sweep) > 2:
         raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
@@ -260,15 +267,15 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
     label, law, _ = law_and_source(arguments)
     from moejax.design.frontier import landscape
 
-    limits = limits_of(arguments, least=0)
-    problem = _problem(arguments, law, limits, shape=arguments.shape)
+    constraints = constraints_of(arguments, least=0)
+    problem = _problem(arguments, law, constraints, shape=arguments.shape)
     found = landscape(problem, first, second)
     if arguments.out:
         from moejax.cli.out_folder import out_folder
-        from moejax.folder import whole
+        from moejax.folder import atomic_write
         from moejax.report.frontier import draw_landscape
 
-        with out_folder(arguments.out), whole(arguments.out / "landscape.png") as partial:
+        with out_folder(arguments.out), atomic_write(arguments.out / "landscape.png") as partial:
             draw_landscape(found, label, partial)
     text = design_text.text_landscape(label, found)
     text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)

@@ -15,10 +15,10 @@ from moejax.quantities import format, format_bytes
 
 if TYPE_CHECKING:
     from moejax.design.build import Built
-    from moejax.design.decide import Decision
+    from moejax.design.decide import DesignResult
     from moejax.design.frontier import Landscape, Point
-    from moejax.design.measures import Setting
-    from moejax.design.problem import Limit, Optimum
+    from moejax.design.measures import CostAssumptions
+    from moejax.design.problem import Constraint, Optimum
     from moejax.design.repeats import Repeats
 
 Block = str | tuple[str, list[str], list[list[str]], list[str]]
@@ -47,34 +47,34 @@ def show(blocks: Sequence[Block]) -> None:
             table.show(title, columns, rows, words=words)
 
 
-def text(name: str, decision: Decision) -> list[Block]:
+def text(name: str, decision: DesignResult) -> list[Block]:
     """The whole answer."""
     optimum = decision.optimum
     goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
     blocks: list[Block] = [
-        f"law: {name}; limits: {'; '.join(map(str, optimum.problem.limits))}; least {goal}",
+        f"law: {name}; constraints: {'; '.join(map(str, optimum.problem.constraints))}; least {goal}",
         _table(decision),
         *_to_train(decision),
     ]
-    if optimum.undecided:
-        blocks.append(f"Nothing here depends on {', '.join(optimum.undecided)}: they are not decided.")
+    if optimum.unidentified:
+        blocks.append(f"Nothing here depends on {', '.join(optimum.unidentified)}: they are not decided.")
     if optimum.agreeing < 1:
         blocks.append(f"{optimum.agreeing:.0%} of the starts ended here.")
-    priced = [[str(p.limit), f"{p.multiplier:.5f}", f"{p.resolved:.5f}"] for p in decision.prices]
+    priced = [[str(p.constraint), f"{p.multiplier:.5f}", f"{p.resolved:.5f}"] for p in decision.prices]
     unit = (
-        "d loss / d log limit" if optimum.problem.goal == "loss" else f"d log {goal} / d log limit (of the loss: / nat)"
+        "d loss / d log bound" if optimum.problem.goal == "loss" else f"d log {goal} / d log bound (of the loss: / nat)"
     )
-    blocks.append(("What the limits are worth", ["limit", unit, "by solving again"], priced, []))
+    blocks.append(("What the constraints are worth", ["constraint", unit, "by solving again"], priced, []))
     return [*blocks, *_repeats(decision), *_compared(decision)]
 
 
-def _table(decision: Decision) -> Block:
+def _table(decision: DesignResult) -> Block:
     """What is to be trained, beside the optima that it is the nearest whole-numbered shape to, and what is near."""
     optimum, built, shape = decision.optimum, decision.built, decision.shape
     flat = {one.name: one for one in decision.flat}
     output = optimum.problem.program.output
     to_train = {} if built is None else {**built.measures, output: built.prediction.values[output]}
-    of_sizes = {name: value for name, value in optimum.values.items() if name not in optimum.undecided}
+    of_sizes = {name: value for name, value in optimum.values.items() if name not in optimum.unidentified}
     of_shape = shape.values if built is not None and shape is not None else {}
     names = [name for name in dict.fromkeys([*of_sizes, *to_train]) if name != output]
 
@@ -97,7 +97,7 @@ def _table(decision: Decision) -> Block:
     return ("The optimum", columns, rows, [])
 
 
-def _to_train(decision: Decision) -> list[Block]:
+def _to_train(decision: DesignResult) -> list[Block]:
     """Which of the columns to train, and what each restriction costs."""
     if decision.built is None or decision.shape is None:
         return [f"No architecture: {decision.not_built}"]
@@ -109,21 +109,24 @@ def _to_train(decision: Decision) -> list[Block]:
     whole = f"whole numbers, in multiples that hardware likes, {costs[-1]}"
     more = "again" if costs[-1].startswith("save") else "more"
     cost = whole if shape is optimum else f"layers, widths and heads {costs[0]} over sizes alone, and {whole} {more}"
-    setting = shape.problem.setting
+    assumptions = shape.problem.assumptions
     about = (
         ""
         if shape is optimum
-        else f" Limits, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the other columns "
-        f"are counted layer by layer (--convention {setting.convention})."
+        else f" Constraints, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the "
+        f"other columns are counted layer by layer (--convention {assumptions.convention})."
     )
     active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
     sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
     return [
         f"Train the first column: {sizes} on {format(built.tokens)} tokens (--out DIR writes its config.py). "
         f"In {goal}, {cost}.{about}",
-        f"chip_hours are of chips of {setting.chip_flops:.3g} FLOP/s at {setting.mfu:.0%} of it (--chip-flops, --mfu); "
-        f"memory_bytes are {setting.bytes_per_param:g} bytes a parameter"
-        + (f" and the activations of {format(setting.memory_tokens)} tokens." if setting.memory_tokens else "."),
+        f"chip_hours are of chips of {assumptions.chip_flops:.3g} FLOP/s at {assumptions.mfu:.0%} of it "
+        f"(--chip-flops, --mfu); "
+        f"memory_bytes are {assumptions.bytes_per_param:g} bytes a parameter"
+        + (
+            f" and the activations of {format(assumptions.memory_tokens)} tokens." if assumptions.memory_tokens else "."
+        ),
         f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
         f"{built.architecture.num_kv_heads} for keys and values. --exact-shape builds the whole numbers nearest to the "
         f"optimum, whatever hardware likes.",
@@ -136,7 +139,7 @@ def _cost(before: float, after: float, goal: str) -> str:
     return f"cost +{much}" if change >= 0 else f"save {much}"
 
 
-def _repeats(decision: Decision) -> list[Block]:
+def _repeats(decision: DesignResult) -> list[Block]:
     found, problem = decision.repeats, decision.optimum.problem
     if found is None:
         return []
@@ -157,7 +160,7 @@ def _repeats(decision: Decision) -> list[Block]:
             here = {**endless, "epochs": found.endless_epochs, "loss": found.endless_loss}
             rows.append(row(f"the same, on the {unique} there are", here))
     columns = ["", *(SHORT.get(name, name) for name in chosen), "epochs", *goal, "loss"]
-    said = [] if found.once is not None else ["Without repeats nothing keeps these limits."]
+    said = [] if found.once is not None else ["Without repeats nothing keeps these constraints."]
     return [("What repeating tokens is worth", columns, rows, []), *said]
 
 
@@ -168,11 +171,11 @@ def without_repeats(laws: Mapping[str, Any], unique_tokens: float | None) -> lis
         return []
     return [
         f"No price for repeated tokens: {', '.join(hard)}. To these {format(unique_tokens)} unique tokens are a hard "
-        f"limit on tokens; data_constrained has a price."
+        f"constraint on tokens; data_constrained has a price."
     ]
 
 
-def _compared(decision: Decision) -> list[Block]:
+def _compared(decision: DesignResult) -> list[Block]:
     """How far what is to be trained lies beyond the law's runs, and published models beside it."""
     if decision.built is None or decision.shape is None:
         return []
@@ -186,48 +189,51 @@ def _compared(decision: Decision) -> list[Block]:
         goal = problem.program.output
         rows = [_published(name, one, goal) for name, one in [("this design", built), *others]]
         columns = ["model", "total", "active", "tokens", "flops", goal, "does not keep"]
-        blocks.append(("Published models under the same limits", columns, rows, ["does not keep"]))
+        blocks.append(("Published models under the same constraints", columns, rows, ["does not keep"]))
     return blocks
 
 
-def on_chips(decision: Decision, chips: int) -> dict[str, int | float | None]:
+def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:
     """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
     from moejax.design.build import measured
 
     if decision.built is None or decision.shape is None:
         return {}
     built, problem = decision.built, decision.shape.problem
-    tokens = chips * problem.setting.sequence_length
-    fed = dataclasses.replace(problem, setting=dataclasses.replace(problem.setting, memory_tokens=tokens))
-    limit = problem.together().get("memory_bytes")
+    tokens = chips * problem.assumptions.sequence_length
+    fed = dataclasses.replace(problem, assumptions=dataclasses.replace(problem.assumptions, memory_tokens=tokens))
+    constraint = problem.merged_constraints().get("memory_bytes")
     return {
         "chips": chips,
         "days": built.measures["chip_hours"] / chips / 24,
         "memory_bytes_a_chip": built.measures["memory_bytes"] / chips,
         "memory_bytes_a_chip_with_a_sequence_each": measured(fed, built.architecture, built.tokens)["memory_bytes"]
         / chips,
-        "memory_limit_bytes_a_chip": None if limit is None or math.isinf(limit.high) else limit.high / chips,
+        "memory_limit_bytes_a_chip": None
+        if constraint is None or math.isinf(constraint.high)
+        else constraint.high / chips,
     }
 
 
-def chips_in_words(found: Mapping[str, Any], setting: Setting) -> list[Block]:
+def chips_in_words(found: Mapping[str, Any], assumptions: CostAssumptions) -> list[Block]:
     """The same as a sentence, and a warning where what is left out of the count does not fit."""
     if not found:
         return []
     held, limit = found["memory_bytes_a_chip"], found["memory_limit_bytes_a_chip"]
     said = (
-        f"On {found['chips']:.0f} chips: {found['days']:.3g} days at {setting.mfu:.0%} of {setting.chip_flops:.3g} "
-        f"FLOP/s; {format_bytes(held)} a chip at {setting.bytes_per_param:g} bytes a parameter"
+        f"On {found['chips']:.0f} chips: {found['days']:.3g} days at {assumptions.mfu:.0%} of "
+        f"{assumptions.chip_flops:.3g} "
+        f"FLOP/s; {format_bytes(held)} a chip at {assumptions.bytes_per_param:g} bytes a parameter"
     )
-    if setting.memory_tokens:
-        return [f"{said}, activations of {format(setting.memory_tokens)} tokens included."]
+    if assumptions.memory_tokens:
+        return [f"{said}, activations of {format(assumptions.memory_tokens)} tokens included."]
     fed = found["memory_bytes_a_chip_with_a_sequence_each"]
     with_one = (
-        f"without activations; with one sequence of {setting.sequence_length} tokens on each, {format_bytes(fed)}"
+        f"without activations; with one sequence of {assumptions.sequence_length} tokens on each, {format_bytes(fed)}"
     )
     if limit is None or fed <= limit:
         return [f"{said}, {with_one}."]
-    tokens = f"{found['chips'] * setting.sequence_length:.0f}"
+    tokens = f"{found['chips'] * assumptions.sequence_length:.0f}"
     return [
         f"! {said}, {with_one}: more than the {format_bytes(limit)} there are. Count them: --memory-tokens {tokens}."
     ]
@@ -249,7 +255,7 @@ def _published(name: str, built: Built, goal: str) -> list[str]:
 
 
 def text_laws(
-    found: Mapping[str, Optimum | str], limits: Sequence[Limit], outside: Mapping[str, Mapping[str, float]]
+    found: Mapping[str, Optimum | str], constraints: Sequence[Constraint], outside: Mapping[str, Mapping[str, float]]
 ) -> list[Block]:
     """Every law's optimum, and how far it lies outside what the law was fitted to."""
     rows, silent = [], []
@@ -258,7 +264,7 @@ def text_laws(
             silent.append(f"{name}: {one}")
             continue
         rows.append([name, *(_cell(one, key) for key in SIDE_BY_SIDE), _cell(one, "loss")])
-    title = f"Every law under {'; '.join(map(str, limits))}"
+    title = f"Every law under {'; '.join(map(str, constraints))}"
     return [
         (title, ["law", *HEADS, "loss"], rows, []),
         "Losses of different laws are of different data and tokenisers: compare the designs.",
@@ -293,7 +299,7 @@ def text_sweep(law: str, name: str, points: Sequence[Point]) -> list[Block]:
         "of its tokens.",
     ]
     if any(p.best is None for p in points):
-        said.append("Where a row is empty the law has no optimum within the limits.")
+        said.append("Where a row is empty the law has no optimum within the constraints.")
     return said
 
 
@@ -327,7 +333,7 @@ def plain_landscape(law: str, found: Landscape) -> dict[str, Any]:
     return {"law": law, "over": values, found.goal: heights}
 
 
-def plain(name: str, decision: Decision) -> dict[str, Any]:
+def plain(name: str, decision: DesignResult) -> dict[str, Any]:
     """The whole answer as plain data."""
     built, likely = decision.built, {"by": decision.by, "level": decision.level}
     return {
@@ -362,15 +368,15 @@ def plain_optimum(optimum: Optimum) -> dict[str, Any]:
     problem = optimum.problem
     return {
         "goal": problem.goal,
-        "limits": [_finite(dataclasses.asdict(limit)) for limit in problem.limits],
+        "constraints": [_finite(dataclasses.asdict(constraint)) for constraint in problem.constraints],
         "values": dict(optimum.values),
-        "undecided": list(optimum.undecided),
+        "unidentified": list(optimum.unidentified),
         "agreeing": optimum.agreeing,
     }
 
 
 def plain_built(built: Built) -> dict[str, Any]:
-    """One architecture trained within the limits."""
+    """One architecture trained within the constraints."""
     return {
         "tokens": built.tokens,
         "measures": dict(built.measures),

@@ -29,7 +29,7 @@ def check_exportable(asked: str | None, architectures: Mapping[str, Architecture
     checked."""
     if asked is None:
         return
-    from moejax.huggingface.write import choose_family
+    from moejax.huggingface.conversion import choose_family
 
     kind, _, family = asked.partition(":")
     if kind != FORMAT:

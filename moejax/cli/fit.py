@@ -166,7 +166,7 @@ def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) 
 
 def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], result: Any, read: Any) -> None:
     from moejax.fit.metrics import predict
-    from moejax.folder import whole
+    from moejax.folder import atomic_write
     from moejax.stored import write_json
 
     if folder is None:
@@ -174,8 +174,8 @@ def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], resu
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with out_folder(folder):
-        with whole(folder / "summary.txt") as partial:
+        with atomic_write(folder / "summary.txt") as partial:
             partial.write_text("\n\n".join(text) + "\n", encoding="utf-8")
         write_json(folder / "fit.json", plain)
-        with whole(folder / "predictions.csv") as partial:
+        with atomic_write(folder / "predictions.csv") as partial:
             partial.write_text(table_file.csv_text(rows), encoding="utf-8")

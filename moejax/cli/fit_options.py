@@ -83,13 +83,13 @@ def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
       UserError: there is no grid of that name; the sentence has the known ones.
     """
     from moejax.fit.starts import GRIDS, Sobol
-    from moejax.quantities import whole
+    from moejax.quantities import parse_whole_number
 
     given = usual if arguments.starts is None else arguments.starts
     if given in GRIDS:
         return GRIDS[given]
     try:
-        count = whole(given)
+        count = parse_whole_number(given)
     except ValueError:
         known = ", ".join(GRIDS)
         raise UserError(f"--starts {given} is no count and no grid; the grids are {known}.") from None

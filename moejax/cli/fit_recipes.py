@@ -10,7 +10,7 @@ from moejax.cli.fit_options import law_of, starts_of
 from moejax.cli.out_folder import out_folder
 from moejax.cli.run_table_options import read_table
 from moejax.errors import UserError
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.json_text import json_text
 
 
@@ -97,7 +97,7 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     if arguments.out:
         with out_folder(arguments.out) as folder:
             for suffix, content in (("json", plain), ("txt", found.text())):
-                with whole(folder / f"{name}.{suffix}") as partial:
+                with atomic_write(folder / f"{name}.{suffix}") as partial:
                     partial.write_text(content + "\n", encoding="utf-8")
     print(plain if arguments.json else found.text())
     return 0

@@ -34,7 +34,7 @@ def open_model(path: Path, tokenizer: str | None = None) -> GivenModel:
     Raises:
       UserError: there is no model, it is not whole, or the tokenizer has more tokens than it.
     """
-    from moejax.huggingface.read import from_huggingface
+    from moejax.huggingface.conversion import from_huggingface
     from moejax.train.saved_weights import find_saved_state, is_training, saved_tokenizer, write_saved_weights
     from moejax.weights.folder import is_weights
 
@@ -59,8 +59,7 @@ def open_model(path: Path, tokenizer: str | None = None) -> GivenModel:
 
 
 def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> GivenModel:
-    from moejax.data.json_tokenizer import JsonTokenizer
-    from moejax.data.tokenizer import open_tokenizer
+    from moejax.data.tokenizer import JsonTokenizer, open_tokenizer
     from moejax.weights.folder import load_weights
     from moejax.weights.tokenizer_files import special_token
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Copy, and say what to do next."""
     from moejax.cli import packaged_configs
-    from moejax.folder import whole
+    from moejax.folder import atomic_write
 
     out = Path(arguments.folder, packaged_configs.FOLDER)
     written, kept = [], []
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
                 kept.append((path, path.read_bytes() == text))
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            with whole(path) as partial:
+            with atomic_write(path) as partial:
                 partial.write_bytes(text)
         except OSError as error:
             raise UserError(f"{path} cannot be written ({says('the system', error)}); name another DIR.") from error

@@ -131,15 +131,15 @@ def _as_data(task: Task) -> dict[str, Any]:
 def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> int:
     from moejax.cli.progress import progress_display
     from moejax.study.executor import Executor
-    from moejax.study.launches import write_launch
-    from moejax.study.run import lay_out_at, train_study
+    from moejax.study.run import materialise_at, train_study
+    from moejax.study.storage import write_launch
 
     if getattr(arguments, "wait", False) and isinstance(engine, Executor):
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, say=_say)
         print(table, file=sys.stderr if arguments.json else sys.stdout)
         return 0
-    lay_out_at(study, out, getattr(engine, "mount", None))
+    materialise_at(study, out, getattr(engine, "mount", None))
     ids = engine.submit(tasks)
     if arguments.engine != "slurm":
         write_launch(out, arguments.engine, ids)
@@ -167,20 +167,19 @@ def _study(arguments: argparse.Namespace) -> tuple[Study, str]:
 
 def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
     """Trainings that are left; all, if the folder cannot be seen from here and need not be."""
-    from moejax.study.launches import launched
-    from moejax.study.place import open_place
     from moejax.study.run import check_owner
-    from moejax.study.status import standings
+    from moejax.study.status import run_statuses
+    from moejax.study.storage import launched, open_storage
 
     try:
-        place = open_place(out)
+        storage = open_storage(out)
     except ValueError as error:
         if arguments.submit:
             raise
         _say(f"what is done is not known, so all is printed: {told(error)}")
         return list(tasks)
     check_owner(study, out)
-    found = {one.model: one for one in standings(place, study.trainings())}
+    found = {one.model: one for one in run_statuses(storage, study.trainings())}
     for one in found.values():
         if one.state != "done" and one.why:
             _say(f"{one.model}, which goes on: {one.why}")

@@ -21,9 +21,9 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeE
     Raises:
       UserError: what was asked for makes no sense, or a training fits on no slice.
     """
+    from moejax.study.cloud import Mount, mounted
     from moejax.study.executor import Task
     from moejax.study.gke import GkeEngine, XpkEngine
-    from moejax.study.mount import Mount, mounted
 
     if arguments.volume:
         claim, _, path = arguments.volume.partition(":")
@@ -57,9 +57,9 @@ def tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
     """
     from moejax.laws.chips import find
     from moejax.plan.topology import parse
+    from moejax.study.cloud import GKE_ACCELERATORS, chips_per_host, rentable
     from moejax.study.estimate import estimate
-    from moejax.study.resources import Resources, chips_for, minutes_for
-    from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, rentable
+    from moejax.study.resources import ResourceRequest, chips_for, minutes_for
 
     asked = parse(arguments.topology) if arguments.topology else None
     name = asked.chip_name if asked else chip.lower()
@@ -77,7 +77,7 @@ def tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
         topology = min((one for one in slices if one.devices == chips), key=lambda one: max(one.shape))
         hosts = chips // chips_per_host(topology)
         minutes = minutes_for(one, chips)
-        found[training.name] = Resources(
+        found[training.name] = ResourceRequest(
             chips=chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
         )
     return found

@@ -26,10 +26,9 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
       UserError: what was asked for makes no sense, or a training fits on no number of chips.
     """
     from moejax.config import unknown
+    from moejax.study.cloud import GKE_ACCELERATORS, mounted
     from moejax.study.executor import Task
-    from moejax.study.mount import mounted
     from moejax.study.sky import SkyEngine
-    from moejax.study.tpu_slices import GKE_ACCELERATORS
 
     mount, folder = mounted(out)
     chip = (arguments.topology or arguments.chip or "h100").lower().partition(":")[0]
@@ -55,7 +54,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
 def _gpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
     from moejax.laws.chips import find
     from moejax.study.estimate import estimate
-    from moejax.study.resources import Resources, chips_for, gpu_sizes, minutes_for
+    from moejax.study.resources import ResourceRequest, chips_for, gpu_sizes, minutes_for
 
     by_name = {one.model: one for one in estimate(study, find(chip), mfu=arguments.mfu).trainings}
     found = {}
@@ -64,5 +63,7 @@ def _gpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
         chips = chips_for(training, one, gpu_sizes(arguments.chips_per_node))
         nodes = math.ceil(chips / arguments.chips_per_node)
         # One process on each machine has all its GPUs.
-        found[training.name] = Resources(chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips))
+        found[training.name] = ResourceRequest(
+            chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)
+        )
     return found

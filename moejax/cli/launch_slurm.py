@@ -22,8 +22,8 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[Slur
       UserError: what was asked for makes no sense, or a training fits on no number of chips.
     """
     from moejax.study.executor import Task
-    from moejax.study.place import is_remote
     from moejax.study.slurm import SlurmExecutor
+    from moejax.study.storage import is_remote
 
     if is_remote(out):
         raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
@@ -40,12 +40,12 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[Slur
 def _resources(arguments: argparse.Namespace, study: Study):
     from moejax.laws.chips import find
     from moejax.study.estimate import estimate
-    from moejax.study.resources import MOST_MINUTES, Resources, chips_for, gpu_sizes, minutes_for
+    from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, minutes_for
 
     memory = int(arguments.memory or 0)
     if arguments.chip == "cpu":
         nodes = arguments.nodes or 1
-        one = Resources(
+        one = ResourceRequest(
             nodes=nodes,
             processes=nodes,
             cores=arguments.cores or 1,
@@ -58,7 +58,7 @@ def _resources(arguments: argparse.Namespace, study: Study):
     by_name = {one.model: one for one in estimate(study, find(arguments.chip or "h100"), mfu=arguments.mfu).trainings}
     for training in study.trainings():
         chips = chips_for(training, by_name[training.name], sizes)
-        found[training.name] = Resources(
+        found[training.name] = ResourceRequest(
             chips=chips,
             nodes=math.ceil(chips / per_node),
             # JAX's processes under Slurm have one GPU each.

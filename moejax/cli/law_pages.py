@@ -12,14 +12,14 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moejax.cli import predict
 from moejax.errors import UserError
 from moejax.fit.fit_law import NOT_SEARCHED
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.laws import LAWS, PUBLISHED, door
 from moejax.laws.claims import CLAIMS
 from moejax.laws.design import FIELDS, KINDS, Design
@@ -28,12 +28,12 @@ from moejax.laws.law import LOSS
 from moejax.laws.published import MARKS
 from moejax.papers import errata
 from moejax.papers.plots import ALL
+from moejax.progress import ProgressCallback
 from moejax.quantities import format
 from moejax.report.mathml import block, inline
 from moejax.wording import listed
 
 FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
-Update = Callable[[float, str], None]
 
 ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
@@ -73,7 +73,7 @@ FITTED_OTHERWISE = {
 """Laws that a whole procedure fits."""
 
 
-def write_pages(docs: Path, update: Update = lambda share, text: None) -> Path:
+def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None) -> Path:
     """Write every law's page; returns their folder.
 
     Raises:
@@ -87,7 +87,7 @@ def write_pages(docs: Path, update: Update = lambda share, text: None) -> Path:
     folder.mkdir(exist_ok=True)
     for number, name in enumerate(LAWS):
         update(number / len(LAWS), name)
-        with whole(folder / f"{name}.md") as partial:
+        with atomic_write(folder / f"{name}.md") as partial:
             partial.write_text(page(name, known, gallery), encoding="utf-8")
     update(1.0, "written")
     return folder

@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.cli import next_text
     from moejax.cli.fit_options import fixed_of, penalty_of, search_of, starts_of
     from moejax.cli.progress import progress
-    from moejax.next.propose import propose
-    from moejax.next.relax import Budget
+    from moejax.experimental_design.propose import propose
+    from moejax.experimental_design.relax import RunBudget
 
     fixed = fixed_of(arguments)
     asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             read.runs,
             found,
             {name: [answer.of for answer in answers] for name, answers in asked.items()},
-            Budget(flops=arguments.flops, runs=arguments.k, repeats=arguments.repeats),
+            RunBudget(flops=arguments.flops, runs=arguments.k, repeats=arguments.repeats),
             around=_around(arguments, laws),
             noise=arguments.noise,
             fixed=fixed,
@@ -187,8 +187,8 @@ def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any
 
 
 def _candidates(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any, recipe: dict[str, Any]) -> Any:
+    from moejax.experimental_design.candidates import like, of_table
     from moejax.fit.read_runs import read_runs
-    from moejax.next.candidates import like, of_table
     from moejax.run_table import read_as_it_is
 
     most = min(arguments.flops, arguments.largest or arguments.flops)
@@ -239,8 +239,8 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
 
 def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], recipe: dict[str, Any]) -> None:
     from moejax.cli.out_folder import out_folder
-    from moejax.folder import whole
-    from moejax.next.study_text import study_text
+    from moejax.experimental_design.study_text import study_text
+    from moejax.folder import atomic_write
     from moejax.stored import write_json
 
     chosen = proposal.candidates.only(proposal.plan.order)
@@ -253,7 +253,7 @@ def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], 
                 recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
             says = f"{len(chosen)} runs that make {', '.join(arguments.target)} more certain under {arguments.law}."
             text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
-            with whole(arguments.out / "study.py") as partial:
+            with atomic_write(arguments.out / "study.py") as partial:
                 partial.write_text(text, encoding="utf-8")
             written.append("study.py")
     print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from moejax.experimental_design.study_text import names_of
 from moejax.laws.design import FIELDS
-from moejax.next.study_text import names_of
 from moejax.quantities import format
 
 if TYPE_CHECKING:
-    from moejax.next.candidates import Candidates
-    from moejax.next.propose import Proposal
+    from moejax.experimental_design.candidates import Candidates
+    from moejax.experimental_design.propose import Proposal
 
 
 def show(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> None:
     """Print."""
     from moejax.cli import table
 
-    plan, laws = proposal.plan, proposal.beliefs
+    plan, laws = proposal.plan, proposal.posteriors
     for name, fit in proposal.fits.items():
         for sentence in fit.warnings:
             print(f"! {name}: {sentence}")
@@ -29,8 +29,8 @@ def show(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> No
             print(f"! {name}: planned as if {told}, as published: where a fit loses it, no run seems to tell of it.")
     for i, title in enumerate(titles):
         rows = [
-            [name, f"{belief.weight:.2f}", format(np.exp(belief.answers[i])), _said(proposal, name, i)]
-            for name, belief in laws.items()
+            [name, f"{posterior.weight:.2f}", format(np.exp(posterior.answers[i])), _said(proposal, name, i)]
+            for name, posterior in laws.items()
         ]
         table.show(title, ["law", "probability", "so far", "standard deviation"], rows)
     chosen = proposal.candidates.only(plan.order)
@@ -59,8 +59,8 @@ def _label(chosen: Candidates, number: int) -> str:
 
 
 def _said(proposal: Proposal, name: str, answer: int) -> str:
-    number = list(proposal.beliefs).index(name)
-    deviation = float(proposal.beliefs[name].deviations[answer])
+    number = list(proposal.posteriors).index(name)
+    deviation = float(proposal.posteriors[name].deviations[answer])
     if proposal.plan.unidentified[number][answer]:
         return "not identified by these runs"
     return spread(deviation)
@@ -78,7 +78,7 @@ def sentences(proposal: Proposal, titles: Sequence[str]) -> list[str]:
         found.append(
             f"{title}: expected standard deviation {spread(float(before))} before, {spread(float(after))} after."
         )
-    for number, name in enumerate(proposal.beliefs):
+    for number, name in enumerate(proposal.posteriors):
         for title, was, remains in zip(titles, plan.unidentified[number], plan.still_unidentified[number], strict=True):
             if was:
                 ending = "would still not identify it: raise --flops or --k" if remains else "would identify it"
@@ -107,14 +107,14 @@ def plain(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> d
         "noise": proposal.noise,
         "laws": {
             name: {
-                "probability": belief.weight,
+                "probability": posterior.weight,
                 "assumed": dict(proposal.assumed.get(name, {})),
-                "answers": dict(zip(titles, np.exp(belief.answers).tolist(), strict=True)),
-                "deviation_of_log": dict(zip(titles, belief.deviations.tolist(), strict=True)),
+                "answers": dict(zip(titles, np.exp(posterior.answers).tolist(), strict=True)),
+                "deviation_of_log": dict(zip(titles, posterior.deviations.tolist(), strict=True)),
                 "unidentified": [t for t, u in zip(titles, plan.unidentified[i], strict=True) if u],
                 "still_unidentified": [t for t, u in zip(titles, plan.still_unidentified[i], strict=True) if u],
             }
-            for i, (name, belief) in enumerate(proposal.beliefs.items())
+            for i, (name, posterior) in enumerate(proposal.posteriors.items())
         },
         "runs": [
             {

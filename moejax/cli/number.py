@@ -21,7 +21,7 @@ def number(text: str) -> float:
 def whole_number(text: str) -> int:
     """For ``add_argument(type=whole_number)``: 4096, 4.096K."""
     try:
-        return quantities.whole(text)
+        return quantities.parse_whole_number(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(told(error)) from None
 

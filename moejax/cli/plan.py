@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "plan"
 OUTPUTS = ("plan.json", "program.txt")
-HELP = "Compile a training's step for a pod without having one: memory, what chips exchange, time, cost."
+HELP = "Compile a training's step for a pod without having one: memory, communication, time, cost."
 EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
@@ -102,7 +102,7 @@ def _mesh(text: str) -> Any:
 def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
     from moejax.cli.out_folder import out_folder
     from moejax.cli.progress import progress_display
-    from moejax.folder import whole
+    from moejax.folder import atomic_write
     from moejax.plan.process import plan
 
     with progress_display() as update:
@@ -114,7 +114,7 @@ def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
             found = plan(training, topology, text_to=text)
             # What does not fit has no program.
             if text.exists():
-                with whole(folder / text.name) as partial:
+                with atomic_write(folder / text.name) as partial:
                     shutil.copyfile(text, partial)
             return found
 
@@ -127,7 +127,7 @@ def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]
     if compiled < 1:
         raise UserError(f"--compile is {compiled}; give at least 1.")
     with progress() as show:
-        return search(training, topology, plan, compiled=compiled, say=lambda done, n, what: show(what, done, n))
+        return search(training, topology, plan, compiled=compiled, progress=show)
 
 
 def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
@@ -149,7 +149,7 @@ def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     from moejax.quantities import format_bytes
 
     with progress() as show:
-        found = remedies(training, topology, make, say=lambda done, n, what: show(what, done, n))
+        found = remedies(training, topology, make, progress=show)
     memory = plan.memory
     over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
     parts = (

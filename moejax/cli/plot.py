@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moejax.cli.design_limits import add_active_convention
+from moejax.cli.design_constraints import add_active_convention
 from moejax.cli.out_folder import out_folder
 from moejax.errors import UserError
 from moejax.json_text import finite, json_text

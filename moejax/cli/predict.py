@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from moejax.cli import given_architecture
-from moejax.cli.design_limits import add_active_convention
+from moejax.cli.design_constraints import add_active_convention
 from moejax.cli.number import number, whole_number
 from moejax.errors import UserError
 from moejax.quantities import format

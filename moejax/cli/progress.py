@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from moejax.cli.training_text import clock, training_text
+from moejax.progress import ProgressCallback
 
 SECONDS_BETWEEN_LINES = 15.0
 
-Update = Callable[[float, str], None]
-"""``update(share, text)``: how much is done, and what is happening."""
-
 
 @contextlib.contextmanager
-def progress_display(begin: str = "") -> Iterator[Update]:
+def progress_display(begin: str = "") -> Iterator[ProgressCallback]:
     """Yields ``update(share, text)`` for one piece of work; until then, a terminal shows ``begin``.
 
     A share that falls begins another stage, whose time left is reckoned from there on.
@@ -78,7 +76,7 @@ def training_progress(training: Any, *, quiet: bool) -> Iterator[Callable[[int, 
         yield report
 
 
-def _lines() -> Update:
+def _lines() -> ProgressCallback:
     began = stage_began = printed = time.monotonic()
     first: float | None = None
     last = 0.0

@@ -86,7 +86,7 @@ def _check_source(source: Path) -> None:
     elif source.name.endswith(TABLES):
         run_table.check_file(source)
     else:
-        from moejax.study.place import identity
+        from moejax.study.storage import identity
 
         identity(source)
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.design_limits import add_active_convention
+from moejax.cli.design_constraints import add_active_convention
 from moejax.cli.out_folder import check_outputs, out_file
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -88,7 +88,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, text: str) -> None:
-    with out_file(path), whole(path) as partial:
+    with out_file(path), atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 

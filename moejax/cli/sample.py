@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     import jax.numpy as jnp
     import numpy as np
 
-    from moejax.data.bytes_tokenizer import BytesTokenizer
+    from moejax.data.tokenizer import BytesTokenizer
     from moejax.model.generate import Sampling, generate
     from moejax.model.runtime import Runtime
 

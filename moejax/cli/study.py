@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         render.show(brief(read(concluded)))
         print(f"report: {report.resolve()}")
-    failed = [signal for signal in concluded.signals if not signal.holds]
-    for signal in failed:
-        _say(f"moejax: the sweep is not to be trusted. It should show that {signal.fact}; found: {signal.found}.")
+    failed = [check for check in concluded.sanity_checks if not check.holds]
+    for check in failed:
+        _say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
     return 1 if failed else 0
 
 

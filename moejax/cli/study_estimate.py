@@ -10,7 +10,7 @@ from moejax.report import render
 from moejax.result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from moejax.study.estimate import Estimate
+    from moejax.study.estimate import StudyEstimate
     from moejax.study.study import Study
 
 
@@ -29,12 +29,12 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
         print(f"moejax: {doubt}", file=sys.stderr)
 
 
-def as_data(study: Study, found: Estimate) -> dict[str, Any]:
+def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
     """An estimate as plain data, with exact numbers."""
     return {**asdict(found), "totals": found.totals, "stated": [asdict(stated) for stated in study.stated]}
 
 
-def summary(study: Study, found: Estimate) -> Result:
+def summary(study: Study, found: StudyEstimate) -> Result:
     """The trainings with what they take, what they come to, and what is assumed."""
     from moejax.quantities import format, format_bytes
 
@@ -85,7 +85,7 @@ def summary(study: Study, found: Estimate) -> Result:
     )
 
 
-def _totals(study: Study, found: Estimate) -> Table:
+def _totals(study: Study, found: StudyEstimate) -> Table:
     stated = {one.quantity: one for one in study.stated}
     rows = []
     for name, value in found.totals.items():

@@ -13,7 +13,7 @@ from moejax.result import Column, Result, Table, Written, percent
 from moejax.wording import command, some
 
 if TYPE_CHECKING:
-    from moejax.study.status import Standing
+    from moejax.study.status import RunStatus
 
 _SHOWN = 20
 
@@ -24,14 +24,14 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     Raises:
       UserError: the folder holds no study; or files in it are damaged, after all else is printed.
     """
-    from moejax.study.place import identity, open_place
+    from moejax.study.storage import identity, open_storage
 
     identity(url)
     from moejax.study.run import read_study
-    from moejax.study.status import standings
+    from moejax.study.status import run_statuses
 
     study = read_study(url)
-    found = standings(open_place(url), study.trainings())
+    found = run_statuses(open_storage(url), study.trainings())
     render.show(summary(study.name, url, found, price), as_json=as_json)
     damaged = [problem for one in found for problem in one.damaged]
     if damaged:
@@ -44,11 +44,11 @@ def gather(url: str, out: str | None) -> None:
     Raises:
       UserError: there is no study, no row, or ``out`` belongs to another study.
     """
-    from moejax.study.place import identity, is_remote, open_place
+    from moejax.study.storage import identity, is_remote, open_storage
 
     identity(url)
     from moejax.study.run import fetch, read_study, write_table
-    from moejax.study.status import standings
+    from moejax.study.status import run_statuses
 
     study = read_study(url)
     if is_remote(url) and out is None:
@@ -57,7 +57,7 @@ def gather(url: str, out: str | None) -> None:
         fetch(url, Path(out))
     folder = Path(out or url)
     path = write_table(study, folder)
-    found = standings(open_place(folder), study.trainings())
+    found = run_statuses(open_storage(folder), study.trainings())
     missing = [one.model for one in found if one.state != "done"]
     rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
     print(f"{rows} of {runs} runs: {path}")
@@ -65,7 +65,7 @@ def gather(url: str, out: str | None) -> None:
         print(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}", file=sys.stderr)
 
 
-def totals(found: list[Standing], price: float | None) -> dict[str, Any]:
+def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
     """What the trainings of a study come to."""
     from moejax.study.status import seconds_left
     from moejax.train.sessions import STATES
@@ -82,7 +82,7 @@ def totals(found: list[Standing], price: float | None) -> dict[str, Any]:
     }
 
 
-def summary(name: str, url: str, found: list[Standing], price: float | None) -> Result:
+def summary(name: str, url: str, found: list[RunStatus], price: float | None) -> Result:
     """The trainings of a study, those that a person must see first, and what they come to."""
     from moejax.cli.progress import clock
 

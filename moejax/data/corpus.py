@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +21,15 @@ from moejax.data.rows import PACKINGS, Rows, counted
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
+from moejax.progress import ProgressCallback
 from moejax.stored import Damaged, read_json, write_json
 
 SUMMARY = "corpus.json"
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side of the split, over all sets."""
+class CorpusSplit:
+    """One split, over all sets."""
 
     documents: int
     bytes: int
@@ -41,18 +42,18 @@ class Summary:
 
     source: str
     sha256: str
-    """Of the text; of a mixture, of the texts and their weights."""
+    """SHA-256 of the text; for a mixture, of the texts and their weights."""
     tokenizer: str
     """SHA-256 of all that decides the tokens."""
     vocab_size: int
     unigram_entropy: float
     """Entropy of a token's frequency, by weight in a mixture, nats per token: what a model of single tokens reaches."""
-    train: Side
-    validation: Side
+    train: CorpusSplit
+    validation: CorpusSplit
     corrupt_records: int
     """Left out."""
     corrupt: tuple[str, ...]
-    """The first of them, and why."""
+    """The first of them, each with the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class Corpus:
 
     @property
     def weights(self) -> list[float]:
-        """Of the sets."""
+        """Weights of the sets."""
         return [part.weight for part in self.parts]
 
     def summary(self) -> Summary:
@@ -82,8 +83,8 @@ class Corpus:
             tokenizer=manifests[0].tokenizer.sha256,
             vocab_size=manifests[0].tokenizer.vocab_size,
             unigram_entropy=-math.fsum(frequency * np.log(frequency)),
-            train=self._side("train"),
-            validation=self._side("validation"),
+            train=self._split_size("train"),
+            validation=self._split_size("validation"),
             corrupt_records=sum(manifest.corrupt.records for manifest in manifests),
             corrupt=tuple(record for manifest in manifests for record in manifest.corrupt.named),
         )
@@ -111,7 +112,7 @@ class Corpus:
         cut = _packing(self.config)
         counts = shares(self.weights, self.config.validation_tokens // length)
         parts = [
-            chosen(cut(prepared.side("validation"), length), count)
+            chosen(cut(prepared.split("validation"), length), count)
             for prepared, count in zip(self.sets, counts, strict=True)
         ]
         masks = [counted(part) for part in parts]
@@ -131,18 +132,16 @@ class Corpus:
 
     @functools.cached_property
     def _training_rows(self) -> list[Rows]:
-        """Of each set; packing takes a second per million documents."""
+        """Training rows of each set; packing takes a second per million documents."""
         cut = _packing(self.config)
-        return [cut(prepared.side("train"), self.config.sequence_length) for prepared in self.sets]
+        return [cut(prepared.split("train"), self.config.sequence_length) for prepared in self.sets]
 
-    def _side(self, name: str) -> Side:
+    def _split_size(self, name: str) -> CorpusSplit:
         splits = [getattr(prepared.manifest, name) for prepared in self.sets]
-        return Side(*(sum(getattr(s, field) for s in splits) for field in Side.__dataclass_fields__))
+        return CorpusSplit(*(sum(getattr(s, field) for s in splits) for field in CorpusSplit.__dataclass_fields__))
 
 
-def open_corpus(
-    config: DataConfig, folder: Path, *, update: Callable[[float, str], None] = lambda share, text: None
-) -> Corpus:
+def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = lambda share, text: None) -> Corpus:
     """Open what a config names. What is not prepared yet is tokenised into ``folder``, once, by this process; its
     summary is written there.
 
@@ -173,7 +172,7 @@ def read_summary(folder: Path) -> Summary:
     return read_json(folder / SUMMARY, Summary, remedy="bring back a copy, or go on with the study, which writes it")
 
 
-def _open(config: DataConfig, part: WeightedSource, folder: Path, update: Callable[[float, str], None]) -> PreparedSet:
+def _open(config: DataConfig, part: WeightedSource, folder: Path, update: ProgressCallback) -> PreparedSet:
     given = Path(part.source).expanduser()
     if (given / MANIFEST).is_file():
         return PreparedSet(given)

@@ -1,4 +1,4 @@
-"""Tokenise once: in parallel, a shard per part of the source. Killed at any moment, it goes on with the other parts."""
+"""Tokenise once: in parallel, a token shard per input shard. Killed at any moment, it goes on with the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,25 @@ from moejax.data.prepared import (
     CorruptRecords,
     Manifest,
     PreparedSet,
-    Split,
+    SplitTotals,
     TokenizerName,
     read_counts,
     remember_checked,
     shard_hashes,
 )
-from moejax.data.shard import NAMED_CORRUPT, Shard, token_type, write_shard
-from moejax.data.source import Part, Reading
-from moejax.data.sources import CHOICES, parts_of
-from moejax.data.split import SIDES
+from moejax.data.shard import NAMED_CORRUPT, SPLITS, TokenShard, token_type, write_shard
+from moejax.data.source import InputShard, SourceOptions
+from moejax.data.sources import CHOICES, input_shards_of
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
-from moejax.data.workers import Tick, in_processes
+from moejax.data.workers import BytesCallback, in_processes
 from moejax.errors import UserError
-from moejax.folder import differences, only_writer, whole
+from moejax.folder import atomic_write, differences, only_writer
+from moejax.progress import ProgressCallback
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import says
 
 FORMAT = 1
 """Changes when the same source would give other files."""
-
-Update = Callable[[float, str], None]
 
 
 def prepare(
@@ -54,16 +52,16 @@ def prepare(
     workers: int = 1,
     again: bool = False,
     patience_seconds: float = 15.0,
-    update: Update = lambda share, text: None,
+    update: ProgressCallback = lambda share, text: None,
 ) -> PreparedSet:
     """Tokenise ``source`` into ``folder``; what is there of it already stays.
 
-    A finished set is only opened, unless ``again`` asks to look for what has changed in the source; only the parts
-    that have changed are then read. While another process prepares the same set, this one waits for at most
+    A finished set is only opened, unless ``again`` asks to look for what has changed in the source; only the input
+    shards that have changed are then read. While another process prepares the same set, this one waits for at most
     ``patience_seconds``.
 
     Raises:
-      UserError: there is no such source or tokenizer; too much of it is corrupt; one side of the split is empty; or
+      UserError: there is no such source or tokenizer; too much of it is corrupt; one split is empty; or
         the folder holds a set made with other choices.
     """
     opened = open_tokenizer(tokenizer)
@@ -78,39 +76,44 @@ def prepare(
     with only_writer(folder, patience_seconds):
         _check_choices(folder, choices)
         if again or not (folder / MANIFEST).exists():
-            parts = parts_of(source, _reading(opened, text_field))
+            input_shards = input_shards_of(source, _source_options(opened, text_field))
             write_json(folder / CHOICES, choices)
             saved = _save_tokenizer(opened, folder)
-            shards = _tokenise(parts, folder, choices, saved, workers, update)
-            size = sum(part.size_bytes for part in parts)
+            shards = _tokenise(input_shards, folder, choices, saved, workers, update)
+            size = sum(input_shard.size_bytes for input_shard in input_shards)
             manifest = _manifest(source, folder, shards, saved, size, corrupt_share, validation_share)
             write_json(folder / MANIFEST, dump(manifest))
             _clean(folder, {shard.stem for shard in shards})
     return PreparedSet(folder)
 
 
-def _reading(tokenizer: Tokenizer, text_field: str) -> Reading:
+def _source_options(tokenizer: Tokenizer, text_field: str) -> SourceOptions:
     end = None if tokenizer.name == "bytes" else tokenizer.end_of_document
-    return Reading(text_field, end, token_type(tokenizer.vocab_size).itemsize)
+    return SourceOptions(text_field, end, token_type(tokenizer.vocab_size).itemsize)
 
 
 def _tokenise(
-    parts: Sequence[Part], folder: Path, choices: Any, tokenizer: TokenizerName, workers: int, update: Update
-) -> list[Shard]:
+    input_shards: Sequence[InputShard],
+    folder: Path,
+    choices: Any,
+    tokenizer: TokenizerName,
+    workers: int,
+    update: ProgressCallback,
+) -> list[TokenShard]:
     shards_folder = folder / SHARDS
     shards_folder.mkdir(exist_ok=True)
     _clean(folder, None)
-    stems = [_stem(part, choices) for part in parts]
+    stems = [_stem(input_shard, choices) for input_shard in input_shards]
     done = {stem: shard for stem in stems if (shard := _finished(shards_folder, stem, tokenizer.vocab_size))}
-    missing = [(part, stem) for part, stem in zip(parts, stems, strict=True) if stem not in done]
-    total = sum(part.size_bytes for part in parts)
-    share = 1 - sum(part.size_bytes for part, _ in missing) / max(total, 1)
+    missing = [(input_shard, stem) for input_shard, stem in zip(input_shards, stems, strict=True) if stem not in done]
+    total = sum(input_shard.size_bytes for input_shard in input_shards)
+    share = 1 - sum(input_shard.size_bytes for input_shard, _ in missing) / max(total, 1)
 
     def show(amount: int) -> None:
-        update(share, f"{len(done):,} of {len(parts):,} shards, {amount / 1e6:,.0f} MB in this run")
+        update(share, f"{len(done):,} of {len(input_shards):,} shards, {amount / 1e6:,.0f} MB in this run")
 
     common = (folder, tokenizer.name, choices["validation_share"])
-    sizes = {stem: part.size_bytes for part, stem in missing}
+    sizes = {stem: input_shard.size_bytes for input_shard, stem in missing}
     workers = max(1, min(workers, len(missing)))
     written: dict[Path, str] = {}
     for shard in in_processes(_shard, missing, workers, common=common, look=show):
@@ -121,31 +124,39 @@ def _tokenise(
     return [done[stem] for stem in stems]
 
 
-def _shard(part: Part, stem: str, folder: Path, tokenizer: str, share: float, tick: Tick) -> Shard:
-    return write_shard(part, stem, folder / SHARDS, open_tokenizer(tokenizer, folder), share, tick)
+def _shard(
+    input_shard: InputShard, stem: str, folder: Path, tokenizer: str, share: float, tick: BytesCallback
+) -> TokenShard:
+    return write_shard(input_shard, stem, folder / SHARDS, open_tokenizer(tokenizer, folder), share, tick)
 
 
-def _stem(part: Part, choices: Any) -> str:
+def _stem(input_shard: InputShard, choices: Any) -> str:
     """Names a shard by all that decides it, so that finding it means that it is done."""
-    identity = [type(part).__name__, asdict(part), choices["format"], choices["tokenizer"], choices["validation_share"]]  # type: ignore[call-overload]
+    identity = [
+        type(input_shard).__name__,
+        asdict(input_shard),  # type: ignore[call-overload]
+        choices["format"],
+        choices["tokenizer"],
+        choices["validation_share"],
+    ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def _finished(folder: Path, stem: str, vocab_size: int) -> Shard | None:
+def _finished(folder: Path, stem: str, vocab_size: int) -> TokenShard | None:
     """A shard whose record and files are there, whole."""
     path = folder / f"{stem}.json"
     if not path.exists():
         return None
     try:
-        shard = read_json(path, Shard, remedy="")
-    # It is made again, from its part.
+        shard = read_json(path, TokenShard, remedy="")
+    # It is made again, from its input shard.
     except Damaged:
         return None
     sizes = {f"{stem}.counts.npy": None}
-    for side in SIDES:
-        counts = getattr(shard, side)
-        sizes[f"{stem}.{side}.tokens"] = counts.tokens * token_type(vocab_size).itemsize
-        sizes[f"{stem}.{side}.ends"] = counts.documents * 8
+    for name in SPLITS:
+        counts = getattr(shard, name)
+        sizes[f"{stem}.{name}.tokens"] = counts.tokens * token_type(vocab_size).itemsize
+        sizes[f"{stem}.{name}.ends"] = counts.documents * 8
     for name, size in sizes.items():
         file = folder / name
         if not file.exists() or size not in (None, file.stat().st_size):
@@ -156,7 +167,7 @@ def _finished(folder: Path, stem: str, vocab_size: int) -> Shard | None:
 def _manifest(
     source: str,
     folder: Path,
-    shards: Sequence[Shard],
+    shards: Sequence[TokenShard],
     tokenizer: TokenizerName,
     size_bytes: int,
     corrupt_share: float,
@@ -167,21 +178,21 @@ def _manifest(
         bytes=sum(shard.corrupt_bytes for shard in shards),
         named=tuple(name for shard in shards for name in shard.corrupt_named)[:NAMED_CORRUPT],
     )
-    sides = {side: _total([getattr(shard, side) for shard in shards]) for side in SIDES}
-    _check_corrupt(source, corrupt, sides, size_bytes, corrupt_share)
-    for side, split in sides.items():
+    splits = {name: _total([getattr(shard, name) for shard in shards]) for name in SPLITS}
+    _check_corrupt(source, corrupt, splits, size_bytes, corrupt_share)
+    for name, split in splits.items():
         if not split.documents:
-            number = sum(split.documents for split in sides.values())
+            number = sum(split.documents for split in splits.values())
             raise UserError(
-                f"The {side} side of {source} has no document, of {number:,} in all at a validation share of "
-                f"{validation_share}. Equal documents lie on the same side, so give "
+                f"The {name} split of {source} has no document, of {number:,} in all at a validation share of "
+                f"{validation_share}. Equal documents lie in the same split, so give "
                 f"{'more documents' if number < 100 else 'documents that differ'}, or change the share."
             )
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     for shard in shards:
         tokens = shard.train.tokens + shard.validation.tokens
         counts += read_counts(folder / SHARDS / f"{shard.stem}.counts.npy", tokenizer.vocab_size, tokens)
-    with whole(folder / "counts.npy") as partial, partial.open("wb") as file:
+    with atomic_write(folder / "counts.npy") as partial, partial.open("wb") as file:
         np.save(file, counts)
     frequency = counts[counts > 0] / counts.sum()
     return Manifest(
@@ -191,18 +202,18 @@ def _manifest(
         unigram_entropy=-math.fsum(frequency * np.log(frequency)),
         corrupt=corrupt,
         shards=tuple(shards),
-        **sides,
+        **splits,
     )
 
 
-def _total(sides: Sequence[Any]) -> Split:
-    return Split(*(sum(getattr(side, name) for side in sides) for name in Split.__dataclass_fields__))
+def _total(splits: Sequence[Any]) -> SplitTotals:
+    return SplitTotals(*(sum(getattr(one, name) for one in splits) for name in SplitTotals.__dataclass_fields__))
 
 
 def _check_corrupt(
-    source: str, corrupt: CorruptRecords, sides: dict[str, Split], size_bytes: int, allowed: float
+    source: str, corrupt: CorruptRecords, splits: dict[str, SplitTotals], size_bytes: int, allowed: float
 ) -> None:
-    records = corrupt.records + sum(split.documents for split in sides.values())
+    records = corrupt.records + sum(split.documents for split in splits.values())
     lost = max(corrupt.records / max(records, 1), corrupt.bytes / max(size_bytes, 1))
     if lost > allowed:
         shown = "; ".join(corrupt.named[:3]) + ("; …" if corrupt.records > 3 else "")
@@ -240,7 +251,8 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> TokenizerName:
 
 
 def _clean(folder: Path, stems: set[str] | None) -> None:
-    """Remove what a killed process left half written; with ``stems``, also shards of parts that are no more."""
+    """Remove what a killed process left half written; with ``stems``, also token shards of input shards that are no
+    more."""
     for path in [*folder.iterdir(), *(folder / SHARDS).iterdir()]:
         if _PARTIAL.match(path.name):
             path.unlink(missing_ok=True)
@@ -250,4 +262,4 @@ def _clean(folder: Path, stems: set[str] | None) -> None:
 
 
 _PARTIAL = re.compile(r"\.\d+\.")
-"""Names of the files that ``moejax.folder.whole`` has not yet put in place."""
+"""Names of the files that ``moejax.folder.atomic_write`` has not yet put in place."""

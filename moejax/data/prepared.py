@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, Int32
 
-from moejax.data.shard import Shard, token_type
+from moejax.data.shard import TokenShard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
 from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
@@ -39,8 +39,8 @@ class TokenizerName:
 
 
 @dataclass(frozen=True)
-class Split:
-    """One side, over all shards."""
+class SplitTotals:
+    """Size of one split, over all shards."""
 
     documents: int
     bytes: int
@@ -55,7 +55,7 @@ class CorruptRecords:
     records: int
     bytes: int
     named: tuple[str, ...]
-    """The first of them, and why."""
+    """The first of them, each with the reason."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class Manifest:
 
     source: str
     sha256: str
-    """Of the digests of all documents, in order."""
+    """SHA-256 of the digests of all documents, in order."""
     tokenizer: TokenizerName
     unigram_entropy: float
     """Entropy of a token's frequency over the whole set, nats per token."""
-    train: Split
-    validation: Split
+    train: SplitTotals
+    validation: SplitTotals
     corrupt: CorruptRecords
-    shards: tuple[Shard, ...]
+    shards: tuple[TokenShard, ...]
 
 
 REMEDY = "remove it, and make the set whole again with moejax data prepare, with the same settings and --out"
@@ -85,17 +85,19 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
       Damaged: it holds something else.
     """
     try:
-        found = np.load(io.BytesIO(read_bytes(path, remedy=REMEDY)), allow_pickle=False)
-        wrong = "" if found.shape == (vocab_size,) and found.dtype == np.int64 else "it counts no tokens of this set's"
-        wrong = wrong or ("" if found.min() >= 0 and found.sum() == tokens else f"its sum is not {tokens:,}")
+        counts = np.load(io.BytesIO(read_bytes(path, remedy=REMEDY)), allow_pickle=False)
+        wrong = (
+            "" if counts.shape == (vocab_size,) and counts.dtype == np.int64 else "it counts no tokens of this set's"
+        )
+        wrong = wrong or ("" if counts.min() >= 0 and counts.sum() == tokens else f"its sum is not {tokens:,}")
     # NumPy raises many things over a file that is none of its own.
     except Exception as error:
         if isinstance(error, Damaged):
             raise
-        found, wrong = np.zeros(0, np.int64), "it is no array of NumPy's, or only a part of one"
+        counts, wrong = np.zeros(0, np.int64), "it is no array of NumPy's, or only a part of one"
     if wrong:
         raise Damaged(f"{path} cannot be read: {wrong}; {REMEDY}.")
-    return found
+    return counts
 
 
 class PreparedSet:
@@ -117,13 +119,13 @@ class PreparedSet:
 
     @functools.cached_property
     def frequencies(self) -> np.ndarray:
-        """Float64 (vocab_size): share of each token over both sides."""
+        """Float64 (vocab_size): share of each token over both splits."""
         split = self.manifest.train, self.manifest.validation
-        tokens = sum(side.tokens for side in split)
+        tokens = sum(one.tokens for one in split)
         counts = read_counts(self.folder / "counts.npy", self.manifest.tokenizer.vocab_size, tokens)
         return counts / tokens
 
-    def side(self, name: str) -> TokenStream:
+    def split(self, name: str) -> TokenStream:
         """``train`` or ``validation``.
 
         Raises:
@@ -131,10 +133,10 @@ class PreparedSet:
         """
         return TokenStream(self, name)
 
-    def bytes_of(self, tokens: np.ndarray, side: str = "validation") -> float | None:
-        """Bytes of text that tokens stand for, on average over a side where the tokenizer changes the text; or None."""
+    def bytes_of(self, tokens: np.ndarray, name: str = "validation") -> float | None:
+        """Bytes of text that tokens stand for, an average over the split where the tokenizer changes text; or None."""
         table = self.tokenizer.bytes_per_token()
-        split: Split = getattr(self.manifest, side)
+        split: SplitTotals = getattr(self.manifest, name)
         if table is None or not split.token_bytes:
             return None
         return float(table[tokens].sum()) * split.bytes / split.token_bytes
@@ -170,25 +172,25 @@ class PreparedSet:
         }
 
 
-def shard_hashes(folder: Path, shard: Shard) -> dict[Path, str]:
+def shard_hashes(folder: Path, shard: TokenShard) -> dict[Path, str]:
     """The files of a shard of a set in ``folder``, with the hashes that they had when they were written."""
-    found = {}
+    hashes = {}
     for name in ("train", "validation"):
-        side = getattr(shard, name)
-        found[folder / SHARDS / f"{shard.stem}.{name}.tokens"] = side.sha256
+        split = getattr(shard, name)
+        hashes[folder / SHARDS / f"{shard.stem}.{name}.tokens"] = split.sha256
         # Sets of older versions have no hash of where documents end.
-        if side.ends_sha256:
-            found[folder / SHARDS / f"{shard.stem}.{name}.ends"] = side.ends_sha256
-    return found
+        if split.ends_sha256:
+            hashes[folder / SHARDS / f"{shard.stem}.{name}.ends"] = split.ends_sha256
+    return hashes
 
 
 def remember_checked(folder: Path, files: Mapping[Path, str], place: Path | None = None) -> None:
     """Remember that files of the set in ``folder`` have these hashes."""
-    found = {path.name: _identity(path, sha256) for path, sha256 in files.items()}
+    identities = {path.name: _identity(path, sha256) for path, sha256 in files.items()}
     for where in (folder, place):
         if where is not None:
             with contextlib.suppress(OSError):
-                return write_json(where / CHECKED, {**_read_checked(where), **found})
+                return write_json(where / CHECKED, {**_read_checked(where), **identities})
     return None
 
 
@@ -211,8 +213,8 @@ def _identity(path: Path, sha256: str) -> list[Any]:
 
 def _wrong(files: Mapping[Path, str]) -> list[str]:
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(_sha256, files))
-    return [path.name for (path, known), now in zip(files.items(), found, strict=True) if now != known]
+        hashes = list(threads.map(_sha256, files))
+    return [path.name for (path, known), now in zip(files.items(), hashes, strict=True) if now != known]
 
 
 def _sha256(path: Path) -> str | None:
@@ -224,12 +226,12 @@ def _sha256(path: Path) -> str | None:
 
 
 class TokenStream:
-    """The tokens of one side over all shards, end to end, memory-mapped."""
+    """The tokens of one split over all shards, end to end, memory-mapped."""
 
-    def __init__(self, prepared: PreparedSet, side: str):
+    def __init__(self, prepared: PreparedSet, split: str):
         folder, manifest = prepared.folder / SHARDS, prepared.manifest
         self._type = token_type(manifest.tokenizer.vocab_size)
-        sizes = [(getattr(shard, side), folder / f"{shard.stem}.{side}") for shard in manifest.shards]
+        sizes = [(getattr(shard, split), folder / f"{shard.stem}.{split}") for shard in manifest.shards]
         self._shards = [(counts, path) for counts, path in sizes if counts.tokens]
         for counts, path in self._shards:
             check_size(path.with_name(f"{path.name}.tokens"), counts.tokens * self._type.itemsize, prepared.folder)
@@ -266,9 +268,9 @@ class TokenStream:
 
 def check_size(path: Path, size: int, folder: Path) -> None:
     """Raise ``UserError`` if a file is not there, or has another size."""
-    found = path.stat().st_size if path.exists() else None
-    if found != size:
-        state = "is missing" if found is None else f"has {found:,} bytes instead of {size:,}"
+    size_now = path.stat().st_size if path.exists() else None
+    if size_now != size:
+        state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"
         raise UserError(
             f"{path} {state}; make the set whole again with moejax data prepare, with the same settings and --out "
             f"{folder}."

@@ -1,11 +1,11 @@
-"""One part of a source, tokenised: per side a file of tokens and one of where its documents end; its record last."""
+"""One input shard, tokenised: per split a file of tokens and one of where its documents end; its record last."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -13,13 +13,26 @@ from typing import BinaryIO
 import numpy as np
 
 from moejax.config import dump
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import Part
-from moejax.data.split import SIDES, side
+from moejax.data.source import Corrupt, Document, InputShard
 from moejax.data.tokenizer import Tokenizer
+from moejax.data.workers import BytesCallback
 from moejax.errors import UserError
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.stored import write_json
+
+SPLITS = ("train", "validation")
+
+
+def is_held_out(digest: bytes, share: float) -> bool:
+    """Whether a SHA-256 falls into the first ``share`` of all hashes: what is held out stays so as the share grows."""
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def split_of(document: Document, digest: bytes, share: float) -> str:
+    """``train`` or ``validation``, by the document's key, or else by ``digest``, the hash of its content."""
+    decides = digest if document.key is None else hashlib.sha256(document.key).digest()
+    return SPLITS[is_held_out(decides, share)]
+
 
 NAMED_CORRUPT = 20
 """Corrupt records that a shard remembers by name; it counts them all."""
@@ -28,37 +41,35 @@ _BATCH_BYTES = 2**20
 _BATCH_DOCUMENTS = 512
 _BUFFER_TOKENS = 2**20
 
-Tick = Callable[[int], None]
-"""Called with the bytes of text, or of tokens, done since the last call."""
-
 
 @dataclass(frozen=True)
-class Side:
-    """What lies on one side of the split."""
+class ShardSplit:
+    """One split of a token shard."""
 
     documents: int
     bytes: int
-    """Of text; of documents that came as tokens, what those stand for."""
+    """Bytes of text; for documents that came as tokens, what those stand for."""
     tokens: int
     token_bytes: int
     """Bytes that the tokens stand for by the tokenizer's table; differs from ``bytes`` if it changes the text."""
     sha256: str
-    """Of the file of tokens."""
+    """SHA-256 of the file of tokens."""
     ends_sha256: str = ""
-    """Of the file of documents' ends."""
+    """SHA-256 of the file of documents' ends."""
 
 
 @dataclass(frozen=True)
-class Shard:
-    """What became of one part."""
+class TokenShard:
+    """What became of one input shard."""
 
     stem: str
-    """Of its files: ``STEM.train.tokens``, ``STEM.train.ends``, the same for validation, and ``STEM.counts.npy``."""
-    part: str
+    """Beginning of its files' names: ``STEM.train.tokens``, ``STEM.train.ends``, the same for validation, and
+    ``STEM.counts.npy``."""
+    input_shard: str
     sha256: str
-    """Of the digests of its documents, in order."""
-    train: Side
-    validation: Side
+    """SHA-256 of the digests of its documents, in order."""
+    train: ShardSplit
+    validation: ShardSplit
     corrupt: int
     corrupt_bytes: int
     corrupt_named: tuple[str, ...]
@@ -69,18 +80,20 @@ def token_type(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def write_shard(part: Part, stem: str, folder: Path, tokenizer: Tokenizer, share: float, tick: Tick) -> Shard:
-    """Tokenise a part into ``folder``, a batch of documents at a time.
+def write_shard(
+    input_shard: InputShard, stem: str, folder: Path, tokenizer: Tokenizer, share: float, tick: BytesCallback
+) -> TokenShard:
+    """Tokenise an input shard into ``folder``, a batch of documents at a time.
 
     Raises:
-      UserError: tokens of the part lie outside the tokenizer's vocabulary.
+      UserError: tokens of the input shard lie outside the tokenizer's vocabulary.
     """
     digests = hashlib.sha256()
     corrupt = _Losses()
     counts = np.zeros(tokenizer.vocab_size, np.int64)
     with contextlib.ExitStack() as files:
-        sides = {name: _Writer(name, stem, folder, tokenizer, counts, files) for name in SIDES}
-        for batch in _batches(part, corrupt):
+        splits = {name: _Writer(name, stem, folder, tokenizer, counts, files) for name in SPLITS}
+        for batch in _batches(input_shard, corrupt):
             for document, tokens in zip(batch, _tokens(batch, tokenizer), strict=True):
                 if tokens is None:
                     corrupt.add(Corrupt(document.name, "no UTF-8"))
@@ -88,19 +101,19 @@ def write_shard(part: Part, stem: str, folder: Path, tokenizer: Tokenizer, share
                 _check_ids(document, tokens, tokenizer)
                 digest = document.digest()
                 digests.update(digest)
-                sides[side(document, digest, share)].add(document, tokens)
+                splits[split_of(document, digest, share)].add(document, tokens)
             tick(sum(len(document.content) for document in batch))
-        found = {name: writer.finish() for name, writer in sides.items()}
-    with whole(folder / f"{stem}.counts.npy") as partial, partial.open("wb") as file:
+        written = {name: writer.finish() for name, writer in splits.items()}
+    with atomic_write(folder / f"{stem}.counts.npy") as partial, partial.open("wb") as file:
         np.save(file, counts)
-    shard = Shard(
+    shard = TokenShard(
         stem=stem,
-        part=part.name,
+        input_shard=input_shard.name,
         sha256=digests.hexdigest(),
         corrupt=corrupt.records,
         corrupt_bytes=corrupt.bytes,
         corrupt_named=tuple(corrupt.named),
-        **found,
+        **written,
     )
     write_json(folder / f"{stem}.json", dump(shard))
     return shard
@@ -122,13 +135,13 @@ class _Losses:
 
 
 class _Writer:
-    """Appends documents to the files of one side."""
+    """Appends documents to the files of one split."""
 
     def __init__(
         self, name: str, stem: str, folder: Path, tokenizer: Tokenizer, counts: np.ndarray, files: contextlib.ExitStack
     ):
         def create(suffix: str) -> BinaryIO:
-            partial = files.enter_context(whole(folder / f"{stem}.{name}.{suffix}"))
+            partial = files.enter_context(atomic_write(folder / f"{stem}.{name}.{suffix}"))
             return files.enter_context(partial.open("wb"))
 
         self._files = create("tokens"), create("ends")
@@ -153,14 +166,14 @@ class _Writer:
         if self._tokens - self._written > _BUFFER_TOKENS:
             self._write()
 
-    def finish(self) -> Side:
+    def finish(self) -> ShardSplit:
         """Write out what waits."""
         self._write()
         self._counts += self._own
         for file in self._files:
             file.flush()
         table = self._bytes_per_token
-        return Side(
+        return ShardSplit(
             documents=self._documents,
             bytes=self._bytes,
             tokens=self._tokens,
@@ -185,14 +198,14 @@ class _Writer:
         self._ends = array("q")
 
 
-def _batches(part: Part, corrupt: _Losses) -> Iterator[list[Document]]:
+def _batches(input_shard: InputShard, corrupt: _Losses) -> Iterator[list[Document]]:
     batch, size = [], 0
-    for found in part.documents():
-        if isinstance(found, Corrupt):
-            corrupt.add(found)
+    for document in input_shard.documents():
+        if isinstance(document, Corrupt):
+            corrupt.add(document)
             continue
-        batch.append(found)
-        size += len(found.content)
+        batch.append(document)
+        size += len(document.content)
         if size >= _BATCH_BYTES or len(batch) == _BATCH_DOCUMENTS:
             yield batch
             batch, size = [], 0

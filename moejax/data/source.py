@@ -1,25 +1,54 @@
-"""The one interface between where text comes from and all the rest.
+"""Sources: where text comes from. A source is a list of input shards, and an input shard streams documents.
 
-A source is a list of parts. Parts are independent of each other, so that they can be read in parallel and done once;
-their order, and that of the documents in each, is the order of the tokens.
+Input shards are independent of each other, so that they can be read in parallel and done once; their order, and that of
+the documents in each, is the order of the tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from moejax.data.document import Corrupt, Document
+import numpy as np
 
-PART_BYTES = 32 * 2**20
-"""Size to which parts are cut or gathered where their format allows; a compressed file is one part."""
+
+@dataclass(frozen=True)
+class Document:
+    """One text, or its tokens if the source holds tokens."""
+
+    name: str
+    """Where it stands, for messages: ``web.jsonl:12``."""
+    content: bytes | np.ndarray
+    """UTF-8 text, or token ids without the one that ends a document."""
+    key: bytes | None = None
+    """What decides its split. None: its content, so that equal documents lie in the same split."""
+
+    def digest(self) -> bytes:
+        """SHA-256 of the content; of tokens, as little-endian int64, whatever type they are stored in."""
+        text = self.content if isinstance(self.content, bytes) else self.content.astype("<i8").tobytes()
+        return hashlib.sha256(text).digest()
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """A record that could not be read."""
+
+    name: str
+    why: str
+    lost_bytes: int = 0
+    """Bytes of the input lost with it, where that is more than one record."""
+
+
+INPUT_SHARD_BYTES = 32 * 2**20
+"""Size to which input shards are cut or gathered where their format allows; a compressed file is one input shard."""
 
 
 @runtime_checkable
-class Part(Protocol):
+class InputShard(Protocol):
     """A frozen dataclass of plain values. What it reads is decided by them, so they are its identity."""
 
     @property
@@ -33,12 +62,12 @@ class Part(Protocol):
         ...
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """Streams what the part holds; never all of it at once."""
+        """Streams what the input shard holds; never all of it at once."""
         ...
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceOptions:
     """Choices that some formats need."""
 
     text_field: str = "text"
@@ -48,7 +77,7 @@ class Reading:
     token_bytes: int = 2
     """Bytes per token in ``.bin`` files that do not say it."""
     single_file: bool = False
-    """The source is one file: a text is cut into several documents, as a single one has no second side to hold out."""
+    """The source is one file: a text is cut into several documents, as a single one leaves nothing to hold out."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +107,25 @@ def ranges(size: int, step: int) -> Iterator[tuple[int, int]]:
     """``[start, end)`` that cover ``size`` in steps."""
     for start in range(0, size, max(step, 1)):
         yield start, min(start + step, size)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Stands for the file's input shards."""
+
+    file: File
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.file.name
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole file."""
+        return self.file.size
+
+    def documents(self) -> Iterator[Document | Corrupt]:
+        """The whole file, lost."""
+        yield Corrupt(self.name, self.why, self.file.size)

@@ -1,17 +1,198 @@
-"""Tokenizers: what turns text into tokens, ends documents, and tells how many bytes each token stands for."""
+"""Tokenizers: what turns text into tokens, ends documents, and tells how many bytes each token stands for.
+
+``bytes``; ``ids:VOCAB:END``, tokens whose text is not known; and any Hugging Face ``tokenizer.json``.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import tokenizers
 
-from moejax.data.bytes_tokenizer import BytesTokenizer
-from moejax.data.json_tokenizer import JsonTokenizer
-from moejax.data.token_ids import TokenIds
 from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.stored import foreign_json, read_bytes
+from moejax.wording import says
+
+
+@dataclass(frozen=True)
+class BytesTokenizer:
+    """Token b is the byte b; token 256 ends a document."""
+
+    name: str = "bytes"
+    vocab_size: int = 257
+    end_of_document: int = 256
+    opening: tuple[int, ...] = ()
+    sha256: str = hashlib.sha256(b"bytes, then 256").hexdigest()
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Encode as uint8."""
+        return [np.frombuffer(text, np.uint8) for text in texts]
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Decode, with a replacement sign where the bytes are no UTF-8, and without the ends of documents."""
+        return tokens[tokens < 256].astype(np.uint8).tobytes().decode(errors="replace")
+
+    def bytes_per_token(self) -> np.ndarray:
+        """One byte each."""
+        return np.append(np.ones(256, np.int32), np.int32(0))
+
+    def save(self, folder: Path) -> str:
+        """Needs no file."""
+        return self.name
+
+
+class TokenIds:
+    """``ids:VOCAB:END``: how many tokens there are, and which one ends a document."""
+
+    opening = ()
+
+    def __init__(self, name: str):
+        words = name.split(":")
+        if len(words) != 3 or not all(word.isdigit() for word in words[1:]):
+            raise UserError(f"The tokenizer {name} is none; write ids:VOCAB:END, as in ids:50257:50256.")
+        self.name = name
+        self.vocab_size, self.end_of_document = int(words[1]), int(words[2])
+        if self.end_of_document >= self.vocab_size:
+            raise UserError(f"{name} ends documents with a token outside its vocabulary; END must be below VOCAB.")
+        self.sha256 = hashlib.sha256(name.encode()).hexdigest()
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Nothing can be encoded.
+
+        Raises:
+          UserError: always.
+        """
+        raise UserError(f"The tokenizer {self.name} has no text; give the tokenizer.json to read text with it.")
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """The numbers."""
+        return " ".join(map(str, tokens.tolist()))
+
+    def bytes_per_token(self) -> None:
+        """Not known."""
+        return
+
+    def save(self, folder: Path) -> str:
+        """Needs no file."""
+        return self.name
+
+
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|im_end|>", "[EOS]", "[SEP]")
+"""Tokens that end documents in well-known tokenizers, tried in this order."""
+
+
+class JsonTokenizer:
+    """Text that looks like a special token is read as text, and nothing is added, cut off or filled up."""
+
+    def __init__(self, path: Path, end: str = ""):
+        content = read_bytes(path, remedy="name a tokenizer.json that is there")
+        try:
+            self._text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 text (at byte {error.start:,}); copy it again.") from error
+        self.name = f"{path}#{end}" if end else str(path)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(self._text)
+        # The Rust library raises a bare Exception.
+        except Exception as error:
+            raise UserError(
+                f"{path} is no tokenizer.json that can be read ({says('tokenizers', error)}); copy it again."
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self.end = _end_of_document(self._tokenizer, path, end)
+        self.opening: tuple[int, ...] = _opening(self._tokenizer)
+        self.end_of_document: int = self._tokenizer.get_vocab(with_added_tokens=True)[self.end]
+        self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.sha256 = hashlib.sha256(f"{self._text}\0{self.end}".encode()).hexdigest()
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray | None]:
+        """Encode as int32; None for what is no UTF-8."""
+        decoded = [_utf8(text) for text in texts]
+        given = [text for text in decoded if text is not None]
+        encoded = iter(self._tokenizer.encode_batch_fast(given, add_special_tokens=False))
+        return [None if text is None else np.array(next(encoded).ids, np.int32) for text in decoded]
+
+    def decode(self, tokens: np.ndarray) -> str:
+        """Decode, special tokens left out."""
+        return self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
+
+    def number(self, token: str) -> int | None:
+        """Id of a token by its spelling; None if there is no such."""
+        return self._tokenizer.token_to_id(token)
+
+    def bytes_per_token(self) -> np.ndarray:
+        """Exact for byte-level and byte-fallback tokenizers; for others, as each token decodes by itself."""
+        token = {"id": int, "special": bool}
+        shape = {"added_tokens": list[token]}  # type: ignore[valid-type]
+        described = foreign_json(self._text, self.name, shape=shape, remedy="copy it again")
+        special = {token["id"] for token in described["added_tokens"] if token["special"]}
+        added = {token["id"] for token in described["added_tokens"]}
+        kinds = _kinds(described.get("decoder"))
+        lengths = np.zeros(self.vocab_size, np.int32)
+        for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items():
+            if number in special or number == self.end_of_document:
+                continue
+            if number in added:
+                lengths[number] = len(token.encode())
+            elif "ByteLevel" in kinds:
+                # Byte-level vocabularies spell every byte as one character.
+                lengths[number] = len(token)
+            elif "ByteFallback" in kinds and _is_byte(token):
+                lengths[number] = 1
+            elif "Replace" in kinds or "Metaspace" in kinds:
+                lengths[number] = len(token.replace("▁", " ").encode())
+            else:
+                lengths[number] = len(self._tokenizer.decode([number]).encode())
+        return lengths
+
+    def save(self, folder: Path) -> str:
+        """A copy of the file."""
+        with atomic_write(folder / "tokenizer.json") as partial:
+            partial.write_text(self._text, encoding="utf-8")
+        return f"tokenizer.json#{self.end}"
+
+
+def _end_of_document(tokenizer: Any, path: Path, given: str) -> str:
+    if given:
+        if tokenizer.token_to_id(given) is None:
+            raise UserError(f"{path} has no token {given} to end documents with; name one that it has after the #.")
+        return given
+    for token in ENDS:
+        if tokenizer.token_to_id(token) is not None:
+            return token
+    raise UserError(f"{path} has none of {', '.join(ENDS)}; name the token that ends a document: {path}#TOKEN.")
+
+
+def _opening(tokenizer: Any) -> tuple[int, ...]:
+    framed, bare = (tokenizer.encode("a", add_special_tokens=wanted).ids for wanted in (True, False))
+    start = next((i for i in range(len(framed)) if framed[i : i + len(bare)] == bare), 0)
+    return tuple(framed[:start])
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """Names of a decoder and of those it is made of."""
+    if decoder is None:
+        return set()
+    return {decoder["type"]}.union(*(_kinds(part) for part in decoder.get("decoders", [])))
+
+
+def _is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+
+
+def _utf8(text: bytes) -> str | None:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 @runtime_checkable

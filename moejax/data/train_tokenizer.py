@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from moejax.data.document import Document
-from moejax.data.json_tokenizer import JsonTokenizer
-from moejax.data.source import Part, Reading
-from moejax.data.sources import parts_of
+from moejax.data.source import Document, InputShard, SourceOptions
+from moejax.data.sources import input_shards_of
+from moejax.data.tokenizer import JsonTokenizer
 from moejax.errors import UserError
-from moejax.folder import whole
+from moejax.folder import atomic_write
+from moejax.progress import ProgressCallback
 
 END = "<|endoftext|>"
 
@@ -30,12 +30,12 @@ def train_tokenizer(
     vocab_size: int,
     text_field: str = "text",
     max_bytes: int = 10**9,
-    update: Callable[[float, str], None] = lambda share, text: None,
+    update: ProgressCallback = lambda share, text: None,
     unread: Callable[[str], None] = lambda name: None,
 ) -> JsonTokenizer:
     """Learn ``vocab_size`` tokens from at most ``max_bytes`` of a source's text, and write ``tokenizer.json``.
 
-    Parts are read from all over the source, so that less than all of it still is a sample of it. The tokenizer
+    Input shards are read from all over the source, so that less than all of it still is a sample of it. The tokenizer
     changes no text: what it decodes is what it was given, byte for byte. ``unread`` is
     called with the name of every document that is none to learn from, and why.
 
@@ -44,7 +44,7 @@ def train_tokenizer(
     """
     if vocab_size < LEAST_VOCAB:
         raise UserError(f"The vocabulary is {vocab_size} tokens; the 256 bytes and {END} need {LEAST_VOCAB}.")
-    parts = parts_of(source, Reading(text_field))
+    input_shards = input_shards_of(source, SourceOptions(text_field))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
         [
@@ -59,36 +59,36 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = _texts(parts, max_bytes, update, unread)
+    texts = _texts(input_shards, max_bytes, update, unread)
     first = next(texts, None)
     if first is None:
         raise UserError(f"{source} holds no text to learn from; name one that does.")
     tokenizer.train_from_iterator(itertools.chain([first], texts), trainer)
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     return JsonTokenizer(path)
 
 
 def _texts(
-    parts: list[Part], max_bytes: int, update: Callable[[float, str], None], unread: Callable[[str], None]
+    input_shards: list[InputShard], max_bytes: int, update: ProgressCallback, unread: Callable[[str], None]
 ) -> Iterator[str]:
-    """Text of parts from all over the source, the same share of each."""
-    total = sum(part.size_bytes for part in parts)
+    """Text of input shards from all over the source, the same share of each."""
+    total = sum(input_shard.size_bytes for input_shard in input_shards)
     share = min(1.0, max_bytes / max(total, 1))
     done = 0
-    for part in parts:
+    for input_shard in input_shards:
         size = 0
-        for found in part.documents():
-            if not isinstance(found, Document):
-                unread(f"{found.name}: {found.why}")
+        for document in input_shard.documents():
+            if not isinstance(document, Document):
+                unread(f"{document.name}: {document.why}")
                 continue
-            if not isinstance(found.content, bytes):
-                unread(f"{found.name}: tokens, and no text")
+            if not isinstance(document.content, bytes):
+                unread(f"{document.name}: tokens, and no text")
                 continue
-            # A document that ends a part's share is the last that is taken of it.
-            yield found.content.decode(errors="ignore")
-            size += len(found.content)
-            if size >= share * part.size_bytes or done + size >= max_bytes:
+            # A document that ends an input shard's share is the last that is taken of it.
+            yield document.content.decode(errors="ignore")
+            size += len(document.content)
+            if size >= share * input_shard.size_bytes or done + size >= max_bytes:
                 break
         done += size
         update(min(1.0, done / max(1.0, share * total)), f"{done / 1e6:,.0f} MB read")

@@ -19,7 +19,7 @@ class ValidationPart:
     targets: int
     """Targets that count."""
     bytes: float | None
-    """Of text, that those targets stand for; None if the text is not known."""
+    """Bytes of text that those targets stand for; None if the text is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Validation:
 
     @property
     def bytes(self) -> float | None:
-        """Of text, that those targets stand for; None if that of a set is not known."""
+        """Bytes of text that those targets stand for; None if that of a set is not known."""
         known = [part.bytes for part in self.parts if part.bytes is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
@@ -54,8 +54,8 @@ def chosen(rows: Rows, count: int) -> Row:
     if not len(rows):
         raise UserError("The validation text is shorter than one row; lower sequence_length or give more text.")
     numbers = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
-    found = [rows[int(number)] for number in numbers]
-    return {name: np.stack([row[name] for row in found]) for name in found[0]}
+    picked = [rows[int(number)] for number in numbers]
+    return {name: np.stack([row[name] for row in picked]) for name in picked[0]}
 
 
 def shares(weights: Sequence[float], count: int) -> list[int]:

@@ -16,13 +16,14 @@ from moejax.errors import UserError
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
-Tick = Callable[[int], None]
+BytesCallback = Callable[[int], None]
+"""``tick(amount)``: bytes of text, or of tokens, done since the last call."""
 
 _worker: dict[str, Any] = {}
 """What a worker process was started with."""
 
 
-class Stopped(Exception):
+class WorkStopped(Exception):
     """The parent wants no more of this work."""
 
 
@@ -89,6 +90,6 @@ def _run(task: tuple) -> Any:
 
 def _tick(amount: int) -> None:
     if _worker["stop"].is_set():
-        raise Stopped
+        raise WorkStopped
     with _worker["ticks"].get_lock():
         _worker["ticks"].value += amount

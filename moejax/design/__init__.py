@@ -1,4 +1,4 @@
-"""From a budget to an architecture by gradient: what is chosen, what limits it, and what each limit is worth.
+"""From a budget to an architecture by gradient: what is chosen, what constrains it, and what each constraint is worth.
 
 Everything is one form of problem, ``minimise w·m(z) where low ≤ m(z) ≤ high``: z are logarithms of what is chosen, and
 m are measures of it, taken through a law and the accounting (``program.py``), solved in ``solve.py``.

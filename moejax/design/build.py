@@ -11,7 +11,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.design.coordinates import Candidate, trained_on
 from moejax.design.measures import MEASURES
-from moejax.design.problem import Limit, Optimum, Problem
+from moejax.design.problem import Constraint, Optimum, Problem
 from moejax.design.shapes import SCALED, Shapes
 from moejax.laws.accounting import design_of
 from moejax.laws.door import Prediction, predict
@@ -28,21 +28,21 @@ MULTIPLES = {
 }
 """What every number of a shape is a multiple of, where it is large enough: tiles of matrix units, experts of a mesh."""
 HEADS_MULTIPLE = 8
-"""Of heads, where there are enough: they are split among the devices of a tensor-parallel group."""
+"""What heads are a multiple of, where there are enough: a tensor-parallel group splits them among its devices."""
 HELD = 0.05
-"""Share by which whole numbers may miss what is held equal, or a lower limit."""
+"""Share by which whole numbers may miss what is held equal, or a lower bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """An architecture trained as long as the limits let it."""
+    """An architecture trained as long as the constraints let it."""
 
     architecture: Architecture
     tokens: float
     measures: Mapping[str, float]
     prediction: Prediction
     broken: tuple[str, ...]
-    """Limits that it does not keep however few its tokens."""
+    """Constraints that it does not keep however few its tokens."""
 
     def goal(self, problem: Problem) -> float:
         """What the problem minimises: to compare, not to read."""
@@ -51,21 +51,27 @@ class Built:
         return self.prediction.values[problem.program.output] * (1 if problem.program.output == "loss" else -1)
 
 
-def spend(problem: Problem, architecture: Architecture, published: Any = None) -> Built | None:
-    """An architecture with all the tokens that a problem's limits leave it, or as few as reach the loss it asks.
+def max_tokens_within(problem: Problem, architecture: Architecture, published: Any = None) -> Built | None:
+    """An architecture with all the tokens that a problem's constraints leave it, or as few as reach the loss it asks.
 
-    None if no limit ends its tokens, or if it never reaches the loss. ``published`` is a set of constants of the
+    None if no constraint ends its tokens, or if it never reaches the loss. ``published`` is a set of constants of the
     problem's law whose fitted range is to be held against.
     """
-    limits = problem.together()
-    if "loss" in limits:
-        tokens = _tokens_for_loss(problem, architecture, limits["loss"].high)
+    constraints = problem.merged_constraints()
+    if "loss" in constraints:
+        tokens = _tokens_for_loss(problem, architecture, constraints["loss"].high)
     else:
-        tokens = min((_tokens_within(problem, architecture, limit) for limit in limits.values()), default=math.inf)
+        tokens = min(
+            (_tokens_within(problem, architecture, constraint) for constraint in constraints.values()), default=math.inf
+        )
     if not math.isfinite(tokens):
         return None
     measures = measured(problem, architecture, tokens)
-    broken = [str(limit) for limit in limits.values() if limit.name in measures and not _kept(limit, measures)]
+    broken = [
+        str(constraint)
+        for constraint in constraints.values()
+        if constraint.name in measures and not _kept(constraint, measures)
+    ]
     return Built(
         architecture=architecture,
         tokens=tokens,
@@ -78,42 +84,42 @@ def spend(problem: Problem, architecture: Architecture, published: Any = None) -
 def measured(problem: Problem, architecture: Architecture, tokens: float) -> dict[str, float]:
     """Every measure, and the numbers of the shape."""
     candidate = _trained(problem, architecture, tokens)
-    found = {name: measure.of(candidate, problem.setting) for name, measure in MEASURES.items()}
+    measures = {name: measure.of(candidate, problem.assumptions) for name, measure in MEASURES.items()}
     shape = {name: getattr(architecture, name) for name in MULTIPLES}
-    return {name: float(value) for name, value in {**found, **shape}.items() if value is not None}
+    return {name: float(value) for name, value in {**measures, **shape}.items() if value is not None}
 
 
 def _trained(problem: Problem, architecture: Architecture, tokens: float) -> Candidate:
-    """An architecture trained on all the unique tokens that the limits let there be."""
-    limit = problem.together().get("unique_tokens")
-    design = design_of(architecture, tokens, problem.setting.sequence_length)
-    return trained_on(design, None if limit is None else limit.high, architecture)
+    """An architecture trained on all the unique tokens that the constraints let there be."""
+    constraint = problem.merged_constraints().get("unique_tokens")
+    design = design_of(architecture, tokens, problem.assumptions.sequence_length)
+    return trained_on(design, None if constraint is None else constraint.high, architecture)
 
 
 def build(optimum: Optimum, published: Any = None, *, exact: bool = False) -> Built | None:
-    """The best of the whole-numbered shapes around an optimum of shapes, each trained as long as the limits let it.
+    """Choose the best integer shape around an optimum of shapes, each trained as long as the constraints let it.
 
-    Shapes are of what hardware likes, see ``whole``; ``exact`` ones are of the whole numbers nearest to the optimum.
+    Shapes are multiples that hardware likes, see ``integer_shape``; with ``exact``, the integers nearest the optimum.
     """
     problem = optimum.problem
     assert isinstance(problem.space, Shapes), "only shapes are built"
     like = problem.space.like
     for steps in ((0, 1), (-1, 0), (-2, -1)):
-        found = []
+        candidates = []
         for shape in _rounded(optimum.values, [c.name for c in problem.space.coordinates], steps, exact=exact):
-            architecture = whole(like, shape, exact=exact)
+            architecture = integer_shape(like, shape, exact=exact)
             if architecture.top_k > architecture.num_experts:
                 continue
-            built = spend(problem, architecture, published)
+            built = max_tokens_within(problem, architecture, published)
             if built is not None and not built.broken and built.tokens >= 1:
-                found.append(built)
-        if found:
-            return min(found, key=lambda one: one.goal(problem))
+                candidates.append(built)
+        if candidates:
+            return min(candidates, key=lambda one: one.goal(problem))
     return None
 
 
-def whole(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:
-    """An architecture like another, of a whole-numbered shape, as hardware likes it.
+def integer_shape(like: Architecture, shape: Mapping[str, int], *, exact: bool = False) -> Architecture:
+    """Build an architecture like another with an integer shape, in multiples that hardware likes.
 
     Widths are multiples of ``MULTIPLES`` where they are large enough, key-value heads a power of two and heads a
     multiple of them and, where there are enough, of ``HEADS_MULTIPLE``; a head is as wide as the other's. If
@@ -168,12 +174,12 @@ def _multiple(value: float, largest: int) -> int:
     return multiple
 
 
-def _tokens_within(problem: Problem, architecture: Architecture, limit: Limit) -> float:
-    """The most tokens that a limit lets an architecture have: every measure is a straight line in tokens."""
+def _tokens_within(problem: Problem, architecture: Architecture, constraint: Constraint) -> float:
+    """The most tokens that a constraint lets an architecture have: every measure is a straight line in tokens."""
     one = 1e12
-    none, some = (measured(problem, architecture, tokens).get(limit.name, 0.0) for tokens in (0.0, one))
+    none, some = (measured(problem, architecture, tokens).get(constraint.name, 0.0) for tokens in (0.0, one))
     slope = (some - none) / one
-    return (limit.high - none) / slope if slope > 0 else math.inf
+    return (constraint.high - none) / slope if slope > 0 else math.inf
 
 
 def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) -> float:
@@ -189,7 +195,7 @@ def _tokens_for_loss(problem: Problem, architecture: Architecture, loss: float) 
     return math.exp(high)
 
 
-def _kept(limit: Limit, measures: Mapping[str, float]) -> bool:
-    value, equal = measures[limit.name], limit.low == limit.high
-    above = limit.high * (1 + (HELD if equal else 1e-9))
-    return limit.low * (1 - HELD) <= value <= above
+def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:
+    value, equal = measures[constraint.name], constraint.low == constraint.high
+    above = constraint.high * (1 + (HELD if equal else 1e-9))
+    return constraint.low * (1 - HELD) <= value <= above

@@ -30,8 +30,8 @@ class Coordinate:
     """Between which the starts lie."""
     linear: bool = False
     """Searched as it is, because it may be 0, and not by its logarithm."""
-    whole: bool = False
-    """Searched from its upper limit, as more of it never hurts."""
+    starts_at_high: bool = False
+    """Searched from its upper bound, as more of it never hurts."""
 
     def scaled(self, value: float) -> float:
         """The coordinate as it is searched."""
@@ -139,7 +139,7 @@ UNIQUE_TOKENS = Coordinate(
     low=1e4,
     high=1e18,
     starts=(1e9, 1e14),
-    whole=True,
+    starts_at_high=True,
 )
 FLOPS = Coordinate(name="flops", meaning="training FLOPs", low=1e8, high=1e32, starts=(1e19, 1e24))
 

@@ -1,4 +1,4 @@
-"""The whole answer for one law: the optimum, what limits are worth, how flat it is, what to build."""
+"""The whole answer for one law: the optimum, what constraints are worth, how flat it is, what to build."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, spend
-from moejax.design.measures import Setting
-from moejax.design.problem import Limit, Optimum, Problem, optimise
+from moejax.design.build import Built, build, max_tokens_within
+from moejax.design.measures import CostAssumptions
+from moejax.design.problem import Constraint, Optimum, Problem, optimise
 from moejax.design.repeats import Repeats, repeats
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
 from moejax.design.shapes import Shapes
@@ -33,12 +33,12 @@ class Likely(Protocol):
         ...
 
     def interval_of(self, answers: Any, level: float) -> Interval:
-        """Of an answer, from what it is under each; NaN where there is none."""
+        """Interval of an answer from its value under each law; NaN where a law has none."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class DesignResult:
     """What to train, and why."""
 
     optimum: Optimum
@@ -46,20 +46,20 @@ class Decision:
     flat: Sequence[Flat]
     within: float
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    """Of every number of the optimum, over laws as uncertain as a fit's; none for published constants."""
+    """For every number of the optimum, over laws as uncertain as a fit's; empty for published constants."""
     level: float = 0.9
-    """Of the intervals."""
+    """Share of answers that the intervals hold."""
     by: str = ""
     """Where these laws are from: \"drawn laws\", or \"resamples\"."""
     repeats: Repeats | None = None
-    """None where no law prices them, or unique tokens are not limited."""
+    """None where no law prices them, or unique tokens are not constrained."""
     shape: Optimum | None = None
     """The optimum among architectures, counted exactly."""
     built: Built | None = None
     not_built: str = ""
     """Why there is none."""
     published: Mapping[str, Built] = field(default_factory=dict)
-    """Published models under the same limits, as far as those end their training."""
+    """Published models under the same constraints, as far as those end their training."""
 
 
 def customary(law: Any) -> Architecture:
@@ -78,7 +78,7 @@ def decide(
     likely: Likely | None = None,
     by: str = "drawn laws",
     level: float = 0.9,
-) -> Decision:
+) -> DesignResult:
     """Everything about a problem's optimum.
 
     Args:
@@ -95,7 +95,7 @@ def decide(
     """
     check_level(level)
     optimum = optimise(problem)
-    decision = Decision(
+    decision = DesignResult(
         optimum=optimum,
         prices=prices(optimum),
         flat=flat_region(optimum, within),
@@ -111,33 +111,33 @@ def decide(
     except ValueError as why:
         return replace(decision, not_built=told(why))
     if built is None:
-        said = "No whole-numbered shape near the optimum keeps the limits; give a smaller --like, or looser limits."
+        said = "No whole-numbered shape near the optimum keeps all constraints; give a smaller --like, or loosen them."
         return replace(decision, shape=shape, not_built=said)
     return replace(decision, shape=shape, built=built, published=_published(shape.problem, known))
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
-    """Of every coordinate that is decided, and of the goal; a law without an optimum counts as undefined."""
-    found = under_laws(optimum, likely.laws)
-    names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.undecided]
+    """Intervals of every identified coordinate and of the goal; a law without an optimum counts as undefined."""
+    optima = under_laws(optimum, likely.laws)
+    names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.unidentified]
     goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
     nan = float("nan")
     return {
-        name: likely.interval_of([nan if one is None else one.values[name] for one in found], level)
+        name: likely.interval_of([nan if one is None else one.values[name] for one in optima], level)
         for name in [*names, goal]
     }
 
 
 def _published(problem: Problem, known: Any) -> dict[str, Built]:
-    found = {}
+    published = {}
     for name, model in CATALOGUE.items():
         try:
-            one = spend(problem, model.architecture, known)
+            one = max_tokens_within(problem, model.architecture, known)
         except ValueError:
             continue  # A law of mixtures is not asked about a dense model.
         if one is not None:
-            found[name] = one
-    return found
+            published[name] = one
+    return published
 
 
 def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
@@ -145,20 +145,20 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     like = customary(problem.law) if like is None else like
     chosen = {c.name for c in problem.space.coordinates}
     inputs = tuple(name for name in problem.law.inputs if name != "unique_tokens" or name in chosen)
-    space = Shapes(like, inputs, problem.setting.sequence_length)
-    limits = tuple(restated(limit, problem.law, space) for limit in problem.limits)
-    return replace(problem, space=space, limits=limits)
+    space = Shapes(like, inputs, problem.assumptions.sequence_length)
+    constraints = tuple(restated(constraint, problem.law, space) for constraint in problem.constraints)
+    return replace(problem, space=space, constraints=constraints)
 
 
-def side_by_side(laws: Mapping[str, Any], limits: Sequence[Limit], make: Any) -> dict[str, Optimum | str]:
-    """The optimum under every law, or the sentence why there is none; ``make(law, limits)`` is the problem."""
-    found: dict[str, Optimum | str] = {}
+def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], make: Any) -> dict[str, Optimum | str]:
+    """The optimum under every law, or the sentence why there is none; ``make(law, constraints)`` is the problem."""
+    optima: dict[str, Optimum | str] = {}
     for name, law in laws.items():
         try:
-            found[name] = optimise(make(law, limits))
+            optima[name] = optimise(make(law, constraints))
         except ValueError as why:
-            found[name] = told(why)
-    return found
+            optima[name] = told(why)
+    return optima
 
 
 def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
@@ -167,4 +167,4 @@ def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
     return predict(known, optimum.problem.space.candidate(values).design).extrapolated
 
 
-__all__ = ["Decision", "Setting", "beyond", "customary", "decide", "of_shapes", "side_by_side"]
+__all__ = ["CostAssumptions", "DesignResult", "beyond", "customary", "decide", "of_shapes", "side_by_side"]

@@ -1,4 +1,4 @@
-"""``moejax.design(law, flops=1e24)``: what to train under a law and limits, in one call."""
+"""``moejax.design(law, flops=1e24)``: what to train under a law and constraints, in one call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.design.decide import Decision, decide
-from moejax.design.problem import Limit, of_sizes
+from moejax.design.decide import DesignResult, decide
+from moejax.design.problem import Constraint, of_sizes
 from moejax.errors import UserError
 from moejax.laws.door import Ranged, published
 
@@ -20,8 +20,9 @@ def design(
     within: float = 0.001,
     level: float = 0.9,
     **at_most: float | int,
-) -> Decision:
-    """The design of least loss under a law and limits, what each limit is worth, how flat it is, and what to build.
+) -> DesignResult:
+    """The design of least loss under a law and constraints, what each constraint is worth, how flat it is, and what to
+    build.
 
     Args:
       law: a law's name or a paper's first author (its first published constants), a published set, a law with
@@ -30,18 +31,19 @@ def design(
       like: the architecture whose proportions stay where the law is silent.
       within: nats per token by which the loss may rise in the flat region.
       level: of the intervals, which a fit has.
-      at_most: limits by their names, such as ``flops=1e24`` or ``params_total=1e12``.
+      at_most: constraints by their names, such as ``flops=1e24`` or ``params_total=1e12``.
 
     Raises:
-      UserError: there is no such law or limit, nothing limits the design, or the limits contradict each other.
+      UserError: there is no such law or constraint, nothing constrains the design, or the constraints contradict each
+      other.
     """
     known = published(law) if isinstance(law, str) else law
-    limits = [Limit(name=name, high=float(value)) for name, value in at_most.items()]
-    limits += [Limit(name=name, low=float(value), high=float(value)) for name, value in (hold or {}).items()]
-    if not limits:
-        raise UserError("Nothing limits the design; give a budget, such as flops=1e24.")
+    constraints = [Constraint(name=name, high=float(value)) for name, value in at_most.items()]
+    constraints += [Constraint(name=name, low=float(value), high=float(value)) for name, value in (hold or {}).items()]
+    if not constraints:
+        raise UserError("Nothing constrains the design; give a budget, such as flops=1e24.")
     # A published set and a fit hold a law; a law is one.
-    problem = of_sizes(getattr(known, "law", known), tuple(limits))
+    problem = of_sizes(getattr(known, "law", known), tuple(constraints))
     ranged = known if isinstance(known, Ranged) else None
     # A fit holds a covariance, and laws drawn from it.
     draw = getattr(known, "drawn", None)

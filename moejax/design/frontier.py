@@ -17,7 +17,7 @@ import numpy as np
 
 from moejax.config import unknown
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Limit, Optimum, Problem, at_the_end, optimise
+from moejax.design.problem import Constraint, Optimum, Problem, at_the_end, optimise
 from moejax.design.sensitivity import along, solve_again
 from moejax.errors import UserError
 
@@ -63,9 +63,9 @@ def frontier(problem: Problem, name: str, low: float, high: float) -> list[Point
     chosen = [c.name for c in problem.space.coordinates if c.name in DENSE]
     dense: Sequence[Any] = [None] * count
     if chosen:
-        held = Limit(name=chosen[0], low=1.0, high=1.0)
-        others = tuple(limit for limit in problem.limits if limit.name != chosen[0])
-        dense = _along(replace(problem, limits=(*others, held)), name, budgets)
+        held = Constraint(name=chosen[0], low=1.0, high=1.0)
+        others = tuple(constraint for constraint in problem.constraints if constraint.name != chosen[0])
+        dense = _along(replace(problem, constraints=(*others, held)), name, budgets)
     return [
         Point(budget=b, best=one, dense=two, equal=None if one is None else equal_dense(one))
         for b, one, two in zip(budgets, best, dense, strict=True)
@@ -119,9 +119,9 @@ def landscape(
     names, values = (first[0], second[0]), [np.geomspace(*ends[1:], count).tolist() for ends in (first, second)]
 
     def at(pair: tuple[float, float]) -> Problem:
-        held = [Limit(name=name, low=value, high=value) for name, value in zip(names, pair, strict=True)]
-        others = [limit for limit in problem.limits if limit.name not in names]
-        return replace(problem, limits=(*others, *held))
+        held = [Constraint(name=name, low=value, high=value) for name, value in zip(names, pair, strict=True)]
+        others = [constraint for constraint in problem.constraints if constraint.name not in names]
+        return replace(problem, constraints=(*others, *held))
 
     middle = optimise(at((values[0][count // 2], values[1][count // 2])))
     pairs = list(itertools.product(*values))
@@ -132,17 +132,17 @@ def landscape(
             number = coordinates.index(name)
             point[number] = problem.space.coordinates[number].scaled(value)
         near.append(replace(middle, point=point))
-    found = solve_again(near, [at(pair) for pair in pairs])
-    found = [None if one is None or at_the_end(one) else one for one in found]
+    optima = solve_again(near, [at(pair) for pair in pairs])
+    optima = [None if one is None or at_the_end(one) else one for one in optima]
     return Landscape(
         names=names,
         values=(values[0], values[1]),
         goal=problem.program.output,
-        optima=[found[i * count : (i + 1) * count] for i in range(count)],
+        optima=[optima[i * count : (i + 1) * count] for i in range(count)],
     )
 
 
 def _along(problem: Problem, name: str, budgets: Sequence[float]) -> list[Optimum | None]:
     middle = budgets[len(budgets) // 2]
-    limited = replace(problem, limits=(*problem.limits, Limit(name=name, high=middle)))
-    return along(optimise(limited), name, budgets)
+    constrained = replace(problem, constraints=(*problem.constraints, Constraint(name=name, high=middle)))
+    return along(optimise(constrained), name, budgets)

@@ -10,7 +10,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
-from moejax.design.problem import Limit, Optimum, of_sizes, optimise
+from moejax.design.problem import Constraint, Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.laws.accounting import design_of
 
@@ -29,9 +29,9 @@ class FamilyLeverage:
     """The second, as cheap as it can be at the loss of the first."""
 
 
-def held(given: Mapping[str, float]) -> tuple[Limit, ...]:
+def held(given: Mapping[str, float]) -> tuple[Constraint, ...]:
     """A family in which some coordinates keep their values."""
-    return tuple(Limit(name=name, low=value, high=value) for name, value in given.items())
+    return tuple(Constraint(name=name, low=value, high=value) for name, value in given.items())
 
 
 def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
@@ -41,31 +41,31 @@ def proportions(law: Any, architecture: Architecture) -> dict[str, float]:
     return {name: float(getattr(design, name)) for name in names}
 
 
-def leverage(law: Any, family: Sequence[Limit], against: Sequence[Limit], flops: float) -> FamilyLeverage:
+def leverage(law: Any, family: Sequence[Constraint], against: Sequence[Constraint], flops: float) -> FamilyLeverage:
     """FLOPs of the second family at the loss that the first reaches with ``flops``, over these.
 
     Raises:
       UserError: as ``optimise``: a family has no optimum, or the second never reaches that loss.
     """
-    first = optimise(of_sizes(law, (*family, Limit(name="flops", high=flops))))
-    loss = Limit(name="loss", high=first.values["loss"])
+    first = optimise(of_sizes(law, (*family, Constraint(name="flops", high=flops))))
+    loss = Constraint(name="loss", high=first.values["loss"])
     second = optimise(of_sizes(law, (*against, loss), goal="flops"))
     return FamilyLeverage(value=second.values["flops"] / flops, family=first, against=second)
 
 
-def resampled(found: FamilyLeverage, laws: Any) -> list[float]:
+def resampled(central: FamilyLeverage, laws: Any) -> list[float]:
     """The leverage under every law of a stack (as a bootstrap has); NaN where it is undefined."""
-    best = under_laws(found.family, laws)
-    budget = found.family.values["flops"]
+    best = under_laws(central.family, laws)
+    budget = central.family.values["flops"]
     lanes = [i for i, one in enumerate(best) if one is not None]
     problems = []
     for i in lanes:
         one = best[i]
         assert one is not None
-        others = tuple(limit for limit in found.against.problem.limits if limit.name != "loss")
-        limits = (*others, Limit(name="loss", high=one.values["loss"]))
-        problems.append(replace(found.against.problem, law=one.problem.law, limits=limits))
-    again = solve_again([found.against] * len(lanes), problems) if lanes else []
+        others = tuple(constraint for constraint in central.against.problem.constraints if constraint.name != "loss")
+        constraints = (*others, Constraint(name="loss", high=one.values["loss"]))
+        problems.append(replace(central.against.problem, law=one.problem.law, constraints=constraints))
+    again = solve_again([central.against] * len(lanes), problems) if lanes else []
     values = np.full(len(best), np.nan)
     for i, one in zip(lanes, again, strict=True):
         values[i] = np.nan if one is None else one.values["flops"] / budget

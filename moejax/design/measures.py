@@ -1,4 +1,4 @@
-"""What can be limited, held or minimised: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
+"""What can be constrained or minimised: training and inference FLOPs, sizes, memory, chip-hours, lifetime cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moejax.quantities import format, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class CostAssumptions:
     """What the measures are taken under."""
 
     convention: str = "exact"
@@ -42,56 +42,56 @@ class Measure:
 
     meaning: str
     unit: str
-    of: Callable[[Candidate, Setting], Any]
+    of: Callable[[Candidate, CostAssumptions], Any]
     """None where the candidate does not say."""
 
 
-def training_flops(candidate: Candidate, setting: Setting) -> Any:
-    """Training FLOPs under the setting's convention."""
+def training_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
+    """Training FLOPs under the assumptions's convention."""
     if candidate.architecture is None:
         return candidate.design.flops
-    per_token = FLOPS[setting.convention].per_token(candidate.architecture, setting.sequence_length)
+    per_token = FLOPS[assumptions.convention].per_token(candidate.architecture, assumptions.sequence_length)
     return per_token * candidate.design.tokens
 
 
-def inference_flops(candidate: Candidate, setting: Setting) -> Any:
+def inference_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """FLOPs of serving one token."""
     if candidate.architecture is not None:
-        return flops_per_token(candidate.architecture, setting.sequence_length).forward
+        return flops_per_token(candidate.architecture, assumptions.sequence_length).forward
     active = candidate.design.params_active
     return None if active is None else FLOPS_PER_PARAM_AND_TOKEN / 3 * active
 
 
-def lifetime_flops(candidate: Candidate, setting: Setting) -> Any:
+def lifetime_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """Training and all serving."""
-    training, serving = training_flops(candidate, setting), inference_flops(candidate, setting)
-    return None if training is None or serving is None else training + setting.served_tokens * serving
+    training, serving = training_flops(candidate, assumptions), inference_flops(candidate, assumptions)
+    return None if training is None or serving is None else training + assumptions.served_tokens * serving
 
 
-def memory_bytes(candidate: Candidate, setting: Setting) -> Any:
+def memory_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """Bytes of a training step on all chips together."""
     if candidate.architecture is None:
         total = candidate.design.params_total
-        return None if total is None else setting.bytes_per_param * total
+        return None if total is None else assumptions.bytes_per_param * total
     return training_memory(
         candidate.architecture,
-        setting.memory_tokens,
-        param_bytes=setting.bytes_per_param,
+        assumptions.memory_tokens,
+        param_bytes=assumptions.bytes_per_param,
         gradient_bytes=0,
         optimizer_bytes=0,
         recompute=True,
     ).total
 
 
-def kv_bytes(candidate: Candidate, setting: Setting) -> Any:
+def kv_bytes(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """Bytes of keys and values of one sequence."""
-    return None if candidate.architecture is None else kv_cache_bytes(candidate.architecture, setting.context)
+    return None if candidate.architecture is None else kv_cache_bytes(candidate.architecture, assumptions.context)
 
 
-def chip_hours(candidate: Candidate, setting: Setting) -> Any:
+def chip_hours(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """Hours of one chip that training takes."""
-    flops = training_flops(candidate, setting)
-    return None if flops is None else flops / (setting.chip_flops * setting.mfu * 3600)
+    flops = training_flops(candidate, assumptions)
+    return None if flops is None else flops / (assumptions.chip_flops * assumptions.mfu * 3600)
 
 
 def in_units(name: str, value: float) -> str:
@@ -100,12 +100,12 @@ def in_units(name: str, value: float) -> str:
     return (format_bytes if is_bytes else format)(value)
 
 
-def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, Setting], Any]:
+def _of_shape(read: Callable[[Any], Any]) -> Callable[[Candidate, CostAssumptions], Any]:
     """A property of an architecture's design; where only sizes are chosen it is a coordinate, or nobody knows it."""
     return lambda candidate, _: None if candidate.architecture is None else read(candidate.design)
 
 
-def _routed_share(candidate: Candidate, _: Setting) -> Any:
+def _routed_share(candidate: Candidate, _: CostAssumptions) -> Any:
     if candidate.architecture is None or not candidate.architecture.is_moe:
         return None
     return candidate.design.top_k / candidate.design.active_experts

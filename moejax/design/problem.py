@@ -1,4 +1,4 @@
-"""A law, a way to choose, limits and a goal; and the optimum under them."""
+"""A law, a way to choose, constraints and a goal; and the optimum under them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scipy.stats import qmc
 
 from moejax.config import unknown
 from moejax.design.coordinates import Sizes, Space
-from moejax.design.measures import MEASURES, Setting, in_units
-from moejax.design.program import Lane, Program, jacobian, output_of
+from moejax.design.measures import MEASURES, CostAssumptions, in_units
+from moejax.design.program import CompiledProblem, Lane, jacobian, output_of
 from moejax.design.solve import Solved, solve
 from moejax.design.variables import restated
 from moejax.errors import UserError
@@ -29,7 +29,7 @@ AT_THE_END = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class Constraint:
     """What a measure, a coordinate or the loss must keep to; equal ends hold it."""
 
     name: str
@@ -52,42 +52,58 @@ class Problem:
     """What is asked."""
 
     law: Any
-    limits: tuple[Limit, ...]
+    constraints: tuple[Constraint, ...]
     goal: str = "loss"
-    """What is minimised: ``loss``, or a key of ``MEASURES`` while a limit holds the loss."""
+    """What is minimised: ``loss``, or a key of ``MEASURES`` while a constraint holds the loss."""
     space: Space
-    setting: Setting = field(default_factory=Setting)
+    assumptions: CostAssumptions = field(default_factory=CostAssumptions)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledProblem:
         """What is compiled for it."""
         chosen = {c.name for c in self.space.coordinates}
-        asked = [*self.together(), self.goal]
+        asked = [*self.merged_constraints(), self.goal]
         measured = [name for name in MEASURES if name in asked and name not in chosen]
-        return Program(self.space, self.setting, tuple(measured), output_of(self.law))
+        return CompiledProblem(self.space, self.assumptions, tuple(measured), output_of(self.law))
 
     def check(self) -> None:
-        """Raise ``UserError`` for limits that say nothing, contradict each other, or that nothing here can measure."""
+        """Raise ``UserError`` for constraints that say nothing, contradict each other, or that nothing here can
+        measure."""
         program = self.program
         known = [*program.names, *(name for name in MEASURES if name not in program.names)]
         if not program.coordinates:
             raise UserError(f"{type(self.law).__name__} reads {', '.join(self.law.inputs)}: nothing is to be chosen.")
-        for limit in self.limits:
-            if limit.name not in known:
-                raise UserError(unknown(limit.name, limit.name, known))
-            free = limit.name == "loss" or limit.name in {c.name for c in program.coordinates if c.linear}
-            if math.isnan(limit.low) or math.isnan(limit.high) or limit.high < 0 or (limit.high == 0 and not free):
-                raise UserError(f"{limit} cannot be kept by a number above 0; give a limit above 0.")
-        for limit in self.together().values():
-            if limit.low > limit.high:
-                raise UserError(f"{limit.name} is to be at least {limit.low:g} and at most {limit.high:g}; drop one.")
+        for constraint in self.constraints:
+            if constraint.name not in known:
+                raise UserError(unknown(constraint.name, constraint.name, known))
+            free = constraint.name == "loss" or constraint.name in {c.name for c in program.coordinates if c.linear}
+            if (
+                math.isnan(constraint.low)
+                or math.isnan(constraint.high)
+                or constraint.high < 0
+                or (constraint.high == 0 and not free)
+            ):
+                raise UserError(f"{constraint} cannot be kept by a number above 0; give a bound above 0.")
+        for constraint in self.merged_constraints().values():
+            if constraint.low > constraint.high:
+                raise UserError(
+                    f"{constraint.name} is to be at least {constraint.low:g} and at most {constraint.high:g}; drop one."
+                )
         if self.goal != "loss" and self.goal not in MEASURES:
             raise UserError(unknown(f"{self.goal} to minimise", self.goal, ["loss", *MEASURES]))
-        if self.goal != "loss" and not any(limit.name == "loss" for limit in self.limits):
+        if self.goal != "loss" and not any(constraint.name == "loss" for constraint in self.constraints):
             raise UserError(f"The least {self.goal} is that of no model at all; give the loss it must reach.")
-        spends = [limit.name for limit in self.limits if limit.name in ("flops", "lifetime_flops", "chip_hours")]
+        spends = [
+            constraint.name
+            for constraint in self.constraints
+            if constraint.name in ("flops", "lifetime_flops", "chip_hours")
+        ]
         silent = {"tokens", "flops"}.isdisjoint(self.law.inputs)
-        if spends and silent and not any(limit.name == "tokens" and limit.low > 0 for limit in self.limits):
+        if (
+            spends
+            and silent
+            and not any(constraint.name == "tokens" and constraint.low > 0 for constraint in self.constraints)
+        ):
             raise UserError(
                 f"{type(self.law).__name__} reads {', '.join(self.law.inputs)} and not tokens, so it cannot split "
                 f"{spends[0]} between size and tokens; hold the tokens, or ask another law."
@@ -96,26 +112,34 @@ class Problem:
         with jax.enable_x64(True):
             candidate = self.space.candidate(middle)
             for name in program.measured:
-                if MEASURES[name].of(candidate, self.setting) is None:
-                    asked = next((limit.said for limit in self.limits if limit.name == name and limit.said), name)
+                if MEASURES[name].of(candidate, self.assumptions) is None:
+                    asked = next(
+                        (
+                            constraint.said
+                            for constraint in self.constraints
+                            if constraint.name == name and constraint.said
+                        ),
+                        name,
+                    )
                     raise UserError(
-                        f"{asked} cannot be limited: {type(self.law).__name__} reads {', '.join(self.law.inputs)}, and "
-                        f"from these alone it does not follow. Choose a shape (--shape), or leave the limit out."
+                        f"{asked} cannot be constrained: {type(self.law).__name__} reads "
+                        f"{', '.join(self.law.inputs)}, and "
+                        f"from these alone it does not follow. Choose a shape (--shape), or leave the constraint out."
                     )
 
-    def together(self) -> dict[str, Limit]:
-        """One limit a name: several of one name must all hold."""
-        found = {name: Limit(name=name, low=low) for name, low in self.space.at_least.items()}
-        for limit in self.limits:
-            known = found.get(limit.name, limit)
-            low, high = max(known.low, limit.low), min(known.high, limit.high)
-            said = limit.said if (low, high) == (limit.low, limit.high) else ""
-            found[limit.name] = Limit(name=limit.name, low=low, high=high, said=said)
-        return found
+    def merged_constraints(self) -> dict[str, Constraint]:
+        """One constraint a name: several of one name must all hold."""
+        merged = {name: Constraint(name=name, low=low) for name, low in self.space.at_least.items()}
+        for constraint in self.constraints:
+            known = merged.get(constraint.name, constraint)
+            low, high = max(known.low, constraint.low), min(known.high, constraint.high)
+            said = constraint.said if (low, high) == (constraint.low, constraint.high) else ""
+            merged[constraint.name] = Constraint(name=constraint.name, low=low, high=high, said=said)
+        return merged
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper limit of every measure of the program, as it is searched."""
-        program, limits = self.program, self.together()
+        """Lower and upper bound of every measure of the program, as it is searched."""
+        program, constraints = self.program, self.merged_constraints()
         coordinates = {c.name: c for c in program.coordinates}
         low, high = np.full(len(program.names), -np.inf), np.full(len(program.names), np.inf)
         for i, name in enumerate(program.names):
@@ -124,13 +148,13 @@ class Problem:
                     coordinates[name].scaled(coordinates[name].low),
                     coordinates[name].scaled(coordinates[name].high),
                 )
-            if name in limits:
-                low[i] = max(low[i], self.searched(name, limits[name].low))
-                high[i] = min(high[i], self.searched(name, limits[name].high))
+            if name in constraints:
+                low[i] = max(low[i], self.searched(name, constraints[name].low))
+                high[i] = min(high[i], self.searched(name, constraints[name].high))
         return low, high
 
     def searched(self, name: str, value: float) -> float:
-        """A limit's value as the program measures it."""
+        """A bound as the program measures it."""
         if name == "loss":
             return value if value > 0 else -math.inf
         linear = any(c.linear for c in self.space.coordinates if c.name == name)
@@ -150,33 +174,37 @@ class Optimum:
     values: Mapping[str, float]
     """Coordinates and measures in plain numbers, and the loss."""
     multipliers: Mapping[str, float]
-    """Per limit that binds: by how much the goal falls per e-fold (or nat) that it is loosened; negative if lower."""
-    undecided: tuple[str, ...]
+    """Per constraint that binds: by how much the goal falls per e-fold (or nat) that it is loosened; negative if lower.
+    """
+    unidentified: tuple[str, ...]
     """Coordinates on which nothing depends."""
     agreeing: float
     """Share of the starts that ended here."""
 
 
 class Unbounded(UserError):
-    """The law has no optimum under these limits."""
+    """The law has no optimum under these constraints."""
 
 
-def of_sizes(law: Any, limits: Sequence[Limit], *, active_params: Any = None, **options: Any) -> Problem:
+def of_sizes(law: Any, constraints: Sequence[Constraint], *, active_params: Any = None, **options: Any) -> Problem:
     """The problem in the sizes that a law reads.
 
-    Limits may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
+    Constraints may be in the letters of the law's paper. ``active_params`` is the active-parameter convention
     (``laws/active_params.py``) where the law reads the number of experts; None for the default one.
 
-    A limit of unique tokens is one of tokens under a law that has no price for repeats. Under one that has, no token is
-    repeated unless unique tokens are limited.
+    A constraint of unique tokens is one of tokens under a law that has no price for repeats. Under one that has, no
+    token is repeated unless unique tokens are constrained.
     """
-    limited = any(limit.name == "unique_tokens" for limit in limits)
-    if limited and "unique_tokens" not in law.inputs:
-        limits = [replace(limit, name="tokens") if limit.name == "unique_tokens" else limit for limit in limits]
-    inputs = tuple(name for name in law.inputs if name != "unique_tokens" or limited)
+    constrained = any(constraint.name == "unique_tokens" for constraint in constraints)
+    if constrained and "unique_tokens" not in law.inputs:
+        constraints = [
+            replace(constraint, name="tokens") if constraint.name == "unique_tokens" else constraint
+            for constraint in constraints
+        ]
+    inputs = tuple(name for name in law.inputs if name != "unique_tokens" or constrained)
     space = Sizes(inputs) if active_params is None else Sizes(inputs, active_params)
-    limits = tuple(restated(limit, law, space) for limit in limits)
-    return Problem(law=law, limits=limits, space=space, **options)
+    constraints = tuple(restated(constraint, law, space) for constraint in constraints)
+    return Problem(law=law, constraints=constraints, space=space, **options)
 
 
 def lanes_of(problems: Sequence[Problem]) -> Lane:
@@ -196,28 +224,28 @@ def optimise(problem: Problem, *, starts: int = STARTS, seed: int = 0) -> Optimu
     """The choice of least goal, from many starts.
 
     Raises:
-      UserError: limits that are unknown or contradict each other, or cannot hold together.
-      Unbounded: the goal still falls where the search ends, so that the law has no optimum under these limits.
+      UserError: constraints that are unknown or contradict each other, or cannot hold together.
+      Unbounded: the goal still falls where the search ends, so that the law has no optimum under these constraints.
     """
     problem.check()
     program = problem.program
     points = _starts(problem, starts, seed)
     lanes = lanes_of([problem] * starts)
-    undecided = _undecided(program, points, lanes)
-    points[:, undecided] = points[0, undecided]
-    lanes["low"][:, : len(undecided)][:, undecided] = points[:, undecided]
-    lanes["high"][:, : len(undecided)][:, undecided] = points[:, undecided]
+    unidentified = _unidentified(program, points, lanes)
+    points[:, unidentified] = points[0, unidentified]
+    lanes["low"][:, : len(unidentified)][:, unidentified] = points[:, unidentified]
+    lanes["high"][:, : len(unidentified)][:, unidentified] = points[:, unidentified]
     solved = solve(program, points, lanes)
     if not solved.holds.any():
         raise UserError(_conflict(problem, solved))
     values = np.where(solved.holds, solved.values, np.inf)
     best = int(np.argmin(values))
-    found = read(problem, solved, best, agreeing=float(np.mean(values < values[best] + SAME)))
-    left_open = {program.names[i] for i in np.flatnonzero(undecided)}
-    found = replace(found, undecided=tuple(c.name for c in program.coordinates if c.name in left_open))
-    if ends := at_the_end(found):
-        raise Unbounded(_endless(found, ends))
-    return found
+    optimum = read(problem, solved, best, agreeing=float(np.mean(values < values[best] + SAME)))
+    left_open = {program.names[i] for i in np.flatnonzero(unidentified)}
+    optimum = replace(optimum, unidentified=tuple(c.name for c in program.coordinates if c.name in left_open))
+    if ends := at_the_end(optimum):
+        raise Unbounded(_endless(optimum, ends))
+    return optimum
 
 
 def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) -> Optimum:
@@ -229,49 +257,49 @@ def read(problem: Problem, solved: Solved, lane: int, *, agreeing: float = 1.0) 
         values |= {name: math.exp(measures[len(point) + i]) for i, name in enumerate(program.measured)}
         candidate = problem.space.candidate(values)
         for name, measure in MEASURES.items():
-            if name not in values and (value := measure.of(candidate, problem.setting)) is not None:
+            if name not in values and (value := measure.of(candidate, problem.assumptions)) is not None:
                 values[name] = float(value)
     goal = float(measures[-1])
     values[program.output] = goal if program.output == "loss" else math.exp(-goal)
-    found = dict(zip(program.names, solved.multipliers[lane].tolist(), strict=True))
+    multipliers = dict(zip(program.names, solved.multipliers[lane].tolist(), strict=True))
     return Optimum(
         problem=problem,
         point=point,
         values=values,
-        multipliers={name: value for name, value in found.items() if abs(value) > NOTHING},
-        undecided=(),
+        multipliers={name: value for name, value in multipliers.items() if abs(value) > NOTHING},
+        unidentified=(),
         agreeing=agreeing,
     )
 
 
-def at_the_end(found: Optimum) -> list[tuple[str, float]]:
+def at_the_end(optimum: Optimum) -> list[tuple[str, float]]:
     """Coordinates at an end of the search that nobody asked for, with that end."""
-    limits = found.problem.together()
+    constraints = optimum.problem.merged_constraints()
     ends = []
-    for i, c in enumerate(found.problem.space.coordinates):
+    for i, c in enumerate(optimum.problem.space.coordinates):
         low, high = c.scaled(c.low), c.scaled(c.high)
-        asked = limits.get(c.name, Limit(name=c.name))
-        if c.name in found.undecided:
+        asked = constraints.get(c.name, Constraint(name=c.name))
+        if c.name in optimum.unidentified:
             continue
-        if found.point[i] > high - AT_THE_END and asked.high > c.high:
+        if optimum.point[i] > high - AT_THE_END and asked.high > c.high:
             ends.append((c.name, c.high))
-        if found.point[i] < low + AT_THE_END and asked.low < c.low and not c.least:
+        if optimum.point[i] < low + AT_THE_END and asked.low < c.low and not c.least:
             ends.append((c.name, c.low))
     return ends
 
 
 def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
-    """Sobol points between the coordinates' starts, as far as limits let them."""
+    """Sobol points between the coordinates' starts, as far as constraints let them."""
     coordinates = problem.space.coordinates
     low, high = (bound[: len(coordinates)] for bound in problem.bounds())
     drawn = qmc.Sobol(len(coordinates), rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
     ends = np.asarray([[c.scaled(end) for end in c.starts] for c in coordinates])
     points = np.clip(ends[:, 0] + drawn * (ends[:, 1] - ends[:, 0]), low, high)
-    return np.where([c.whole for c in coordinates], high, points)
+    return np.where([c.starts_at_high for c in coordinates], high, points)
 
 
-def _undecided(program: Program, points: np.ndarray, lanes: Lane) -> np.ndarray:
-    """Which coordinates move neither goal nor limits, at any start."""
+def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
+    """Which coordinates move neither goal nor constraints, at any start."""
     slopes = np.asarray(jacobian(program, points, lanes)[1])[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
@@ -283,29 +311,32 @@ def _conflict(problem: Problem, solved: Solved) -> str:
     best = int(np.argmin(finite))
     force = np.abs(solved.multipliers[best])
     names = [name for name, f in zip(problem.program.names, force, strict=True) if f > 1e-3 * force.max()]
-    limits, coordinates = problem.together(), {c.name: c for c in problem.space.coordinates}
-    if names and all(name in coordinates and coordinates[name].whole for name in names):
+    constraints, coordinates = problem.merged_constraints(), {c.name: c for c in problem.space.coordinates}
+    if names and all(name in coordinates and coordinates[name].starts_at_high for name in names):
         return (
-            f"Under {', '.join(map(str, problem.limits))} tokens return so often that {type(problem.law).__name__} is "
+            f"Under {', '.join(map(str, problem.constraints))} tokens return so often that "
+            f"{type(problem.law).__name__} is "
             f"flat, and the search did not converge; give a smaller budget, or more unique tokens."
         )
-    ends = {name: Limit(name=name, low=c.low, high=c.high) for name, c in coordinates.items()}
-    said = [str({**ends, **limits}[name]) for name in names if name in {**ends, **limits}]
+    ends = {name: Constraint(name=name, low=c.low, high=c.high) for name, c in coordinates.items()}
+    said = [str({**ends, **constraints}[name]) for name in names if name in {**ends, **constraints}]
     if not finite[best] > 1e-5:
-        return f"The search did not converge under {', '.join(map(str, problem.limits))}; give more starts."
+        return f"The search did not converge under {', '.join(map(str, problem.constraints))}; give more starts."
     return (
-        f"These cannot all hold: {'; '.join(said) or ', '.join(map(str, problem.limits))}. The nearest choice misses "
+        f"These cannot all hold: {'; '.join(said) or ', '.join(map(str, problem.constraints))}. The nearest choice "
+        f"misses "
         f"by a factor {math.exp(min(float(finite[best]), 50)):.3g}; loosen one of them."
     )
 
 
-def _endless(found: Optimum, ends: Sequence[tuple[str, float]]) -> str:
+def _endless(optimum: Optimum, ends: Sequence[tuple[str, float]]) -> str:
     words = " and ".join(f"{name} = {end:g}" for name, end in ends)
-    what = found.problem.program.output if found.problem.goal == "loss" else found.problem.goal
+    what = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
     better = "rises" if what == "efficiency_leverage" else "falls"
     names = {name for name, _ in ends}
     return (
-        f"Under {type(found.problem.law).__name__} the {what} still {better} where the search ends, at {words}: within "
-        f"these limits the law has no optimum, and a number would be yours and not the law's. Limit or hold "
+        f"Under {type(optimum.problem.law).__name__} the {what} still {better} where the search ends, at {words}: "
+        f"within "
+        f"these constraints the law has no optimum, and a number would be yours and not the law's. Constrain or hold "
         f"{' or '.join(sorted(names))}, or what it costs (params_total, memory_bytes, tokens, flops)."
     )

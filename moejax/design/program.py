@@ -1,7 +1,7 @@
-"""The problem as it is compiled: measures of a point, and the augmented Lagrangian of limits on them.
+"""The problem as it is compiled: measures of a point, and the augmented Lagrangian of constraints on them.
 
-The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws, weights and limits are arguments of every lane, so one
-compiled program solves a problem under many laws, budgets and goals at once.
+The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws, weights and constraints are arguments of every lane,
+so one compiled program solves a problem under many laws, budgets and goals at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.design.coordinates import Coordinate, Space
-from moejax.design.measures import MEASURES, Setting
+from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.errors import UserError
 
 Lane = Mapping[str, Any]
@@ -41,13 +41,13 @@ def output_of(law: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProblem:
     """What is compiled once."""
 
     space: Space
-    setting: Setting
+    assumptions: CostAssumptions
     measured: tuple[str, ...]
-    """Keys of ``MEASURES`` that are limited or minimised, apart from those that are coordinates."""
+    """Keys of ``MEASURES`` that are constrained or minimised, apart from those that are coordinates."""
     output: str
 
     @property
@@ -65,15 +65,15 @@ class Program:
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
     def measures(self, point: Any, law: Any) -> Any:
-        """Every measure as it is limited: coordinates as they are searched, then logarithms, then the loss."""
+        """Every measure as it is constrained: coordinates as they are searched, then logarithms, then the loss."""
         candidate = self.space.candidate(self.values(point))
-        logs = [jnp.log(MEASURES[name].of(candidate, self.setting)) for name in self.measured]
+        logs = [jnp.log(MEASURES[name].of(candidate, self.assumptions)) for name in self.measured]
         said = law(candidate.design)
         goal = GOALS[self.output](said[self.output] if isinstance(said, Mapping) else said)
         return jnp.concatenate([point, jnp.stack([*(jnp.asarray(x, float) for x in logs), jnp.asarray(goal, float)])])
 
     def __call__(self, point: Any, shared: None, lane: Lane) -> Any:
-        """The augmented Lagrangian: a multiplier and a parabola for how far a measure is outside its limits."""
+        """The augmented Lagrangian: a multiplier and a parabola for how far a measure is outside its constraints."""
         measures = self.measures(point, lane["law"])
         multiplier, penalty = lane["multiplier"], lane["penalty"]
         shifted = measures + multiplier / penalty
@@ -82,20 +82,20 @@ class Program:
         return jnp.dot(lane["weight"], measures) + jnp.sum(terms)
 
 
-def lagrangian(program: Program, point: Any, multiplier: Any, lane: Lane) -> Any:
-    """The objective with the limits' multipliers, whose gradient is 0 at an optimum."""
+def lagrangian(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> Any:
+    """The objective with the constraints' multipliers, whose gradient is 0 at an optimum."""
     measures = program.measures(point, lane["law"])
     return jnp.dot(lane["weight"], measures) + jnp.dot(multiplier, measures)
 
 
-def jacobian(program: Program, points: Any, lanes: Lane) -> tuple[Any, Any]:
+def jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
     """Measures of every lane, and their derivatives in its point."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         return _jacobian(program, points, lanes)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _jacobian(program: Program, points: Any, lanes: Lane) -> tuple[Any, Any]:
+def _jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
     return jax.vmap(
         lambda point, lane: (
             program.measures(point, lane["law"]),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from moejax.design.coordinates import UNIQUE_TOKENS
-from moejax.design.problem import Limit, Optimum, Problem, optimise
+from moejax.design.problem import Constraint, Optimum, Problem, optimise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +15,9 @@ class Repeats:
     """What repeating tokens is worth under a law that has a price for it."""
 
     unique_tokens: float
-    """As many as the limits let there be."""
+    """As many as the constraints let there be."""
     once: Optimum | None
-    """Where no token may be seen twice; None if nothing keeps that and the other limits."""
+    """Where no token may be seen twice; None if nothing keeps that and the other constraints."""
     endless: Optimum | None
     """As if there were different tokens without end."""
     endless_epochs: float | None = None
@@ -27,20 +27,24 @@ class Repeats:
 
 
 def repeats(optimum: Optimum) -> Repeats | None:
-    """Both answers; None for a problem in which unique tokens are not chosen or not limited."""
+    """Both answers; None for a problem in which unique tokens are not chosen or not constrained."""
     problem = optimum.problem
-    limit = problem.together().get(UNIQUE_TOKENS.name)
-    if limit is None or UNIQUE_TOKENS.name not in (c.name for c in problem.space.coordinates):
+    constraint = problem.merged_constraints().get(UNIQUE_TOKENS.name)
+    if constraint is None or UNIQUE_TOKENS.name not in (c.name for c in problem.space.coordinates):
         return None
-    others = tuple(one for one in problem.limits if one.name != UNIQUE_TOKENS.name)
-    once = _optimum(replace(problem, limits=(*problem.limits, Limit(name="tokens", high=limit.high))))
-    endless = _optimum(replace(problem, limits=(*others, Limit(name=UNIQUE_TOKENS.name, high=UNIQUE_TOKENS.high))))
-    found = Repeats(unique_tokens=limit.high, once=once, endless=endless)
+    others = tuple(one for one in problem.constraints if one.name != UNIQUE_TOKENS.name)
+    once = _optimum(
+        replace(problem, constraints=(*problem.constraints, Constraint(name="tokens", high=constraint.high)))
+    )
+    endless = _optimum(
+        replace(problem, constraints=(*others, Constraint(name=UNIQUE_TOKENS.name, high=UNIQUE_TOKENS.high)))
+    )
+    result = Repeats(unique_tokens=constraint.high, once=once, endless=endless)
     if endless is None or problem.goal != "loss":
-        return found
-    here = problem.space.candidate({**endless.values, UNIQUE_TOKENS.name: limit.high})
+        return result
+    here = problem.space.candidate({**endless.values, UNIQUE_TOKENS.name: constraint.high})
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return replace(found, endless_epochs=float(here.epochs), endless_loss=float(problem.law(here.design)))
+        return replace(result, endless_epochs=float(here.epochs), endless_loss=float(problem.law(here.design)))
 
 
 def _optimum(problem: Problem) -> Optimum | None:

@@ -1,4 +1,4 @@
-"""What surrounds an optimum: what limits are worth, how flat it is, and where it moves with law and budget."""
+"""What surrounds an optimum: what constraints are worth, how flat it is, and where it moves with law and budget."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from moejax.design.problem import Limit, Optimum, Problem, at_the_end, lanes_of, read
+from moejax.design.problem import Constraint, Optimum, Problem, at_the_end, lanes_of, read
 from moejax.design.solve import solve
 
 CHANGE = 0.02
-"""E-folds by which a limit is moved to see what it is worth."""
+"""E-folds by which a bound is moved to see what it is worth."""
 LOSS_CHANGE = 0.001
-"""The same in nats, where the limit is the loss."""
+"""The same in nats, where the constraint is the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a limit is worth."""
+    """What a constraint is worth."""
 
-    limit: Limit
+    constraint: Constraint
     multiplier: float
-    """Change of the goal per e-fold (of the loss: per nat) by which the limit grows, from its multiplier."""
+    """Change of the goal per e-fold (of the loss: per nat) by which the bound grows, from its multiplier."""
     resolved: float
-    """The same from solving again with the limit a little larger and a little smaller."""
+    """The same from solving again with the bound a little larger and a little smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,40 +39,40 @@ class Flat:
     high: float
     best: float
     ends: tuple[bool, bool]
-    """Whether low and high are where the search or a limit ends, not where the loss has risen."""
+    """Whether low and high are where the search or a constraint ends, not where the loss has risen."""
 
 
 def solve_again(near: Sequence[Optimum], problems: Sequence[Problem]) -> list[Optimum | None]:
     """Problems of one program, each from an optimum near it; None where there is no optimum."""
-    left = [{c.name for c in o.problem.space.coordinates} & set(o.undecided) for o in near]
+    left = [{c.name for c in o.problem.space.coordinates} & set(o.unidentified) for o in near]
     lanes = lanes_of(problems)
     points = np.stack([o.point for o in near])
-    whole = [c.whole for c in problems[0].space.coordinates]
-    points[:, whole] = lanes["high"][:, : len(whole)][:, whole]
+    at_high = [c.starts_at_high for c in problems[0].space.coordinates]
+    points[:, at_high] = lanes["high"][:, : len(at_high)][:, at_high]
     for lane, names in enumerate(left):
         for i, c in enumerate(problems[lane].space.coordinates):
             if c.name in names:
                 lanes["low"][lane, i] = lanes["high"][lane, i] = points[lane, i]
     solved = solve(problems[0].program, points, lanes)
-    found = [replace(read(p, solved, i), undecided=near[i].undecided) for i, p in enumerate(problems)]
-    return [one if solved.holds[i] else None for i, one in enumerate(found)]
+    optima = [replace(read(p, solved, i), unidentified=near[i].unidentified) for i, p in enumerate(problems)]
+    return [one if solved.holds[i] else None for i, one in enumerate(optima)]
 
 
 def prices(optimum: Optimum) -> list[Price]:
-    """Every limit that binds, dearest first, with its price checked by solving again."""
-    problem, limits = optimum.problem, optimum.problem.together()
-    binding = [limits[name] for name in optimum.multipliers if name in limits]
+    """Every constraint that binds, dearest first, with its price checked by solving again."""
+    problem, constraints = optimum.problem, optimum.problem.merged_constraints()
+    binding = [constraints[name] for name in optimum.multipliers if name in constraints]
     if not binding:
         return []
-    moved = [_moved(problem, limit, side * CHANGE) for limit in binding for side in (1, -1)]
+    moved = [_moved(problem, constraint, side * CHANGE) for constraint in binding for side in (1, -1)]
     again = solve_again([optimum] * len(moved), moved)
-    found = []
-    for i, limit in enumerate(binding):
+    priced = []
+    for i, constraint in enumerate(binding):
         more, less = again[2 * i], again[2 * i + 1]
-        change = 2 * (LOSS_CHANGE if limit.name == "loss" else CHANGE)
+        change = 2 * (LOSS_CHANGE if constraint.name == "loss" else CHANGE)
         goal = math.nan if more is None or less is None else (goal_of(more) - goal_of(less)) / change
-        found.append(Price(limit=limit, multiplier=-optimum.multipliers[limit.name], resolved=goal))
-    return sorted(found, key=lambda price: -abs(price.multiplier))
+        priced.append(Price(constraint=constraint, multiplier=-optimum.multipliers[constraint.name], resolved=goal))
+    return sorted(priced, key=lambda price: -abs(price.multiplier))
 
 
 def goal_of(optimum: Optimum) -> float:
@@ -85,12 +85,12 @@ def goal_of(optimum: Optimum) -> float:
 
 
 def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
-    """How far every coordinate may move, one at a time, within a rise of the loss and all limits.
+    """How far every coordinate may move, one at a time, within a rise of the loss and all constraints.
 
-    The other coordinates adapt. With the loss as a limit, the cost may rise by that share instead.
+    The other coordinates adapt. With the loss as a constraint, the cost may rise by that share instead.
     """
     problem = optimum.problem
-    decided = [c for c in problem.space.coordinates if c.name not in optimum.undecided]
+    decided = [c for c in problem.space.coordinates if c.name not in optimum.unidentified]
     names = problem.program.names
     rise = goal_of(optimum) + within
     base = lanes_of([problem] * (2 * len(decided)))
@@ -100,9 +100,9 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
     for i, c in enumerate(decided):
         base["weight"][2 * i, names.index(c.name)], base["weight"][2 * i + 1, names.index(c.name)] = 1.0, -1.0
     for i, c in enumerate(problem.space.coordinates):
-        if c.name in optimum.undecided:
+        if c.name in optimum.unidentified:
             base["low"][:, i] = base["high"][:, i] = optimum.point[i]
-    found = []
+    regions = []
     solved = solve(problem.program, np.tile(optimum.point, (2 * len(decided), 1)), base)
     for i, c in enumerate(decided):
         at = names.index(c.name)
@@ -114,35 +114,35 @@ def flat_region(optimum: Optimum, within: float = 0.001) -> list[Flat]:
         # Where the end is 0, rounding goes a hair below it.
         low = max(low, c.low) if low == low else low
         ends = tuple(bool(abs(solved.multipliers[lane, goal]) < 1e-9) for lane in (2 * i, 2 * i + 1))
-        found.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
-    return found
+        regions.append(Flat(name=c.name, low=low, high=high, best=optimum.values[c.name], ends=(ends[0], ends[1])))
+    return regions
 
 
 def under_laws(optimum: Optimum, laws: Any) -> list[Optimum | None]:
     """The optimum under every law of a stack (as a bootstrap has); None where a law has none."""
     count = len(jax.tree.leaves(laws)[0])
     each = [jax.tree.map(lambda leaf, i=i: float(leaf[i]), laws) for i in range(count)]
-    found = solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each])
-    return [None if one is None or at_the_end(one) else one for one in found]
+    optima = solve_again([optimum] * count, [replace(optimum.problem, law=law) for law in each])
+    return [None if one is None or at_the_end(one) else one for one in optima]
 
 
 def along(optimum: Optimum, name: str, values: Sequence[float]) -> list[Optimum | None]:
-    """The optimum with an upper limit at every value in turn, each from its neighbour's."""
-    problems = [_with(optimum.problem, Limit(name=name, high=value)) for value in values]
-    found = solve_again([optimum] * len(values), problems)
-    return [None if one is None or at_the_end(one) else one for one in found]
+    """The optimum with an upper bound at every value in turn, each from its neighbour's."""
+    problems = [_with(optimum.problem, Constraint(name=name, high=value)) for value in values]
+    optima = solve_again([optimum] * len(values), problems)
+    return [None if one is None or at_the_end(one) else one for one in optima]
 
 
-def _moved(problem: Problem, limit: Limit, by: float) -> Problem:
-    if limit.name == "loss":
-        moved = replace(limit, high=limit.high + by / CHANGE * LOSS_CHANGE)
-    elif any(c.linear for c in problem.space.coordinates if c.name == limit.name):
-        moved = replace(limit, low=limit.low + by if limit.low > 0 else 0.0, high=limit.high + by)
+def _moved(problem: Problem, constraint: Constraint, by: float) -> Problem:
+    if constraint.name == "loss":
+        moved = replace(constraint, high=constraint.high + by / CHANGE * LOSS_CHANGE)
+    elif any(c.linear for c in problem.space.coordinates if c.name == constraint.name):
+        moved = replace(constraint, low=constraint.low + by if constraint.low > 0 else 0.0, high=constraint.high + by)
     else:
-        moved = replace(limit, low=limit.low * math.exp(by), high=limit.high * math.exp(by))
+        moved = replace(constraint, low=constraint.low * math.exp(by), high=constraint.high * math.exp(by))
     return _with(problem, moved)
 
 
-def _with(problem: Problem, limit: Limit) -> Problem:
-    others = tuple(one for one in problem.together().values() if one.name != limit.name)
-    return replace(problem, limits=(*others, limit))
+def _with(problem: Problem, constraint: Constraint) -> Problem:
+    others = tuple(one for one in problem.merged_constraints().values() if one.name != constraint.name)
+    return replace(problem, constraints=(*others, constraint))

@@ -56,7 +56,7 @@ class Shapes:
 
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
-        """Of a mixture or of a dense model, as ``like`` is."""
+        """What is chosen of a mixture or of a dense model, as ``like`` is one."""
         reads, mixture = set(self.inputs), self.like.is_moe
         counted = mixture and {"top_k", "num_shared_experts"} <= reads and "num_experts" not in reads
         chosen = {

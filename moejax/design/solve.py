@@ -1,4 +1,4 @@
-"""Many problems at once: augmented Lagrangian for the limits, then Newton on the conditions of an optimum."""
+"""Many problems at once: augmented Lagrangian for the constraints, then Newton on the conditions of an optimum."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from moejax.design.program import Lane, Program, jacobian, lagrangian
+from moejax.design.program import CompiledProblem, Lane, jacobian, lagrangian
 from moejax.minimise import minimise_lanes
 
 ROUNDS = 14
 """Updates of the multipliers, at most."""
 FEASIBLE = 1e-7
-"""E-folds (or nats) by which a limit may be missed."""
+"""E-folds (or nats) by which a constraint may be missed."""
 TOGETHER = 8
 """Lanes that are solved in one go."""
 STEPS = 12
@@ -31,19 +31,19 @@ class Solved:
     points: Float[np.ndarray, "lanes coordinates"]
     measures: Float[np.ndarray, "lanes measures"]
     multipliers: Float[np.ndarray, "lanes measures"]
-    """By how much the objective falls per unit that a limit is loosened; negative at a lower one."""
+    """By how much the objective falls per unit that a constraint is loosened; negative at a lower one."""
     outside: Float[np.ndarray, "lanes measures"]
-    """How far every measure is outside its limits."""
+    """How far every measure is outside its constraints."""
     slope: Float[np.ndarray, " lanes"]
     """Length of the Lagrangian's gradient."""
     values: Float[np.ndarray, " lanes"]
     """What is minimised."""
     signs: Bool[np.ndarray, " lanes"]
-    """Whether every limit pushes inward."""
+    """Whether every constraint pushes inward."""
 
     @property
     def holds(self) -> Bool[np.ndarray, " lanes"]:
-        """Whether all limits hold and nothing falls any more, lane by lane."""
+        """Whether all constraints hold and nothing falls any more, lane by lane."""
         return (
             (np.abs(self.outside).max(axis=1) <= FEASIBLE) & (self.slope < 1e-6) & np.isfinite(self.values) & self.signs
         )
@@ -58,7 +58,7 @@ class Solved:
         return Solved(**{f.name: chosen(getattr(self, f.name), getattr(other, f.name)) for f in fields(Solved)})
 
 
-def solve(program: Program, points: Any, lanes: Lane) -> Solved:
+def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     """Every lane from its point. ``lanes`` needs ``law``, ``weight``, ``low`` and ``high``, with an entry a lane."""
     points, parts = np.asarray(points, float), []
     for first in range(0, len(points), TOGETHER):
@@ -69,13 +69,13 @@ def solve(program: Program, points: Any, lanes: Lane) -> Solved:
     return Solved(**{name: values[: len(points)] for name, values in joined.items()})
 
 
-def _solve(program: Program, points: Any, lanes: Lane) -> Solved:
+def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     lanes = {**lanes, "multiplier": np.zeros_like(lanes["weight"]), "penalty": _penalties(program, points, lanes)}
     missed = np.full(len(points), np.inf)
     solved = None
     for _ in range(ROUNDS):
-        found = minimise_lanes(program, points, None, lanes, tolerance=1e-7, max_iterations=300).points
-        points = np.where(np.isfinite(found), found, points)
+        minima = minimise_lanes(program, points, None, lanes, tolerance=1e-7, max_iterations=300).points
+        points = np.where(np.isfinite(minima), minima, points)
         measures = np.asarray(jacobian(program, points, lanes)[0])
         outside = np.abs(measures - np.clip(measures, lanes["low"], lanes["high"])).max(axis=1)
         shifted = measures + lanes["multiplier"] / lanes["penalty"]
@@ -92,8 +92,8 @@ def _solve(program: Program, points: Any, lanes: Lane) -> Solved:
     return solved
 
 
-def _penalties(program: Program, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
-    """Of a size at which an e-fold outside a limit costs about ten times what the objective gains by it."""
+def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
+    """Penalties at which an e-fold outside a constraint costs about ten times what the objective gains by it."""
     slopes = np.asarray(jacobian(program, points, lanes)[1])
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
     steep = np.maximum((slopes**2).sum(axis=2), 1e-6)
@@ -101,7 +101,7 @@ def _penalties(program: Program, points: Any, lanes: Lane) -> Float[np.ndarray, 
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _finish(program: Program, points: Any, multipliers: Any, lanes: Lane) -> dict[str, Any]:
+def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane) -> dict[str, Any]:
     def one(point: Any, multiplier: Any, lane: Lane) -> dict[str, Any]:
         active = (multiplier != 0) | (lane["low"] == lane["high"])
         bound = jnp.where(multiplier > 0, lane["high"], lane["low"])

@@ -1,4 +1,4 @@
-"""Limits in the papers' own letters and variables, as limits on what a problem chooses or measures."""
+"""Constraints in the papers' own letters and variables, as constraints on what a problem chooses or measures."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from moejax.laws import LAWS
 from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
 
 if TYPE_CHECKING:
-    from moejax.design.problem import Limit
+    from moejax.design.problem import Constraint
 
 SHARES = ("sparsity", "shared_share", "activation_ratio")
 """Variables that are shares, at most 1."""
 
 
-def restated(limit: Limit, law: Any, space: Space) -> Limit:
-    """A limit on a letter of the law's paper, or on a share of experts, as one on what is searched.
+def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:
+    """A constraint on a letter of the law's paper, or on a share of experts, as one on what is searched.
 
-    Shares of experts may be 0, and what is searched is searched by its logarithm: sparsity is limited by the routed
+    Shares of experts may be 0, and what is searched is searched by its logarithm: sparsity is constrained by the routed
     experts per one that serves a token, and the shared share, where nothing chooses it, by the routed share.
 
     Raises:
       UserError: the share is outside its range.
     """
     own = next((name for name, cls in LAWS.items() if isinstance(law, cls)), "")
-    name = {**COMMON_LETTERS, **LETTERS.get(own, {})}.get(limit.name, limit.name)
-    scale = SCALED_LETTERS.get((own, limit.name), 1.0)
-    low, high = limit.low * scale, limit.high * scale
-    said = limit.said or str(limit)
+    name = {**COMMON_LETTERS, **LETTERS.get(own, {})}.get(constraint.name, constraint.name)
+    scale = SCALED_LETTERS.get((own, constraint.name), 1.0)
+    low, high = constraint.low * scale, constraint.high * scale
+    said = constraint.said or str(constraint)
     if name in SHARES and math.isfinite(high):
         _check(said, name, low, high)
     chosen = {coordinate.name for coordinate in space.coordinates}
@@ -42,9 +42,9 @@ def restated(limit: Limit, law: Any, space: Space) -> Limit:
     elif name == "activation_ratio" and isinstance(space, Sizes):
         # Sizes have no shared experts where a law reads the number of routed ones.
         name, low, high = "expert_expansion", 1 / high, 1 / low if low > 0 else math.inf
-    if (name, low, high) == (limit.name, limit.low, limit.high):
-        return limit
-    return replace(limit, name=name, low=low, high=high, said=said)
+    if (name, low, high) == (constraint.name, constraint.low, constraint.high):
+        return constraint
+    return replace(constraint, name=name, low=low, high=high, said=said)
 
 
 def _check(said: str, name: str, low: float, high: float) -> None:

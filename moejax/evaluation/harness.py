@@ -31,6 +31,7 @@ from moejax.data.tokenizer import Tokenizer
 from moejax.errors import UserError
 from moejax.evaluation.language_model import LanguageModel
 from moejax.model.generate import Sampling
+from moejax.progress import ProgressCallback
 from moejax.wording import says
 
 # The harness and what it loads draw bars of their own, and it resamples in forks of this process, whose threads JAX
@@ -58,8 +59,6 @@ DEFAULT_NEW_TOKENS = 256
 RESAMPLES = 1_000
 """Of the documents, for standard errors that have no formula."""
 
-Update = Callable[[float, str], None]
-
 
 class HarnessModel(TemplateLM):
     """Our model as the harness asks it."""
@@ -71,7 +70,7 @@ class HarnessModel(TemplateLM):
         *,
         first_token: int | None = None,
         seed: int = 0,
-        update: Update = lambda share, text: None,
+        update: ProgressCallback = lambda share, text: None,
     ):
         super().__init__()
         model.check()

@@ -17,12 +17,11 @@ from moejax.model import transformer
 from moejax.model.cross_entropy import costs_and_hits
 from moejax.model.generate import Sampling, generate_in_parts
 from moejax.model.runtime import Runtime
+from moejax.progress import CountCallback
 from moejax.routing import NOT_CAUSAL
 from moejax.weights.folder import Weights
 
 Tokens = Sequence[int]
-Progress = Callable[[int, int], None]
-"""Called with how many of how many texts are done."""
 
 AT_ONCE = 32
 """Tokens that are generated before it is asked whether they are enough."""
@@ -62,7 +61,7 @@ class LanguageModel:
             )
 
     def log_likelihoods(
-        self, pairs: Sequence[tuple[Tokens, Tokens]], progress: Progress = lambda done, total: None
+        self, pairs: Sequence[tuple[Tokens, Tokens]], progress: CountCallback = lambda done, total: None
     ) -> list[Likelihood]:
         """Of each continuation after its context.
 
@@ -114,7 +113,7 @@ class LanguageModel:
         enough: Callable[[np.ndarray], bool],
         sampling: Sampling,
         key: jax.Array,
-        progress: Progress = lambda done, total: None,
+        progress: CountCallback = lambda done, total: None,
     ) -> list[np.ndarray]:
         """At most ``tokens`` tokens after each prompt: until they are ``enough``, or some more.
 

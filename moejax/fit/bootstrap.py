@@ -21,7 +21,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.problem import WIDEST, data_of, laws_at
 from moejax.fit.runs import Runs
 from moejax.fit.turned import minimise_turned
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.interval import Interval, interval
 from moejax.laws.law import coefficients
 from moejax.wording import counted
@@ -177,7 +177,7 @@ def _read(kept: Path | None, key: str, free: int) -> tuple[np.ndarray, np.ndarra
 
 def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, iterations: np.ndarray) -> None:
     if kept is not None:
-        with whole(kept) as partial:
+        with atomic_write(kept) as partial:
             np.savez(partial, key=key, points=points, values=values, iterations=iterations)
 
 

@@ -1,16 +1,16 @@
 """Checkpoints of Hugging Face transformers, read and written tensor by tensor."""
 
 from moejax.huggingface.deepseek_v3 import DEEPSEEK_V3
-from moejax.huggingface.family import Family
+from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.gpt_oss import GPT_OSS
 from moejax.huggingface.mixtral import MIXTRAL
 from moejax.huggingface.olmoe import OLMOE
 from moejax.huggingface.qwen2_moe import QWEN2_MOE
 from moejax.huggingface.qwen3_moe import QWEN3_MOE
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "ModelFamily"]
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ModelFamily] = {
     "mixtral": MIXTRAL,
     "olmoe": OLMOE,
     "qwen2_moe": QWEN2_MOE,

@@ -12,8 +12,8 @@ import numpy as np
 from moejax.errors import UserError
 from moejax.folder import check_as_written
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.family import Family
-from moejax.huggingface.tie import Pair
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.weight_mapping import Pair
 from moejax.stored import foreign_json, read_bytes
 from moejax.weights.folder import FLOATS
 from moejax.weights.safetensors import Kind, TensorFile
@@ -40,7 +40,7 @@ class Checkpoint:
         """A tensor, or the part of it at ``index`` of its first axes."""
         return self._of[name].read(name, index)
 
-    def check(self, pairs: Iterable[Pair], family: Family, num_layers: int) -> list[str]:
+    def check(self, pairs: Iterable[Pair], family: ModelFamily, num_layers: int) -> list[str]:
         """Raise ``UserError`` if tensors are missing, too many, or of another shape or type than ``pairs`` say.
 
         Returns the names of tensors that are known not to belong to the model.
@@ -81,7 +81,7 @@ class Checkpoint:
             file.close()
 
 
-def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
+def read_config(folder: Path) -> tuple[ModelFamily, dict[str, Any]]:
     """The family of a checkpoint and its config.json.
 
     Raises:
@@ -110,10 +110,10 @@ def _files(folder: Path) -> list[Path]:
     index, single = folder / INDEX, folder / SINGLE
     if index.is_file():
         remedy = "fetch it again"
-        found = foreign_json(
+        index_content = foreign_json(
             read_bytes(index, remedy=remedy), index, shape={"weight_map": dict[str, str]}, remedy=remedy
         )
-        names = sorted(set(found["weight_map"].values()))
+        names = sorted(set(index_content["weight_map"].values()))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise UserError(
@@ -127,7 +127,7 @@ def _files(folder: Path) -> list[Path]:
     raise UserError(f"{folder} holds no weights: neither {SINGLE} nor {INDEX}.{remedy}")
 
 
-def _no_part(name: str, family: Family, num_layers: int) -> bool:
+def _no_part(name: str, family: ModelFamily, num_layers: int) -> bool:
     """Whether a tensor is none of the model's: a table that old releases saved, or a module after the last layer."""
     layer = re.match(r"model\.layers\.(\d+)\.", name)
     after = family.further_layers and layer is not None and int(layer[1]) >= num_layers

@@ -1,23 +1,36 @@
-"""What both directions of a conversion share: what is said of it, types of arrays, room on the disk."""
+"""Checkpoints of transformers to moejax's weights and back: one tensor, or one expert of it, in memory at a time."""
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.weights.folder import FLOATS
+from moejax.folder import atomic_folder, note
+from moejax.folder import write_json as write_plain_json
+from moejax.huggingface import FAMILIES
+from moejax.huggingface.checkpoint import CONFIG, INDEX, SINGLE, Checkpoint, read_config
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.options import CHECKPOINT_ONLY, IGNORED
+from moejax.huggingface.weight_mapping import Pair, pairs
+from moejax.progress import StageCallback
+from moejax.stored import read_json, write_json
+from moejax.weights.folder import FLOATS, open_weights, read_architecture, weights_writer
+from moejax.weights.parameters import BALANCE_BIAS, parameters
+from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
+from moejax.weights.tokenizer_files import carry_tokenizer
+from moejax.wording import told
 
 ORIGIN = "huggingface.json"
 """In a folder of weights: the family, and the options of its config.json that an architecture has no place for."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with the bytes done, their total, and the tensor in hand."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +40,21 @@ class Converted:
     family: str
     architecture: Architecture
     tensors: int
-    """Of theirs."""
+    """Number of their tensors."""
     nbytes: int
     files: tuple[str, ...]
-    """Of a tokenizer, carried along."""
+    """Tokenizer files that were carried along."""
     left_out: tuple[str, ...]
     """Tensors of theirs that are none of the model's."""
 
 
-def types(found: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
+def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dict[str, np.dtype]:
     """The type of each array: as stored, float32 where what is stacked or joined differs, or the one asked for.
 
     The bias that balances stays as it is: it is moved in steps too small for two bytes.
     """
     chosen: dict[str, np.dtype] = {}
-    for name, given in found:
+    for name, given in given_types:
         asked = dtype is not None and not name.endswith(("balance_bias", "e_score_correction_bias"))
         kind = FLOATS[dtype] if dtype is not None and asked else given
         chosen[name] = kind if chosen.get(name, kind) == kind else FLOATS["float32"]
@@ -68,3 +81,177 @@ def check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(f"{folder.parent} has {free:,} bytes free, and {needed:,} are needed; choose another --out.")
+
+
+def from_huggingface(
+    source: Path, out: Path, *, dtype: str | None = None, progress: StageCallback = lambda name, done, total: None
+) -> Converted:
+    """Write the weights folder ``out`` from a checkpoint; ``dtype`` is a key of ``FLOATS``, or None for as stored.
+
+    Raises:
+      UserError: the checkpoint is not whole or not of a known family, or has an option that moejax does not compute.
+    """
+    family, config = read_config(source)
+    architecture = family.architecture(config, str(source / CONFIG))
+    tensor_pairs = pairs(architecture, family.mappings(architecture))
+    with Checkpoint(source) as checkpoint:
+        left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers)
+        dtypes = types(
+            ((name, checkpoint.kinds[pair.theirs].dtype) for pair in tensor_pairs for name, _ in pair.ours), dtype
+        )
+        known = parameters(architecture)
+        kinds = {name: Kind(dtypes[name], known[name].shape) for name in known}
+        total = sum(kind.nbytes for kind in kinds.values())
+        with atomic_folder(out) as partial:
+            check_room(partial, total)
+            with weights_writer(partial, architecture, kinds) as file:
+                done = 0
+                for pair in tensor_pairs:
+                    progress(pair.theirs, done, total)
+                    slices = pair.to_ours(checkpoint.read(pair.theirs, pair.index))
+                    for (name, index), array in zip(pair.ours, slices, strict=True):
+                        array = cast(array, kinds[name].dtype, pair.theirs)
+                        file.write(name, index, array)
+                        done += array.nbytes
+            write_json(partial / ORIGIN, {"model_type": family.name, "options": _carried(family, config)})
+            files = carry_tokenizer(source, partial)
+    return Converted(family.name, architecture, len(checkpoint.kinds), total, tuple(files), tuple(left_out))
+
+
+def _carried(family: ModelFamily, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name in (IGNORED | family.ignored) - CHECKPOINT_ONLY}
+
+
+def to_huggingface(
+    source: Path,
+    out: Path,
+    *,
+    family: str | None = None,
+    dtype: str | None = None,
+    shard_bytes: int = 5_000_000_000,
+    sequence_length: int = 4096,
+    progress: StageCallback = lambda name, done, total: None,
+) -> Converted:
+    """Write a checkpoint from a weights folder, in files of at most ``shard_bytes`` where tensors allow.
+
+    ``family`` is a key of ``FAMILIES``; None for the one the weights came from, else the first that can.
+    ``sequence_length`` is written as the positions that the model is good for, if nothing better is known.
+
+    Raises:
+      UserError: the weights are not whole, or no family, or not this one, can express their architecture.
+    """
+    architecture = read_architecture(source)
+    origin = _origin(source)
+    chosen, config = choose_family(architecture, family or origin.get("model_type"))
+    # Every family that has the bias has room for one of zeros.
+    there = architecture.replace(balance_bias=architecture.balance_bias or chosen.always.get("balance_bias", False))
+    tensor_pairs = pairs(there, chosen.mappings(there))
+    with open_weights(source, architecture) as file, atomic_folder(out) as partial:
+        stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
+            {} if architecture.balance_bias else {BALANCE_BIAS: FLOATS["float32"]}
+        )
+        dtypes = types(((pair.theirs, stored[name]) for pair in tensor_pairs for name, _ in pair.ours), dtype)
+        kinds = {pair.theirs: Kind(dtypes[pair.theirs], pair.whole) for pair in tensor_pairs}
+        total = sum(kind.nbytes for kind in kinds.values())
+        check_room(partial, total)
+        shards = _shards(kinds, shard_bytes)
+        _write_shards(partial, shards, kinds, tensor_pairs, file, lambda done, name: progress(name, done, total))
+        if len(shards) > 1:
+            where = {name: shard for shard, names in shards.items() for name in names}
+            write_plain_json(partial / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+        longest = {"max_position_embeddings": _longest(architecture, sequence_length)}
+        carried = origin.get("options", {}) if origin.get("model_type") == chosen.name else {}
+        named = {"torch_dtype": _most_common(kinds)}
+        write_plain_json(partial / CONFIG, {**longest, **carried, **config, **named})
+        files = carry_tokenizer(source, partial)
+    return Converted(chosen.name, architecture, len(kinds), total, tuple(files), ())
+
+
+def _write_shards(
+    folder: Path,
+    shards: Mapping[str, list[str]],
+    kinds: Mapping[str, Kind],
+    tensor_pairs: Iterable[Pair],
+    file: TensorFile,
+    progress: Callable[[int, str], None],
+) -> None:
+    of_name: dict[str, list[Pair]] = {}
+    for pair in tensor_pairs:
+        of_name.setdefault(pair.theirs, []).append(pair)
+    done = 0
+    for shard, names in shards.items():
+        with TensorFileWriter(folder / shard, {name: kinds[name] for name in names}, {"format": "pt"}) as writer:
+            for pair in (pair for name in names for pair in of_name[name]):
+                progress(done, pair.theirs)
+                ours = [_read_ours(file, name, index, pair) for name, index in pair.ours]
+                array = cast(pair.to_theirs(ours), kinds[pair.theirs].dtype, pair.theirs)
+                writer.write(pair.theirs, pair.index, array)
+                done += array.nbytes
+        note(folder, shard, folder / shard)
+
+
+def _read_ours(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np.ndarray:
+    if name == BALANCE_BIAS and name not in file.kinds:
+        return np.zeros(pair.whole, np.float32)
+    return file.read(name, index)
+
+
+def choose_family(architecture: Architecture, name: str | None = None) -> tuple[ModelFamily, dict[str, Any]]:
+    """The family of this name, or the first that computes an architecture, and the config.json it has there.
+
+    Raises:
+      UserError: no family, or not this one, computes it; names what would have to be otherwise, the least first.
+    """
+    if name is not None:
+        if name not in FAMILIES:
+            raise UserError(f"There is no family {name!r}; known are {', '.join(FAMILIES)}.")
+        return FAMILIES[name], FAMILIES[name].config(architecture)
+    reasons = []
+    for family in FAMILIES.values():
+        try:
+            different = family.differences(architecture)
+        except ValueError as error:
+            reasons.append((math.inf, f"{family.name} cannot express this architecture: {told(error)}"))
+            continue
+        if not different:
+            return family, family.config(architecture)
+        reasons.append((len(different), f"{family.name} cannot express {', '.join(different)}."))
+    listed = "\n  ".join(reason for _, reason in sorted(reasons, key=lambda one: one[0]))
+    raise UserError(
+        f"No family of transformers computes this architecture. One that one of them computes has the fields in "
+        f"brackets; the nearest comes first:\n  {listed}"
+    )
+
+
+def _shards(kinds: Mapping[str, Kind], shard_bytes: int) -> dict[str, list[str]]:
+    shards: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, kind in kinds.items():
+        if kind.nbytes > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(name)
+        room -= kind.nbytes
+    if len(shards) == 1:
+        return {SINGLE: shards[0]}
+    count = len(shards)
+    return {f"model-{i:05}-of-{count:05}.safetensors": names for i, names in enumerate(shards, start=1)}
+
+
+def _origin(folder: Path) -> dict[str, Any]:
+    path = folder / ORIGIN
+    return read_json(path, dict, remedy="remove it, or convert again") if path.is_file() else {}
+
+
+def _longest(architecture: Architecture, sequence_length: int) -> int:
+    scaling = architecture.rope_scaling
+    if scaling is None or not scaling.original_length:
+        return sequence_length
+    return max(sequence_length, round(scaling.factor * scaling.original_length))
+
+
+def _most_common(kinds: Mapping[str, Kind]) -> str:
+    sizes: Counter[np.dtype] = Counter()
+    for kind in kinds.values():
+        sizes[kind.dtype] += kind.nbytes
+    return next(name for name, dtype in FLOATS.items() if dtype == sizes.most_common(1)[0][0])

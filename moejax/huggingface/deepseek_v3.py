@@ -9,13 +9,10 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.huggingface.aspect import Aspect
-from moejax.huggingface.common_ties import LAYER, MODEL, experts, feed_forward, latent_attention
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import BIASES
+from moejax.huggingface.config_rules import BIASES, ROPE, ConfigRule
+from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
-from moejax.huggingface.rope_options import ROPE
-from moejax.huggingface.tie import Tie
+from moejax.huggingface.weight_mapping import LAYER, MODEL, WeightMapping, experts, feed_forward, latent_attention
 
 
 def _read_latents(options: Options) -> dict[str, Any]:
@@ -66,8 +63,8 @@ def _no_further_modules(architecture: Architecture) -> dict[str, Any]:
     return {"num_nextn_predict_layers": 0}
 
 
-def _ties(architecture: Architecture) -> list[Tie]:
-    bias = Tie(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.balance_bias",))
+def _mappings(architecture: Architecture) -> list[WeightMapping]:
+    bias = WeightMapping(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.balance_bias",))
     return [
         *MODEL,
         *latent_attention(bool(architecture.query_latent_dim), architecture.rope_head_dim),
@@ -78,7 +75,7 @@ def _ties(architecture: Architecture) -> list[Tie]:
     ]
 
 
-DEEPSEEK_V3 = Family(
+DEEPSEEK_V3 = ModelFamily(
     name="deepseek_v3",
     model_class="DeepseekV3ForCausalLM",
     fields={
@@ -98,7 +95,7 @@ DEEPSEEK_V3 = Family(
         "tie_word_embeddings": "tied_embeddings",
     },
     always={"router": "group_limited", "balance_bias": True, "norm_epsilon": 1e-6},
-    demanded={
+    required={
         "hidden_act": "silu",
         # The norms of latents have 1e-6 whatever is written here.
         "rms_norm_eps": 1e-6,
@@ -126,16 +123,16 @@ DEEPSEEK_V3 = Family(
         "rope_parameters": None,
         "tie_word_embeddings": False,
     },
-    aspects=(
-        Aspect(_read_latents, _write_latents),
-        Aspect(_read_value, lambda architecture: {}),
-        Aspect(_read_shared, _write_shared),
-        Aspect(_read_groups, _write_groups),
-        Aspect(lambda options: {}, _no_further_modules),
+    rules=(
+        ConfigRule(_read_latents, _write_latents),
+        ConfigRule(_read_value, lambda architecture: {}),
+        ConfigRule(_read_shared, _write_shared),
+        ConfigRule(_read_groups, _write_groups),
+        ConfigRule(lambda options: {}, _no_further_modules),
         BIASES,
         ROPE,
     ),
-    inert=frozenset(
+    ignored=frozenset(
         {
             # Sums of the widths above.
             "head_dim",
@@ -150,5 +147,5 @@ DEEPSEEK_V3 = Family(
     ),
     aliases={"num_local_experts": "n_routed_experts"},
     further_layers=True,
-    ties=_ties,
+    mappings=_mappings,
 )

@@ -11,16 +11,15 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.config import build
 from moejax.errors import UserError
-from moejax.huggingface.aspect import Aspect
-from moejax.huggingface.canonical import canonical
-from moejax.huggingface.options import INERT, Options
-from moejax.huggingface.tie import Tie
+from moejax.huggingface.config_rules import ConfigRule, expert_fields, window_fields
+from moejax.huggingface.options import IGNORED, Options
+from moejax.huggingface.weight_mapping import WeightMapping
 from moejax.model import transformer
 from moejax.wording import told
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ModelFamily:
     """What distinguishes one family; the same table is read in both directions."""
 
     name: str
@@ -31,14 +30,14 @@ class Family:
     """Options, and the field of an Architecture that each of them is."""
     always: Mapping[str, Any]
     """Fields of an Architecture that are the same in all models of the family."""
-    demanded: Mapping[str, Any]
+    required: Mapping[str, Any]
     """Options of which one value is computed."""
     defaults: Mapping[str, Any]
     """What transformers assumes for options that are not in the file."""
-    aspects: tuple[Aspect, ...]
+    rules: tuple[ConfigRule, ...]
     """Options that are fields only together."""
-    ties: Callable[[Architecture], list[Tie]]
-    inert: frozenset[str] = frozenset()
+    mappings: Callable[[Architecture], list[WeightMapping]]
+    ignored: frozenset[str] = frozenset()
     """Options without a say in what the model computes, beside those of every family."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of options."""
@@ -53,12 +52,12 @@ class Family:
         """
         given = {self.aliases.get(name, name): value for name, value in config.items()}
         options = Options(given, self.defaults, where)
-        for name, only in self.demanded.items():
-            options.demand(name, only)
+        for name, only in self.required.items():
+            options.require(name, only)
         values = {name: options.take(option, _KINDS[name]) for option, name in self.fields.items()}
-        for aspect in self.aspects:
-            values |= aspect.read(options)
-        options.finish(INERT | self.inert)
+        for rule in self.rules:
+            values |= rule.read(options)
+        options.finish(IGNORED | self.ignored)
         architecture = build(Architecture, {**self.always, **values, "rope_scaling": None}, where)
         architecture = architecture.replace(rope_scaling=values.get("rope_scaling"))
         try:
@@ -100,11 +99,33 @@ class Family:
 
     def _options(self, architecture: Architecture) -> dict[str, Any]:
         options = {option: getattr(architecture, name) for option, name in self.fields.items()}
-        for aspect in self.aspects:
-            options |= aspect.write(architecture)
-        return options | dict(self.demanded)
+        for rule in self.rules:
+            options |= rule.write(architecture)
+        return options | dict(self.required)
 
 
 _HINTS = typing.get_type_hints(Architecture)
 _KINDS = {name: {Any: int, float: float | int}.get(hint, hint) for name, hint in _HINTS.items()}
 """Kinds of the fields of an Architecture, those that are numbers of something being whole."""
+
+_SAME_ROUTER: dict[str, dict[str, Any]] = {
+    "topk_softmax": {"router": "softmax_topk", "normalise_gates": True},
+    "switch": {"router": "softmax_topk", "normalise_gates": False},
+    "sigmoid_topk": {"router": "group_limited", "num_groups": 1, "top_k_groups": 1},
+}
+"""Routers that, without noise, are others with certain options."""
+
+
+def canonical(architecture: Architecture) -> Architecture:
+    """The architecture that stands for all with the same function at inference."""
+    a = architecture
+    shared = a.num_shared_experts * a.shared_width if a.num_shared_experts else 0
+    changes: dict[str, Any] = dict(_SAME_ROUTER.get(a.router, {}))
+    changes |= expert_fields(a.has_experts) | window_fields(a.sliding_window, a.has_window)
+    changes |= {
+        "dense_hidden": 0 if all(a.has_experts) else a.dense_hidden,
+        "num_shared_experts": min(shared, 1),
+        "shared_hidden": shared,
+        "value_head_dim": a.value_width,
+    }
+    return a.replace(**changes)

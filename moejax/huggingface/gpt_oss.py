@@ -7,15 +7,12 @@ MXFP4; moejax reads the bfloat16 form that transformers writes.
 from __future__ import annotations
 
 from moejax.architecture import Architecture
-from moejax.huggingface.common_ties import ATTENTION, LAYER, MODEL
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import BIASES, HEADS
-from moejax.huggingface.rope_options import ROPE_ALWAYS_WRITTEN
-from moejax.huggingface.tie import Tie
-from moejax.huggingface.window_options import ALTERNATING_WINDOWS
+from moejax.huggingface.config_rules import ALTERNATING_WINDOWS, BIASES, HEADS, ROPE_ALWAYS_WRITTEN
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.weight_mapping import ATTENTION, LAYER, MODEL, WeightMapping
 
 
-def _ties(architecture: Architecture) -> list[Tie]:
+def _mappings(architecture: Architecture) -> list[WeightMapping]:
     both = 2 * architecture.expert_hidden
     gate_up = ("feed_forward.gate", "feed_forward.up")
     gate_up_bias = ("feed_forward.gate_bias", "feed_forward.up_bias")
@@ -23,16 +20,16 @@ def _ties(architecture: Architecture) -> list[Tie]:
     return [
         *MODEL,
         *ATTENTION,
-        Tie(mlp + "router.weight", "router embed", ("feed_forward.router",)),
-        Tie(mlp + "router.bias", "router", ("feed_forward.router_bias",)),
-        Tie(mlp + "experts.gate_up_proj", "expert embed *", gate_up, alternating=both),
-        Tie(mlp + "experts.gate_up_proj_bias", "expert *", gate_up_bias, alternating=both),
-        Tie(mlp + "experts.down_proj", "expert hidden embed", ("feed_forward.down",)),
-        Tie(mlp + "experts.down_proj_bias", "expert embed", ("feed_forward.down_bias",)),
+        WeightMapping(mlp + "router.weight", "router embed", ("feed_forward.router",)),
+        WeightMapping(mlp + "router.bias", "router", ("feed_forward.router_bias",)),
+        WeightMapping(mlp + "experts.gate_up_proj", "expert embed *", gate_up, alternating=both),
+        WeightMapping(mlp + "experts.gate_up_proj_bias", "expert *", gate_up_bias, alternating=both),
+        WeightMapping(mlp + "experts.down_proj", "expert hidden embed", ("feed_forward.down",)),
+        WeightMapping(mlp + "experts.down_proj_bias", "expert embed", ("feed_forward.down_bias",)),
     ]
 
 
-GPT_OSS = Family(
+GPT_OSS = ModelFamily(
     name="gpt_oss",
     model_class="GptOssForCausalLM",
     fields={
@@ -52,7 +49,7 @@ GPT_OSS = Family(
         "activation": "clamped_swiglu",
         "attention_sinks": True,
     },
-    demanded={"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
+    required={"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0},
     defaults={
         "head_dim": 64,
         "num_key_value_heads": 8,
@@ -74,9 +71,9 @@ GPT_OSS = Family(
         },
         "tie_word_embeddings": False,
     },
-    aspects=(HEADS, BIASES, ROPE_ALWAYS_WRITTEN, ALTERNATING_WINDOWS),
+    rules=(HEADS, BIASES, ROPE_ALWAYS_WRITTEN, ALTERNATING_WINDOWS),
     # The length of its first training, which the rotary scaling has, and another name of num_experts_per_tok.
-    inert=frozenset({"initial_context_length", "experts_per_token"}),
+    ignored=frozenset({"initial_context_length", "experts_per_token"}),
     aliases={"num_experts": "num_local_experts"},
-    ties=_ties,
+    mappings=_mappings,
 )

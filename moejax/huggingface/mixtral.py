@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from moejax.huggingface.common_ties import ATTENTION, MODEL, experts
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import HEADS
-from moejax.huggingface.rope_options import ROPE
-from moejax.huggingface.window_options import ONE_WINDOW
+from moejax.huggingface.config_rules import HEADS, ONE_WINDOW, ROPE
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.weight_mapping import ATTENTION, MODEL, experts
 
-MIXTRAL = Family(
+MIXTRAL = ModelFamily(
     name="mixtral",
     model_class="MixtralForCausalLM",
     fields={
@@ -22,7 +20,7 @@ MIXTRAL = Family(
         "tie_word_embeddings": "tied_embeddings",
     },
     always={"router": "softmax_topk", "normalise_gates": True},
-    demanded={"hidden_act": "silu"},
+    required={"hidden_act": "silu"},
     defaults={
         "head_dim": None,
         "num_key_value_heads": 8,
@@ -35,9 +33,9 @@ MIXTRAL = Family(
         "sliding_window": None,
         "tie_word_embeddings": False,
     },
-    aspects=(HEADS, ROPE, ONE_WINDOW),
+    rules=(HEADS, ROPE, ONE_WINDOW),
     # Noise while transformers trains.
-    inert=frozenset({"router_jitter_noise"}),
+    ignored=frozenset({"router_jitter_noise"}),
     aliases={"num_experts": "num_local_experts"},
-    ties=lambda architecture: [*MODEL, *ATTENTION, *experts("block_sparse_moe", gate="w1", up="w3", down="w2")],
+    mappings=lambda architecture: [*MODEL, *ATTENTION, *experts("block_sparse_moe", gate="w1", up="w3", down="w2")],
 )

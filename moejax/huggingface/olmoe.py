@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from moejax.huggingface.common_ties import ATTENTION, MODEL, QK_NORM_ALL_HEADS, experts
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import BIASES, SPLIT_HEADS
-from moejax.huggingface.rope_options import ROPE
+from moejax.huggingface.config_rules import BIASES, ROPE, SPLIT_HEADS
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.weight_mapping import ATTENTION, MODEL, QK_NORM_ALL_HEADS, experts
 
-OLMOE = Family(
+OLMOE = ModelFamily(
     name="olmoe",
     model_class="OlmoeForCausalLM",
     fields={
@@ -22,7 +21,7 @@ OLMOE = Family(
         "tie_word_embeddings": "tied_embeddings",
     },
     always={"router": "softmax_topk", "qk_norm": True, "qk_norm_all_heads": True},
-    demanded={"hidden_act": "silu", "clip_qkv": None},
+    required={"hidden_act": "silu", "clip_qkv": None},
     defaults={
         "head_dim": None,
         "num_key_value_heads": None,
@@ -36,7 +35,7 @@ OLMOE = Family(
         "rope_parameters": None,
         "tie_word_embeddings": False,
     },
-    aspects=(SPLIT_HEADS, BIASES, ROPE),
+    rules=(SPLIT_HEADS, BIASES, ROPE),
     aliases={"num_local_experts": "num_experts"},
-    ties=lambda architecture: [*MODEL, *ATTENTION, *QK_NORM_ALL_HEADS, *experts("mlp")],
+    mappings=lambda architecture: [*MODEL, *ATTENTION, *QK_NORM_ALL_HEADS, *experts("mlp")],
 )

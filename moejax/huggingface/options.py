@@ -20,7 +20,7 @@ _NAMES = {
     type(None): "null",
 }
 
-INERT = frozenset(
+IGNORED = frozenset(
     {
         "architectures",
         "model_type",
@@ -57,7 +57,7 @@ INERT = frozenset(
 )
 """Options of every family without a say in what the model computes."""
 
-OWN = frozenset(
+CHECKPOINT_ONLY = frozenset(
     {
         "architectures",
         "model_type",
@@ -69,7 +69,7 @@ OWN = frozenset(
         "auto_map",
     }
 )
-"""Inert options that belong to one checkpoint, and do not travel to another of the same model."""
+"""Ignored options that belong to one checkpoint, and do not travel to another of the same model."""
 
 
 class Options:
@@ -96,7 +96,7 @@ class Options:
             raise UserError(f"{self.where}: {name} is {value!r}; it must be {names}.")
         return value
 
-    def demand(self, name: str, only: Any) -> None:
+    def require(self, name: str, only: Any) -> None:
         """Take an option that moejax computes for one value alone.
 
         Raises:
@@ -107,14 +107,14 @@ class Options:
         if value is not None and value != only:
             raise UserError(f"{self.where}: {name} is {value!r}; moejax computes {only!r} alone.")
 
-    def finish(self, inert: Collection[str]) -> None:
-        """Refuse what was neither taken nor is known to be inert, unless it is off.
+    def finish(self, ignored: Collection[str]) -> None:
+        """Refuse what was neither taken nor is known to be ignored, unless it is off.
 
         Raises:
           UserError: names such an option.
         """
         for name, value in self._given.items():
-            if name in self._taken or name in inert or not value:
+            if name in self._taken or name in ignored or not value:
                 continue
             raise UserError(
                 f"{self.where}: {name} is {value!r}, an option that moejax does not know and that may change the "

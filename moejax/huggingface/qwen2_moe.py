@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.huggingface.aspect import Aspect
-from moejax.huggingface.common_ties import ATTENTION, LAYER, MODEL, experts, feed_forward
-from moejax.huggingface.dense_layer_options import DENSE_LAYERS
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import HEADS
+from moejax.huggingface.config_rules import DENSE_LAYERS, HEADS, NAMED_WINDOWS, ROPE, ConfigRule
+from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
-from moejax.huggingface.rope_options import ROPE
-from moejax.huggingface.tie import Tie
-from moejax.huggingface.window_options import NAMED_WINDOWS
+from moejax.huggingface.weight_mapping import ATTENTION, LAYER, MODEL, WeightMapping, experts, feed_forward
 
 
 def _read_shared(options: Options) -> dict[str, Any]:
@@ -24,14 +19,14 @@ def _write_shared(architecture: Architecture) -> dict[str, Any]:
     return {"shared_expert_intermediate_size": architecture.num_shared_experts * architecture.shared_width}
 
 
-_SHARED = Aspect(_read_shared, _write_shared)
+_SHARED = ConfigRule(_read_shared, _write_shared)
 
-_SHARED_TIES = [
+_SHARED_MAPPINGS = [
     *feed_forward("mlp.shared_expert", "feed_forward.shared"),
-    Tie(LAYER + "mlp.shared_expert_gate.weight", "() embed", ("feed_forward.shared_gate",)),
+    WeightMapping(LAYER + "mlp.shared_expert_gate.weight", "() embed", ("feed_forward.shared_gate",)),
 ]
 
-QWEN2_MOE = Family(
+QWEN2_MOE = ModelFamily(
     name="qwen2_moe",
     model_class="Qwen2MoeForCausalLM",
     fields={
@@ -47,7 +42,7 @@ QWEN2_MOE = Family(
         "tie_word_embeddings": "tied_embeddings",
     },
     always={"router": "softmax_topk", "shared_expert_gate": True},
-    demanded={"hidden_act": "silu"},
+    required={"hidden_act": "silu"},
     defaults={
         "head_dim": None,
         "num_key_value_heads": 16,
@@ -66,15 +61,15 @@ QWEN2_MOE = Family(
         "rope_parameters": None,
         "tie_word_embeddings": False,
     },
-    aspects=(HEADS, ROPE, DENSE_LAYERS, NAMED_WINDOWS, _SHARED),
+    rules=(HEADS, ROPE, DENSE_LAYERS, NAMED_WINDOWS, _SHARED),
     # The windows are those of layer_types.
-    inert=frozenset({"max_window_layers"}),
+    ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
-    ties=lambda architecture: [
+    mappings=lambda architecture: [
         *MODEL,
         *ATTENTION,
         *feed_forward("mlp", "feed_forward"),
         *experts("mlp"),
-        *_SHARED_TIES,
+        *_SHARED_MAPPINGS,
     ],
 )

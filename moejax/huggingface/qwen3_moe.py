@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from moejax.huggingface.common_ties import ATTENTION, MODEL, QK_NORM, experts, feed_forward
-from moejax.huggingface.dense_layer_options import DENSE_LAYERS
-from moejax.huggingface.family import Family
-from moejax.huggingface.head_options import BIASES, HEADS
-from moejax.huggingface.rope_options import ROPE
-from moejax.huggingface.window_options import SWITCHED_WINDOW
+from moejax.huggingface.config_rules import BIASES, DENSE_LAYERS, HEADS, ROPE, SWITCHED_WINDOW
+from moejax.huggingface.family import ModelFamily
+from moejax.huggingface.weight_mapping import ATTENTION, MODEL, QK_NORM, experts, feed_forward
 
-QWEN3_MOE = Family(
+QWEN3_MOE = ModelFamily(
     name="qwen3_moe",
     model_class="Qwen3MoeForCausalLM",
     fields={
@@ -24,7 +21,7 @@ QWEN3_MOE = Family(
         "tie_word_embeddings": "tied_embeddings",
     },
     always={"router": "softmax_topk", "qk_norm": True},
-    demanded={"hidden_act": "silu"},
+    required={"hidden_act": "silu"},
     defaults={
         "head_dim": None,
         "num_key_value_heads": 4,
@@ -42,11 +39,11 @@ QWEN3_MOE = Family(
         "rope_parameters": None,
         "tie_word_embeddings": False,
     },
-    aspects=(HEADS, BIASES, ROPE, DENSE_LAYERS, SWITCHED_WINDOW),
+    rules=(HEADS, BIASES, ROPE, DENSE_LAYERS, SWITCHED_WINDOW),
     # The window, where there is one, is in every layer.
-    inert=frozenset({"max_window_layers"}),
+    ignored=frozenset({"max_window_layers"}),
     aliases={"num_local_experts": "num_experts"},
-    ties=lambda architecture: [
+    mappings=lambda architecture: [
         *MODEL,
         *ATTENTION,
         *QK_NORM,

@@ -21,7 +21,7 @@ from moejax.plan.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class TorusSegment:
     """What a group of chips covers of one dimension of the torus."""
 
     chips: int
@@ -41,25 +41,25 @@ class Interconnect:
     """Links between the chips of a mesh."""
 
     mesh: Mapping[str, int]
-    stretches: Mapping[tuple[str, ...], tuple[Stretch, ...]]
+    segments: Mapping[tuple[str, ...], tuple[TorusSegment, ...]]
     """For every set of mesh axes, in their order, what a group along them covers."""
     link_bytes_per_second: float
     """One way."""
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
-        """Of one exchange of an array of so many bytes, counted as ``Collective.bytes``."""
-        stretches = self.stretches.get(tuple(axes), ())
-        if not stretches:
+        """Seconds of one collective over an array of so many bytes, counted as ``Collective.bytes``."""
+        segments = self.segments.get(tuple(axes), ())
+        if not segments:
             return 0.0
         devices = math.prod(self.mesh[axis] for axis in axes)
         others = (devices - 1) / devices
         if kind in ("all-to-all", "ragged-all-to-all"):
             # Half of the group sends half of its bytes to the other half, through the links between them.
-            across = max(s.chips / (4 * s.links) for s in stretches)
+            across = max(s.chips / (4 * s.links) for s in segments)
             return bytes_ * across / self.link_bytes_per_second
         if kind == "collective-permute":
             return bytes_ / self.link_bytes_per_second
-        links = sum(s.links for s in stretches)
+        links = sum(s.links for s in segments)
         return bytes_ * others * (2 if kind == "all-reduce" else 1) / (links * self.link_bytes_per_second)
 
 
@@ -74,12 +74,12 @@ def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | 
         return None
     mesh: dict[str, int] = dict(zip(MESH_AXES, sizes, strict=True))
     placed = _coordinates(topology, mesh)
-    stretches = {}
+    segments = {}
     for count in range(1, len(MESH_AXES) + 1):
         for axes in itertools.combinations(MESH_AXES, count):
             group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
-            stretches[axes] = _stretches(group.reshape(-1, placed.shape[-1]), topology)
-    return Interconnect(mesh, stretches, topology.chip.link_bytes_per_second)
+            segments[axes] = _segments(group.reshape(-1, placed.shape[-1]), topology)
+    return Interconnect(mesh, segments, topology.chip.link_bytes_per_second)
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def _coordinates(topology: Topology, mesh: Mapping[str, int]) -> np.ndarray:
     return coordinates.reshape(*sizes, len(topology.shape))
 
 
-def _stretches(group: np.ndarray, topology: Topology) -> tuple[Stretch, ...]:
-    found = []
+def _segments(group: np.ndarray, topology: Topology) -> tuple[TorusSegment, ...]:
+    segments = []
     for dimension, size in enumerate(topology.shape):
         places = np.unique(group[:, dimension])
         if len(places) > 1:
             stride = int(np.diff(places).min())
             is_ring = topology.is_ring(dimension) and len(places) * stride == size
-            found.append(Stretch(chips=len(places), is_ring=is_ring, stride=stride))
-    return tuple(found)
+            segments.append(TorusSegment(chips=len(places), is_ring=is_ring, stride=stride))
+    return tuple(segments)

@@ -34,7 +34,7 @@ class ChipMemory:
     program: int
     """The compiled code, of step and evaluation."""
     gradients: int
-    """Of the temporaries: float32, split as the parameters are."""
+    """Share of the temporaries: float32, split as the parameters are."""
     limit: int
     """What the chip has; 0 where nobody states it."""
     evaluation: int = 0

@@ -1,4 +1,4 @@
-"""A training's step and evaluation, compiled for a topology: memory, work, what chips exchange, how long it takes."""
+"""A training's step and evaluation, compiled for a topology: memory, work, communication, how long it takes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from jax.sharding import Mesh
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import find
 from moejax.model.sharding import MESH_AXES
-from moejax.plan.cost_model import compiler_seconds, stated_seconds
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
-from moejax.plan.roofline import Roofline, attention_flops, model_flops, roofline, step_flops
+from moejax.plan.step_time import (
+    Roofline,
+    attention_flops,
+    compiler_seconds,
+    model_flops,
+    roofline,
+    stated_seconds,
+    step_flops,
+)
 from moejax.plan.topology import Topology
 from moejax.train.collectives import collectives
 from moejax.train.mesh import batch_sharding, check_fits, make_mesh
@@ -28,7 +35,7 @@ SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class Communication:
     """Collectives of one kind, along the same mesh axes, in one step."""
 
     kind: str
@@ -42,13 +49,13 @@ class Exchange:
     written: int
     """Instructions in the program; loops run them again."""
     bytes: float
-    """Of the whole arrays, over all runs."""
+    """Bytes of the whole arrays, over all runs."""
     bytes_sent: float
-    """By one chip, over all runs."""
+    """Bytes sent by one chip, over all runs."""
     seconds: float
     """At the bandwidth of the links; 0 where it is not known."""
     rare_bytes: float
-    """Of what runs only where a condition says so; not in the other columns."""
+    """Bytes of what runs only under a condition; not in the other columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +83,16 @@ class Plan:
     xla_flops: float
     """FLOPs of one chip as XLA counts them, a kernel of Pallas as it says itself."""
     xla_seconds: float
-    """Of one step by the cost model of XLA's TPU compiler, which times neither collectives nor kernels of Pallas; 0 if
-    it says nothing."""
+    """Seconds of a step by the cost model of XLA's TPU compiler, which times neither collectives nor kernels of Pallas;
+    0 if it says nothing."""
     kernel_seconds: float
-    """Of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the chip's
-    peak; 0 where nobody states it."""
-    exchanges: tuple[Exchange, ...]
+    """Seconds of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the
+    chip's peak; 0 where nobody states it."""
+    communication: tuple[Communication, ...]
     roofline: Roofline | None
     """None where nobody states what a chip can do."""
     tokens: int
-    """Of the longest budget."""
+    """Tokens of the longest budget."""
     compile_seconds: float
 
     @property
@@ -105,8 +112,8 @@ class Plan:
 
     @property
     def program_seconds(self) -> float:
-        """Of one step, if the compiled program's kernels run one after another as long as XLA and they say, and links
-        overlap as in the roofline; NaN where they say nothing."""
+        """Seconds of a step, if the compiled program's kernels run one after another as long as XLA and they say, and
+        links overlap as in the roofline; NaN where they say nothing."""
         if self.roofline is None or not self.xla_seconds:
             return math.nan
         work = self.xla_seconds + self.kernel_seconds
@@ -114,14 +121,14 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of one step, by the better guess: the compiled program's, else the roofline's; 0 where there is neither."""
+        """Seconds of a step: the compiled program's if it states any, else the roofline's; 0 where there is neither."""
         if self.roofline is None:
             return 0.0
         return self.program_seconds if self.xla_seconds else self.roofline.step_seconds
 
     @property
     def mfu_of_program(self) -> float:
-        """By ``program_seconds``."""
+        """Model FLOPs utilisation by ``program_seconds``."""
         return self._mfu(self.program_seconds) if self.roofline else math.nan
 
     def _mfu(self, seconds: float) -> float:
@@ -130,7 +137,7 @@ class Plan:
 
     @property
     def tokens_per_day(self) -> float:
-        """By the roofline."""
+        """Tokens per day by the roofline."""
         if self.roofline is None:
             return math.nan
         return self.batch_tokens / self.roofline.step_seconds * SECONDS_PER_DAY
@@ -147,8 +154,8 @@ class Plan:
 
     @property
     def bytes_sent(self) -> float:
-        """By one chip to others in one step."""
-        return sum((exchange.bytes_sent for exchange in self.exchanges), 0.0)
+        """Bytes that one chip sends to others in a step."""
+        return sum((one.bytes_sent for one in self.communication), 0.0)
 
 
 def check_plan(training: Training, topology: Topology) -> None:
@@ -207,17 +214,17 @@ def _plan(
     recipe, sizes = training.recipe, dict(mesh.shape)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
     memory = _memory(program, topology, compiled, evaluation, refused)
-    exchanges: tuple[Exchange, ...] = ()
-    found = None
+    communication: tuple[Communication, ...] = ()
+    step_roofline = None
     text = "" if compiled is None else compiled.as_text()
     xla_seconds, kernel_seconds = _program_seconds(training, text, topology)
     if text:
-        exchanges = _exchanges(text, sizes, interconnect(topology, sizes))
+        communication = _communication(text, sizes, interconnect(topology, sizes))
     if compiled is not None and topology.chip is not None:
         links: dict[str, float] = {}
-        for one in exchanges:
+        for one in communication:
             links[one.axes] = links.get(one.axes, 0.0) + one.seconds
-        found = roofline(training, sizes, topology.chip, memory.parameters, links)
+        step_roofline = roofline(training, sizes, topology.chip, memory.parameters, links)
     return Plan(
         name=training.name,
         topology=topology.name,
@@ -236,8 +243,8 @@ def _plan(
         xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
         xla_seconds=xla_seconds,
         kernel_seconds=kernel_seconds,
-        exchanges=exchanges,
-        roofline=found,
+        communication=communication,
+        roofline=step_roofline,
         tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
         compile_seconds=seconds,
     )
@@ -270,10 +277,10 @@ def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any
 
 def _of_program(compiled: Any) -> tuple[int, int]:
     """Bytes of what comes and goes in a program, and of its code."""
-    found = compiled.memory_analysis()
+    analysis = compiled.memory_analysis()
     # What goes out beside the state, which takes the place of the state that came in.
-    beside = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.temp_size_in_bytes + max(beside, 0), found.generated_code_size_in_bytes
+    beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return analysis.temp_size_in_bytes + max(beside, 0), analysis.generated_code_size_in_bytes
 
 
 _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -281,24 +288,24 @@ _SIZE = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def _asked_for(refused: str) -> int:
     """Bytes that a program would have used, from the words in which XLA refused it; 0 if it does not say."""
-    found = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
-    return int(float(found[1]) * _SIZE[found[2]]) if found else 0
+    used = re.search(r"Used ([\d.]+)([KMGT]) of", refused)
+    return int(float(used[1]) * _SIZE[used[2]]) if used else 0
 
 
 def _refusal(refused: str) -> str:
-    found = re.search(r"Used .*? by [\d.]+[KMGT]", refused)
-    return found[0] if found else f"XLA says: {refused[:300]}"
+    used = re.search(r"Used .*? by [\d.]+[KMGT]", refused)
+    return used[0] if used else f"XLA says: {refused[:300]}"
 
 
-def _exchanges(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[Exchange, ...]:
+def _communication(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[Communication, ...]:
     groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
     for one in collectives(text, mesh):
         groups.setdefault((one.kind, one.axes), []).append(one)
-    return tuple(_exchange(kind, axes, found, links) for (kind, axes), found in groups.items())
+    return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
 def _program_seconds(training: Training, text: str, topology: Topology) -> tuple[float, float]:
-    """Of XLA's own kernels, and of those of Pallas."""
+    """Seconds of XLA's own kernels, and of those of Pallas."""
     chip = topology.chip
     if not text or chip is None:
         return 0.0, 0.0
@@ -306,18 +313,18 @@ def _program_seconds(training: Training, text: str, topology: Topology) -> tuple
     return compiler_seconds(text, chip), stated_seconds(text, chip) + attention
 
 
-def _exchange(kind: str, axes: tuple[str, ...], found: list[Any], links: Interconnect | None) -> Exchange:
+def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> Communication:
     # Where buffers may be too small, the usual way is the one with an all-to-all; all else in a branch is for overflow.
-    often = [one for one in found if not one.in_branch or kind.endswith("all-to-all")]
+    often = [one for one in alike if not one.in_branch or kind.endswith("all-to-all")]
     sizes = [(one.times, one.bytes) for one in often]
-    return Exchange(
+    return Communication(
         kind=kind,
         axes="+".join(axes),
-        devices=max(one.devices for one in found),
+        devices=max(one.devices for one in alike),
         count=sum(one.times for one in often),
         written=len(often),
         bytes=float(sum(one.times * one.bytes for one in often)),
         bytes_sent=float(sum(one.times * one.bytes_sent for one in often)),
         seconds=0.0 if links is None else sum((t * links.seconds(kind, axes, float(b)) for t, b in sizes), 0.0),
-        rare_bytes=float(sum(one.times * one.bytes for one in found if one not in often)),
+        rare_bytes=float(sum(one.times * one.bytes for one in alike if one not in often)),
     )

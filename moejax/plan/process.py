@@ -39,21 +39,21 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
     answer = done.stdout.strip().splitlines()
     if done.returncode or not answer:
         raise RuntimeError(f"The compilation for {topology.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    found = json.loads(answer[-1])
-    if "mistake" in found:
-        raise UserError(found["mistake"])
-    return build(Plan, found, "plan")
+    reply = json.loads(answer[-1])
+    if "mistake" in reply:
+        raise UserError(reply["mistake"])
+    return build(Plan, reply, "plan")
 
 
 def environment(topology: Topology) -> dict[str, str]:
     """The environment of a process that compiles for a topology."""
-    found = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     if topology.chip_name == CPU:
         # XLA takes flags that do not begin with a dash for the name of a file.
-        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", found.pop("XLA_FLAGS", "")).strip()
-        return found | ({"XLA_FLAGS": flags} if flags else {}) | {"JAX_NUM_CPU_DEVICES": str(topology.devices)}
+        flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", variables.pop("XLA_FLAGS", "")).strip()
+        return variables | ({"XLA_FLAGS": flags} if flags else {}) | {"JAX_NUM_CPU_DEVICES": str(topology.devices)}
     # No machine of a pod is asked for its name, and another process may use libtpu at the same time.
-    return {**found, "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
+    return {**variables, "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_STDERR_LOG_LEVEL": "3"}
 
 
 def main() -> int:
@@ -61,8 +61,8 @@ def main() -> int:
     request = json.load(sys.stdin)
     training = build(Training, request["training"], "training")
     try:
-        found = dump(measure(training, parse(request["topology"]), text_to=request["text_to"]))
+        reply = dump(measure(training, parse(request["topology"]), text_to=request["text_to"]))
     except UserError as error:
-        found = {"mistake": told(error)}
-    print(json.dumps(found))
+        reply = {"mistake": told(error)}
+    print(json.dumps(reply))
     return 0

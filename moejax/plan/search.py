@@ -6,37 +6,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from moejax.model.runtime import REMAT_POLICIES
-from moejax.plan.guess import divisors, guess
+from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.memory import abstract_mesh
 from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
+from moejax.progress import StageCallback
 from moejax.train.mesh import MeshShape, check_fits
 from moejax.train.training import Training
 
 ROOM = 0.85
-"""Of a chip's memory, what a guess may say and still be compiled: for six plans for TPUs, XLA needed 0.9 to 1.8 times
-as much."""
+"""Share of a chip's memory that an estimate may reach and still be compiled: for six plans for TPUs, XLA needed 0.9 to
+1.8 times as much."""
 DOUBT = 1.3
-"""The same for a remedy, of which some of every kind are tried even if they are guessed not to fit."""
+"""The same for a remedy, of which some of every kind are tried even if they are estimated not to fit."""
 MOST_PARTS = 64
 
 Make = Callable[[Training, Topology], Plan]
-Say = Callable[[int, int, str], None]
-"""``say(done, total, what)``."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanCandidate:
     """A way to run a training."""
 
     training: Training
     topology: Topology
     seconds: float
-    """Of a step, guessed."""
+    """Estimated seconds of a step."""
     seconds_without_overlap: float
     """If nothing on the links overlapped with anything."""
     memory_bytes: float
-    """On a chip, guessed."""
+    """Estimated bytes on a chip."""
 
     @property
     def words(self) -> str:
@@ -51,45 +50,51 @@ def ways(training: Training, topology: Topology) -> str:
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
 
 
-def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[Candidate]:
-    """All ways that the training can be split, by the time guessed for a step; ``room`` is the share of a chip's memory
-    that they may take as guessed."""
+def candidates(training: Training, topology: Topology, room: float = ROOM) -> list[PlanCandidate]:
+    """All ways that the training can be split, by the time estimated for a step; ``room`` is the share of a chip's
+    memory that they may take as estimated."""
     limit = room * _limit(topology)
-    found = [one for one in _all(training, topology) if one.memory_bytes <= limit]
-    return sorted(found, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
+    fitting = [one for one in _all(training, topology) if one.memory_bytes <= limit]
+    return sorted(fitting, key=lambda one: (one.seconds, one.seconds_without_overlap, one.memory_bytes))
 
 
 def search(
-    training: Training, topology: Topology, make: Make, *, compiled: int = 6, say: Say | None = None
+    training: Training, topology: Topology, make: Make, *, compiled: int = 6, progress: StageCallback | None = None
 ) -> list[Plan]:
     """The plans of the most promising ways, each compiled; those that fit first, the fastest first (``Plan.seconds``).
 
-    Which are promising says the roofline of ``guess``. The configuration's own way is among them.
+    Which are promising says the roofline of ``analytic_estimate``. The configuration's own way is among them.
     """
     own = _candidate(training, topology)
     best = [one for one in candidates(training, topology) if one.words != own.words]
     chosen = [own, *best[: compiled - 1]]
     plans = []
     for number, one in enumerate(chosen):
-        if say:
-            say(number, len(chosen), f"compiling {one.words}")
+        if progress:
+            progress(f"compiling {one.words}", number, len(chosen))
         plans.append(make(one.training, one.topology))
     return sorted(plans, key=lambda plan: (not plan.fits, plan.seconds))
 
 
 def remedies(
-    refused: Training, topology: Topology, make: Make, *, wanted: int = 3, tries: int = 8, say: Say | None = None
+    refused: Training,
+    topology: Topology,
+    make: Make,
+    *,
+    wanted: int = 3,
+    tries: int = 8,
+    progress: StageCallback | None = None,
 ) -> list[tuple[str, Plan]]:
     """What makes a training fit that does not, found by trying: words, and the plan that it gives.
 
-    Only what is guessed to need less memory than the refused is tried. First what changes one thing: remat,
+    Only what is estimated to need less memory than the refused is tried. First what changes one thing: remat,
     microbatches, the mesh; then the mesh with both; then more chips.
     """
     own = _candidate(refused, topology)
     every = [one for one in candidates(refused, topology, DOUBT) if one.memory_bytes < own.memory_bytes]
     recipe = refused.recipe
 
-    def same(one: Candidate, *parts: str) -> bool:
+    def same(one: PlanCandidate, *parts: str) -> bool:
         other = one.training.recipe
         return all(
             {
@@ -108,30 +113,30 @@ def remedies(
         ("all three", roomy),
         ("more chips", list(_more_chips(refused, topology))),
     ]
-    found: list[tuple[str, Plan]] = []
+    fitting: list[tuple[str, Plan]] = []
     tried: set[str] = set()
     for _, group in [*kinds, *kinds]:
         for one in group:
             words = one.words if one.topology == topology else f"--topology {one.topology.name} {one.words}"
             if words in tried:
                 continue
-            if len(found) == wanted or len(tried) == tries:
-                return found
-            if say:
-                say(len(tried), tries, f"trying {words}")
+            if len(fitting) == wanted or len(tried) == tries:
+                return fitting
+            if progress:
+                progress(f"trying {words}", len(tried), tries)
             tried.add(words)
             plan = make(one.training, one.topology)
             if plan.fits:
-                found.append((words, plan))
+                fitting.append((words, plan))
             break
-    return found
+    return fitting
 
 
 def _limit(topology: Topology) -> float:
     return float("inf") if topology.chip is None else topology.chip.memory_bytes
 
 
-def _more_chips(training: Training, topology: Topology) -> Iterator[Candidate]:
+def _more_chips(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
     if topology.chip_name == CPU:
         return
     for shape in slices(topology.chip_name):
@@ -140,7 +145,7 @@ def _more_chips(training: Training, topology: Topology) -> Iterator[Candidate]:
             yield from candidates(training, larger)[:1]
 
 
-def _all(training: Training, topology: Topology) -> Iterator[Candidate]:
+def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
     for shape in _meshes(topology.devices):
         for parts in divisors(training.recipe.batch_sequences):
             if parts > MOST_PARTS:
@@ -176,13 +181,13 @@ def _divides(training: Training, topology: Topology) -> bool:
     return True
 
 
-def _candidate(training: Training, topology: Topology) -> Candidate:
+def _candidate(training: Training, topology: Topology) -> PlanCandidate:
     recipe = training.recipe
     sizes = mesh_sizes(training, topology)
     whole = replace(training, recipe=replace(recipe, mesh=MeshShape(**sizes)))
-    found = guess(whole, topology)
-    if found.roofline is None:
+    estimate = analytic_estimate(whole, topology)
+    if estimate.roofline is None:
         parts = float(recipe.microbatches)
-        return Candidate(whole, topology, parts, parts, found.memory_bytes)
-    times = found.roofline.step_seconds, found.roofline.step_seconds_without_overlap
-    return Candidate(whole, topology, *times, found.memory_bytes)
+        return PlanCandidate(whole, topology, parts, parts, estimate.memory_bytes)
+    times = estimate.roofline.step_seconds, estimate.roofline.step_seconds_without_overlap
+    return PlanCandidate(whole, topology, *times, estimate.memory_bytes)

@@ -10,7 +10,7 @@ from moejax.result import Column, Result, Table, percent
 
 if TYPE_CHECKING:
     from moejax.plan.plan import Plan
-    from moejax.plan.roofline import Roofline
+    from moejax.plan.step_time import Roofline
 
 
 def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     )
     tables = [_memory(plan)]
     if not plan.does_not_fit:
-        tables += _exchanges(plan)
+        tables += _communication(plan)
         tables += [_time(plan, plan.roofline, price)] if plan.roofline is not None else []
     return Result(title=title, tables=tables, data=as_data(plan, price))
 
@@ -102,7 +102,7 @@ def _memory(plan: Plan) -> Table:
     return Table("memory of one chip", (Column(""), Column("bytes", format_bytes)), rows)
 
 
-def _exchanges(plan: Plan) -> list[Table]:
+def _communication(plan: Plan) -> list[Table]:
     columns = (
         Column("collective"),
         Column("along", words=True),
@@ -113,10 +113,10 @@ def _exchanges(plan: Plan) -> list[Table]:
     )
     rows = [
         [one.kind, one.axes, one.devices, one.count, one.bytes_sent, one.seconds or None]
-        for one in sorted(plan.exchanges, key=lambda one: -one.bytes_sent)
+        for one in sorted(plan.communication, key=lambda one: -one.bytes_sent)
         if one.count
     ]
-    return [Table("what chips exchange in a step", columns, rows)] if rows else []
+    return [Table("communication of a step", columns, rows)] if rows else []
 
 
 def _time(plan: Plan, found: Roofline, price: float | None) -> Table:

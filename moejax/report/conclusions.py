@@ -14,7 +14,7 @@ from moejax.report.wording import confirmations, worth
 from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
-from moejax.study.decision import Decision, family
+from moejax.study.compute_optimum import ComputeOptimum, family
 
 BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""
@@ -57,7 +57,7 @@ def conclusions(found: Findings) -> Result:
         warnings=concluded.notes,
         tables=[
             Table("", notes=[_lead(found)]),
-            *_signals(found),
+            *_sanity_checks(found),
             best(found, BEST),
             *laws_table(found),
             *map(coefficients, analysed.laws),
@@ -78,7 +78,7 @@ def brief(found: Findings) -> Result:
         title=_lead(found),
         warnings=found.concluded.notes,
         tables=[
-            *(_signals(found) or [Table("Honest signals: the table does not say what they need.")]),
+            *(_sanity_checks(found) or [Table("Sanity checks: the table does not say what they need.")]),
             best(found, BRIEF_BEST),
             *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
@@ -98,9 +98,9 @@ def _lead(found: Findings) -> str:
     )
 
 
-def _signals(found: Findings) -> list[Table]:
-    rows = [["holds" if s.holds else "DOES NOT HOLD", f"{s.fact}: {s.found}"] for s in found.concluded.signals]
-    return [Table("Honest signals", (Column(""), Column("", words=True)), rows)] if rows else []
+def _sanity_checks(found: Findings) -> list[Table]:
+    rows = [["holds" if s.holds else "DOES NOT HOLD", f"{s.fact}: {s.found}"] for s in found.concluded.sanity_checks]
+    return [Table("Sanity checks", (Column(""), Column("", words=True)), rows)] if rows else []
 
 
 def best(found: Findings, most: int) -> Table:
@@ -182,7 +182,7 @@ def _ends(interval: Any) -> str:
     return f"{format(interval.low)} – {format(interval.high)}"
 
 
-def decision_table(decision: Decision) -> Table:
+def decision_table(decision: ComputeOptimum) -> Table:
     """An optimum beside its confirmations."""
     checked = "closed form checked" if decision.checked.holds else "CLOSED FORM NOT CONFIRMED"
     beyond = f"{decision.extrapolation:.2g} times the largest trained"

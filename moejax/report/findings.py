@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moejax import run_table
 from moejax.json_text import finite
 from moejax.stored import foreign_json, read_json
-from moejax.study.place import TABLE
+from moejax.study.storage import TABLE
 from moejax.train import metrics
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def summary(found: Findings) -> dict[str, Any]:
         "runs": len(runs),
         "models": int(runs["model"].nunique()),
         "budgets": int(runs["tokens"].nunique()) if "tokens" in runs else None,
-        "signals_that_hold": sum(signal.holds for signal in found.concluded.signals),
+        "sanity_checks_that_hold": sum(check.holds for check in found.concluded.sanity_checks),
         "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
         "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
         "best_per_budget": finite(best_per_budget(runs)[columns].to_dict("records")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from moejax.config import convert
 from moejax.fit import holdout
 from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
-from moejax.folder import whole, write_json
+from moejax.folder import atomic_write, write_json
 from moejax.laws.door import published
+from moejax.progress import ProgressCallback
 from moejax.quantities import format
 from moejax.report import evidence, render
 from moejax.report.figures.figure import Figure
@@ -24,8 +25,6 @@ from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
 from moejax.report.report import DATA, PAGE, TEXT
 from moejax.result import NOT_SET, Column, Result, Table
-
-Update = Callable[[float, str], None]
 
 FIGURES = 6
 """Of the law's named figures, at most."""
@@ -36,7 +35,7 @@ def write_fit_report(
     source: Path,
     folder: Path,
     plots: Mapping[str, Plot] = PLOTS,
-    update: Update = lambda share, text: None,
+    update: ProgressCallback = lambda share, text: None,
 ) -> Path:
     """Write page, text and data, with those of ``plots`` that draw the fit's law; returns the page's path."""
     drawn = _figures(fit, source, plots, update)
@@ -45,7 +44,7 @@ def write_fit_report(
         text = {TEXT: render.markdown(summary(fit, source)), PAGE: _page(fit, source, drawn)}
     write_json(folder / DATA, plain)
     for name, content in text.items():
-        with whole(folder / name) as partial:
+        with atomic_write(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
     return folder / PAGE
 
@@ -80,7 +79,7 @@ def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
     return beside.get("held_out_together", splits[0]["errors"]) if splits else None
 
 
-def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Update) -> dict[str, Figure]:
+def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: ProgressCallback) -> dict[str, Figure]:
     """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
@@ -111,7 +110,7 @@ def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
     return read if read.runs.data_hash == fit.data_hash else None
 
 
-def _evidence(fit: FitResult, read: ReadRuns, update: Update) -> dict[str, pd.DataFrame]:
+def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:
     """By figure, what it is drawn from."""
     update(0.1, "profiles")
     answers = evidence.coefficients(fit)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib import rc_context
 from PIL import Image
 
 from moejax import run_table
-from moejax.folder import whole
+from moejax.folder import atomic_write
+from moejax.progress import ProgressCallback
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import PAPER, RC
@@ -26,10 +27,8 @@ QUALITIES = ((130, 256), (130, 64), (110, 64), (95, 48), (80, 32))
 """Dots per inch and colours of the palette; the first at which an image is small enough."""
 LARGEST_BYTES = 60_000
 
-Update = Callable[[float, str], None]
 
-
-def write_gallery(docs: Path, plots: Iterable[Plot], update: Update = lambda share, text: None) -> Path:
+def write_gallery(docs: Path, plots: Iterable[Plot], update: ProgressCallback = lambda share, text: None) -> Path:
     """Draw figures into ``docs/gallery`` and write ``docs/gallery.md``, by section; returns the page's path."""
     plots = list(plots)
     folder = docs / FOLDER
@@ -39,11 +38,11 @@ def write_gallery(docs: Path, plots: Iterable[Plot], update: Update = lambda sha
         update(number / len(plots), f"drawing {plot.name}")
         inputs, data = _inputs(plot, folder)
         figure = draw(plot, inputs)
-        with whole(folder / f"{plot.name}.png") as partial:
+        with atomic_write(folder / f"{plot.name}.png") as partial:
             partial.write_bytes(small_png(figure))
         entries[plot.section].append(_entry(plot, figure, data))
     text = [_INTRODUCTION, *(f"## {heading}\n\n" + "\n".join(own) for heading, own in entries.items())]
-    with whole(docs / PAGE) as partial:
+    with atomic_write(docs / PAGE) as partial:
         partial.write_text("\n".join(text), encoding="utf-8")
     update(1.0, "drawn")
     return docs / PAGE

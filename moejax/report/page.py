@@ -23,7 +23,7 @@ from moejax.report.findings import BUDGETS, Findings, best_per_budget, experts, 
 from moejax.report.render import html_table
 from moejax.report.wording import against_naive, worth
 from moejax.result import size
-from moejax.study.decision import family
+from moejax.study.compute_optimum import family
 
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
@@ -45,7 +45,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         study=study,
         notes=concluded.notes,
         corpus=concluded.corpus,
-        signals=concluded.signals,
+        sanity_checks=concluded.sanity_checks,
         laws=concluded.analysed.laws,
         choice=choice,
         best_law=next((law for law in concluded.analysed.laws if choice and law.name == choice.simplest), None),

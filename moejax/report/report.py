@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from moejax.folder import whole, write_json
+from moejax.folder import atomic_write, write_json
 from moejax.json_text import finite
 from moejax.report import render
 from moejax.report.conclusions import conclusions
@@ -22,7 +22,7 @@ def write_report(concluded: Concluded) -> Path:
     found = read(concluded)
     write_json(concluded.folder / DATA, as_data(concluded))
     for name, text in ((TEXT, render.markdown(conclusions(found))), (PAGE, page(found, draw_all(found)))):
-        with whole(concluded.folder / name) as partial:
+        with atomic_write(concluded.folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
     return concluded.folder / PAGE
 

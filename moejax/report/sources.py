@@ -13,10 +13,10 @@ import pandas as pd
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.folder import has_writer
-from moejax.plan.roofline import Roofline
+from moejax.plan.step_time import Roofline
 from moejax.report.findings import layer_loads
 from moejax.stored import read_bytes, read_json
-from moejax.study.place import TABLE
+from moejax.study.storage import TABLE
 from moejax.train.row_file import parse_row
 from moejax.train.sessions import RUNNING, Session, read_sessions
 

@@ -10,7 +10,7 @@ from moejax.result import NOT_DETERMINED, size
 if TYPE_CHECKING:
     from moejax.interval import Interval
     from moejax.study.analysis import HeldOutCheck
-    from moejax.study.decision import Decision
+    from moejax.study.compute_optimum import ComputeOptimum
 
 VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
 """What an optimum consists of, in words."""
@@ -27,7 +27,7 @@ def interval(name: str, found: Interval) -> str:
     return f"{low} – {high}"
 
 
-def confirmations(decision: Decision) -> list[tuple[str, ...]]:
+def confirmations(decision: ComputeOptimum) -> list[tuple[str, ...]]:
     """Variable, closed form, what autodiff says there, numerical argmin, interval, verdict: a row per variable."""
     checked = decision.checked
     autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
@@ -48,7 +48,7 @@ TENTH = math.log(1.1)
 """E-folds in a tenth more."""
 
 
-def worth(decision: Decision) -> list[str]:
+def worth(decision: ComputeOptimum) -> list[str]:
     """What a tenth more of each limit is worth, in sentences."""
     words = {
         "flops": "A tenth more training FLOPs",

@@ -23,11 +23,10 @@ from moejax.fit.runs import Runs
 from moejax.interval import Interval
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.study.decision import Decision, claims, decide, family
+from moejax.progress import ProgressCallback
+from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
 from moejax.study.study import Analysis
 from moejax.wording import told
-
-Update = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +51,7 @@ class FittedLaw:
     name: str
     fit: FitResult
     intervals: dict[str, Interval]
-    """Of every coefficient, over bootstrap resamples drawn by architecture."""
+    """Interval of every coefficient, over bootstrap resamples drawn by architecture."""
     predicted: list[float]
     """Loss of every run, in the table's order."""
     predicted_low: list[float]
@@ -72,14 +71,14 @@ class Analysed:
 
     runs: int
     laws: list[FittedLaw]
-    decisions: list[Decision]
+    decisions: list[ComputeOptimum]
     choice: Choice | None = None
     """The law to extrapolate with, or why these runs name none; None without laws."""
     limits: list[str]
     """What a table of this size and range can and cannot tell, in sentences."""
 
 
-def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text: None) -> Analysed:
+def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda share, text: None) -> Analysed:
     """Fit every law of the analysis to a run table and decide by it."""
     fitted, compared, decisions, left_out, reach = [], [], [], [], {}
     frame = run_table.read(table)
@@ -98,14 +97,14 @@ def analyse(table: Path, analysis: Analysis, update: Update = lambda share, text
         compared.append(tested)
         decisions += decided
     update(1.0, "fitted")
-    found = [*limits(frame, fitted, decisions), *left_out]
+    caveats = [*limits(frame, fitted, decisions), *left_out]
     choice = choose(compared, reach) if compared else None
-    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, choice=choice, limits=found)
+    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, choice=choice, limits=caveats)
 
 
 def _analyse_law(
     name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
-) -> tuple[FittedLaw, Compared, dict[str, float], list[Decision]]:
+) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
     """One law on the table, as it compares with others on held-out runs, how far these reach, and what it decides.
 
     Raises:
@@ -132,7 +131,7 @@ def _analyse_law(
     return fitted, compared, holdout.beyond(read.runs, [split]), decided
 
 
-def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> list[str]:
+def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
     """What these runs cannot tell, derived from their range and from the intervals."""
     sizes = {"params_active": "active parameters", "tokens": "tokens"}
     span = [
@@ -141,30 +140,30 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[Decision]) -> li
         if name in frame
     ]
     seeds = ", from one seed each" if "seed" in frame and frame["seed"].nunique() == 1 else ""
-    found = [
+    caveats = [
         f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {' and '.join(span)}{seeds}; "
         f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
     for law in fitted:
         if law.not_determined:
             names = ", ".join(law.not_determined)
-            found.append(
+            caveats.append(
                 f"{law.name}: these runs do not determine {names}; the interval spans more than a factor of 10."
             )
-        found += [f"{law.name}: {warning}" for warning in law.fit.warnings]
+        caveats += [f"{law.name}: {warning}" for warning in law.fit.warnings]
     for decision in decisions:
         open_ones = [name for name, interval in decision.intervals.items() if interval.says_nothing]
         if open_ones:
-            found.append(
+            caveats.append(
                 f"{decision.law}, {family(decision)}: the optimum's {' and '.join(open_ones)} at "
                 f"{decision.flops:.3g} FLOPs are not determined; the numbers are the fit's, not knowledge."
             )
         if decision.extrapolation > 1:
-            found.append(
+            caveats.append(
                 f"{decision.law}, {family(decision)}: the budget is {decision.extrapolation:.0f} "
                 f"times the largest that was trained, so the decision is an extrapolation."
             )
-    return found
+    return caveats
 
 
 def _fitted(
@@ -184,7 +183,7 @@ def _fitted(
     )
 
 
-def _held_out(runs: Runs, split: holdout.Split, found: holdout.HeldOut) -> HeldOutCheck:
+def _held_out(runs: Runs, split: holdout.Split, tested: holdout.HeldOut) -> HeldOutCheck:
     tokens, errors = np.asarray(runs.design.tokens), []
     for number in np.flatnonzero(split.held_out):
         seen = (runs.group == runs.group[number]) & ~split.held_out
@@ -192,10 +191,10 @@ def _held_out(runs: Runs, split: holdout.Split, found: holdout.HeldOut) -> HeldO
             errors.append(abs(runs.loss[number] - runs.loss[seen][np.argmax(tokens[seen])]))
     return HeldOutCheck(
         split=split.name,
-        fitted_runs=found.fit.metrics.runs,
-        held_out_runs=found.metrics.runs,
-        mae=found.metrics.mae,
-        max_relative_error=found.metrics.max_relative_error,
+        fitted_runs=tested.fit.metrics.runs,
+        held_out_runs=tested.metrics.runs,
+        mae=tested.metrics.mae,
+        max_relative_error=tested.metrics.max_relative_error,
         naive_mae=float(np.mean(errors)) if errors else None,
     )
 

@@ -26,7 +26,7 @@ class EstimatedRun:
     params_active: int
     tokens: int
     flops: float
-    """Of a training to this budget alone; budgets that share a trunk cost less together."""
+    """FLOPs of a training to this budget alone; budgets that share a trunk cost less together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class EstimatedTraining:
     batch_tokens: int
     learning_rate: float
     flops: float
-    """Of the trunk and all branches, as ``moejax.laws.accounting`` counts them."""
+    """FLOPs of the trunk and all branches, as ``moejax.laws.accounting`` counts them."""
     state_bytes: float
     """Parameters, gradients and AdamW's moments in float32, over all chips."""
     sequence_bytes: float
@@ -54,7 +54,7 @@ class EstimatedTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class StudyEstimate:
     """A study's runs and what they come to on one kind of chip."""
 
     study: str
@@ -62,7 +62,7 @@ class Estimate:
     mfu: float
     """Model FLOPs utilisation that is assumed: the share of the chip's peak that useful products reach."""
     price: float | None
-    """Of one chip for an hour."""
+    """Price of one chip for an hour."""
     trainings: list[EstimatedTraining]
     runs: list[EstimatedRun]
 
@@ -80,7 +80,7 @@ class Estimate:
         return sums if self.price is None else {**sums, "cost": sums["chip_hours"] * self.price}
 
 
-def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None) -> Estimate:
+def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None) -> StudyEstimate:
     """Count and price every run of a study.
 
     Raises:
@@ -93,7 +93,7 @@ def estimate(study: Study, chip: Chip, *, mfu: float, price: float | None = None
         raise UserError(f"The price is {price:g}; give what one chip costs an hour, at least 0.")
     order = {name: place for place, name in enumerate(study.models)}
     trainings = sorted(study.trainings(), key=lambda training: order[training.name])
-    return Estimate(
+    return StudyEstimate(
         study=study.name,
         chip=chip,
         mfu=mfu,

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
-from moejax.study.resources import Resources
+from moejax.progress import ProgressCallback
+from moejax.study.resources import ResourceRequest
 from moejax.train.training import Training
-
-Update = Callable[[float, str], None]
-"""``update(share, text)``: how much of all trainings is done, and what is running."""
 
 POLL_SECONDS = 0.3
 
@@ -29,18 +27,18 @@ class Task:
     training: Training
     study: PurePath
     """The study's folder, as the machine sees it that trains."""
-    resources: Resources = field(default_factory=Resources)
+    resources: ResourceRequest = field(default_factory=ResourceRequest)
     beside: tuple[Training, ...] = ()
     """Trainings that differ in seed, learning rate and weight decay alone, trained with it as one population."""
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self.training.name
 
     @property
     def folder(self) -> PurePath:
-        """Of the training."""
+        """Folder of the training."""
         return self.study / "models" / self.name
 
     @property
@@ -97,7 +95,7 @@ class Executor(Engine, Protocol):
 
 
 def train_all(
-    executor: Executor, tasks: Sequence[Task], state: Callable[[], tuple[float, str]], update: Update
+    executor: Executor, tasks: Sequence[Task], state: Callable[[], tuple[float, str]], update: ProgressCallback
 ) -> None:
     """Bring tasks to their ends; ``state`` says how far they are.
 

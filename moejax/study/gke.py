@@ -18,10 +18,8 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.plan.topology import parse
 from moejax.stored import foreign_json
+from moejax.study.cloud import GKE_ACCELERATORS, Mount, as_yaml, chips_per_host, cloud_tpu_type
 from moejax.study.executor import Task
-from moejax.study.mount import Mount
-from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type
-from moejax.study.yaml_text import as_yaml
 
 RESTARTS = 100
 GRACE_SECONDS = 120
@@ -80,7 +78,7 @@ class GkeEngine:
         return foreign_json(said, "What kubectl said of JobSets", shape={"items": list}, remedy="try it again")["items"]
 
     def name(self, task: Task) -> str:
-        """Of a training's JobSet: the same for the same training, so that none runs twice."""
+        """Name of a training's JobSet: the same for the same training, so that none runs twice."""
         return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def manifest(self, task: Task) -> dict[str, Any]:

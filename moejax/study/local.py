@@ -54,14 +54,14 @@ class LocalExecutor:
 
     def ended(self) -> list[Ended]:
         """Processes that have ended; others take their cores."""
-        found = []
+        finished = []
         for process in [process for process in self._running if process.poll() is not None]:
             task, core, said_before = self._running.pop(process)
             self._free.append(core)
             why = _why(task, process.returncode, said_before) if process.returncode else ""
-            found.append(Ended(task=task, why=why, users_mistake=process.returncode == USERS_MISTAKE))
+            finished.append(Ended(task=task, why=why, users_mistake=process.returncode == USERS_MISTAKE))
         self._start()
-        return found
+        return finished
 
     def stop(self) -> None:
         """End all processes."""

@@ -25,8 +25,8 @@ MOST_CHIPS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
-    """Of one training. The defaults are one process on one machine's CPU."""
+class ResourceRequest:
+    """What one training asks an engine for. The defaults are one process on one machine's CPU."""
 
     chips: int = 0
     """Accelerators; 0 for a CPU."""
@@ -35,11 +35,11 @@ class Resources:
     nodes: int = 1
     """Machines."""
     processes: int = 1
-    """Of the training, over all machines."""
+    """Processes of the training, over all machines."""
     cores: int = 1
-    """Of a CPU, for each process."""
+    """CPU cores for each process."""
     memory_bytes: int = 0
-    """Of each machine, beside its accelerators'; 0 leaves it to the engine."""
+    """Memory of each machine, beside its accelerators'; 0 leaves it to the engine."""
     minutes: int = 0
     """Until an engine may stop it, to go on later; 0 leaves it to the engine."""
 

@@ -13,16 +13,16 @@ from moejax.config import build, dump
 from moejax.data.corpus import Summary, open_corpus, read_summary
 from moejax.errors import UserError
 from moejax.fit.derived_columns import with_derived
-from moejax.folder import check_as_written, check_replaceable, only_writer, outputs_of, whole
+from moejax.folder import atomic_write, check_as_written, check_replaceable, only_writer, outputs_of
 from moejax.laws import LAWS
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
-from moejax.study.executor import Executor, Task, Update, train_all
+from moejax.study.cloud import Mount, holds_corpus
+from moejax.study.executor import Executor, ProgressCallback, Task, train_all
 from moejax.study.local import LocalExecutor, slots
-from moejax.study.mount import Mount, holds_corpus
-from moejax.study.place import REMEDY, TABLE, identity, is_remote, matching, open_place, read_text
-from moejax.study.signals import Signal, signals
-from moejax.study.status import Standing, progress, standings
+from moejax.study.sanity_checks import SanityCheck, sanity_checks
+from moejax.study.status import RunStatus, progress, run_statuses
+from moejax.study.storage import REMEDY, TABLE, identity, is_remote, matching, open_storage, read_text
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.population import packed
@@ -37,7 +37,7 @@ class Concluded:
     """None if the runs are a table that was trained elsewhere."""
     folder: Path
     corpus: Summary | None
-    signals: list[Signal]
+    sanity_checks: list[SanityCheck]
     analysed: Analysed
     table: str = ""
     """Name of the table, where there is no study."""
@@ -56,7 +56,7 @@ def read_study(url: str | Path) -> Study:
     Raises:
       UserError: the folder holds none.
     """
-    decides, asked = identity(url), read_text(open_place(url), "analysis.json")
+    decides, asked = identity(url), read_text(open_storage(url), "analysis.json")
     where = f"{url}/analysis.json"
     analysis = dump(parse_json(asked, Analysis, where, remedy=REMEDY)) if asked is not None else {}
     return build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
@@ -70,12 +70,12 @@ def fetch(url: str, folder: Path) -> None:
     Raises:
       UserError: there is no study, or ``folder`` belongs to another one or has other files in these files' places.
     """
-    study, place = read_study(url), open_place(url)
+    study, storage = read_study(url), open_storage(url)
     claim(folder, "study.json", study.identity())
-    found = {path: read_text(place, path) for path in ("data/corpus.json", *matching(place, "models/*/*.json"))}
-    found["analysis.json"] = sealed(dump(study.analysis))
+    files = {path: read_text(storage, path) for path in ("data/corpus.json", *matching(storage, "models/*/*.json"))}
+    files["analysis.json"] = sealed(dump(study.analysis))
     with only_writer(folder), outputs_of(folder):
-        changed = {path: text for path, text in found.items() if text is not None and _differs(folder / path, text)}
+        changed = {path: text for path, text in files.items() if text is not None and _differs(folder / path, text)}
         for path in changed:
             try:
                 check_replaceable(folder / path)
@@ -86,7 +86,7 @@ def fetch(url: str, folder: Path) -> None:
                 ) from error
         for path, text in changed.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            with whole(folder / path) as partial:
+            with atomic_write(folder / path) as partial:
                 partial.write_text(text)
 
 
@@ -94,7 +94,7 @@ def _differs(path: Path, text: str) -> bool:
     return not path.is_file() or path.read_bytes() != text.encode()
 
 
-def lay_out(study: Study, folder: Path, *, corpus: bool = True) -> None:
+def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     """Make a folder that of a study, with what each of its trainings is, and its corpus if not said otherwise.
 
     Raises:
@@ -111,30 +111,30 @@ def lay_out(study: Study, folder: Path, *, corpus: bool = True) -> None:
             claim(folder / "models" / training.name, TRAINING, training.as_json())
 
 
-def lay_out_at(study: Study, url: str, mount: Mount | None = None) -> None:
+def materialise_at(study: Study, url: str, mount: Mount | None = None) -> None:
     """The same in an object store, mounted at ``mount``: made on this machine and copied there.
 
     Raises:
       UserError: the study makes no sense, the folder is another one's, or a part of the corpus would not be found.
     """
     if not is_remote(url):
-        return lay_out(study, Path(url))
+        return materialise(study, Path(url))
     check_owner(study, url)
-    place = open_place(url)
+    storage = open_storage(url)
     with tempfile.TemporaryDirectory() as here:
-        lay_out(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
+        materialise(study, Path(here, "study"), corpus=mount is None or not holds_corpus(mount, study.recipe.data))
         for path in sorted(Path(here, "study").rglob("*")):
             there = path.relative_to(Path(here, "study")).as_posix()
             # A training may have been gone on with in other ways; what it is, it says itself.
-            if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and place.exists(there)):
-                place.makedirs(there.rpartition("/")[0], exist_ok=True)
-                place.put_file(str(path), there)
+            if path.is_file() and path.name != ".lock" and not (path.name == TRAINING and storage.exists(there)):
+                storage.makedirs(there.rpartition("/")[0], exist_ok=True)
+                storage.put_file(str(path), there)
     return None
 
 
 def check_owner(study: Study, url: str | Path) -> None:
     """Raise ``UserError`` if a folder, here or elsewhere, belongs to another study."""
-    text = read_text(open_place(url), "study.json")
+    text = read_text(open_storage(url), "study.json")
     if text is not None:
         refuse_another(url, parse_json(text, dict, f"{url}/study.json", remedy=REMEDY), study.identity())
 
@@ -147,7 +147,7 @@ def train_study(
     population: int = 1,
     executor: Executor | None = None,
     tasks: Sequence[Task] | None = None,
-    update: Update,
+    update: ProgressCallback,
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Train what is not trained yet, on this machine or by ``executor``, and write the run table; returns its path.
@@ -159,13 +159,13 @@ def train_study(
     Raises:
       UserError: the study makes no sense, the folder belongs to another one, or trainings failed.
     """
-    lay_out(study, folder)
+    materialise(study, folder)
     check_as_written(folder / TABLE)
-    trainings, place = study.trainings(), open_place(folder)
-    known: dict[str, Standing] = {}
+    trainings, storage = study.trainings(), open_storage(folder)
+    known: dict[str, RunStatus] = {}
 
     def state() -> tuple[float, str]:
-        known.update({one.model: one for one in standings(place, trainings, known)})
+        known.update({one.model: one for one in run_statuses(storage, trainings, known)})
         return progress(list(known.values()))
 
     with only_writer(folder):
@@ -192,16 +192,16 @@ def write_table(study: Study, folder: Path) -> Path:
       UserError: there is no row yet, or the table was changed since it was written.
     """
     check_as_written(folder / TABLE)
-    found = [row for one in standings(open_place(folder), study.trainings()) for row in one.rows]
-    if not found:
+    rows = [row for one in run_statuses(open_storage(folder), study.trainings()) for row in one.rows]
+    if not rows:
         raise UserError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
-    found.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
+    rows.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
     groups = study.groups()
-    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in found]
+    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in rows]
     return run_table.write(named, folder / TABLE)
 
 
-def conclude(folder: Path, update: Update) -> Concluded:
+def conclude(folder: Path, update: ProgressCallback) -> Concluded:
     """Fit, decide and check on the run table of a trained study.
 
     Raises:
@@ -222,7 +222,7 @@ def conclude(folder: Path, update: Update) -> Concluded:
     (folder / "fits").mkdir(exist_ok=True)
     for law in analysed.laws:
         law.fit.save(folder / "fits" / f"{law.name}.json")
-    return Concluded(study, folder, summary, signals(frame.to_dict("records")), analysed)
+    return Concluded(study, folder, summary, sanity_checks(frame.to_dict("records")), analysed)
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -233,7 +233,7 @@ def conclude_table(
     table: run_table.DataFrame,
     name: str,
     folder: Path,
-    update: Update,
+    update: ProgressCallback,
     *,
     laws: Sequence[str] = (),
     flops: float | None = None,
@@ -252,33 +252,33 @@ def conclude_table(
     if "loss" not in table:
         near = ", ".join(map(str, table.columns[:12]))
         raise UserError(f"{name} has no column loss; the columns are {near}. Name it with --loss COLUMN.")
-    found = with_derived(run_table.check(table, where=name)).reset_index(drop=True)
-    empty = found["loss"].isna()
+    runs = with_derived(run_table.check(table, where=name)).reset_index(drop=True)
+    empty = runs["loss"].isna()
     if empty.all():
         raise UserError(f"{name} has no run with a loss.")
     notes = (*notes, *([f"{int(empty.sum())} rows have no loss and are left out."] if empty.any() else []))
-    found = found[~empty].reset_index(drop=True)
-    if "model" not in found:
-        sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in found]
-        labels = found.groupby(sizes, dropna=False).ngroup() if sizes else found.index.to_series()
-        found["model"] = [f"model {int(label) + 1}" for label in labels]
-    if "group" not in found:
-        found["group"] = found["model"]
+    runs = runs[~empty].reset_index(drop=True)
+    if "model" not in runs:
+        sizes = [size for size in ("params_total", "params_active", "num_experts", "top_k") if size in runs]
+        labels = runs.groupby(sizes, dropna=False).ngroup() if sizes else runs.index.to_series()
+        runs["model"] = [f"model {int(label) + 1}" for label in labels]
+    if "group" not in runs:
+        runs["group"] = runs["model"]
     folder.mkdir(parents=True, exist_ok=True)
-    path = run_table.write(found, folder / TABLE)
-    full = {str(column) for column in found.columns if found[column].notna().all()}
+    path = run_table.write(runs, folder / TABLE)
+    full = {str(column) for column in runs.columns if runs[column].notna().all()}
     chosen = tuple(laws) or tuple(law for law in MOST_LAWS if set(LAWS[law].inputs) <= full)
     if flops is None:
-        flops = 10 * float(found["flops"].max()) if "flops" in full else Analysis.decision_flops
-    sizes = [size for size in ("tokens", "params_active", "flops") if size in full and found[size].nunique() > 1]
+        flops = 10 * float(runs["flops"].max()) if "flops" in full else Analysis.decision_flops
+    sizes = [size for size in ("tokens", "params_active", "flops") if size in full and runs[size].nunique() > 1]
     analysis = Analysis(laws=chosen, resamples=resamples, decision_flops=flops, hold_out=(*sizes, "tokens")[0])
     analysis.check()
     analysed = analyse(path, analysis, update)
     (folder / "fits").mkdir(exist_ok=True)
     for law in analysed.laws:
         law.fit.save(folder / "fits" / f"{law.name}.json")
-    rows = found.sort_values([c for c in ("model", "tokens") if c in found]).to_dict("records")
-    checked = signals(rows) if "tokens" in found else []
+    rows = runs.sort_values([c for c in ("model", "tokens") if c in runs]).to_dict("records")
+    checked = sanity_checks(rows) if "tokens" in runs else []
     return Concluded(None, folder, None, checked, analysed, table=name, notes=tuple(notes))
 
 
@@ -289,7 +289,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "study": concluded.study.identity() if concluded.study else {"name": concluded.name},
         "corpus": dump(concluded.corpus) if concluded.corpus else None,
         "notes": list(concluded.notes),
-        "signals": dump(concluded.signals),
+        "sanity_checks": dump(concluded.sanity_checks),
         "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
         "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],
         "decisions": dump(analysed.decisions),

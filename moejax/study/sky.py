@@ -14,12 +14,10 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.plan.topology import parse
+from moejax.study.cloud import Mount, as_yaml, cloud_tpu_type
 from moejax.study.executor import Task
 from moejax.study.gke import kubernetes_name
-from moejax.study.mount import Mount
 from moejax.study.slurm_job import AGAIN
-from moejax.study.tpu_slices import cloud_tpu_type
-from moejax.study.yaml_text import as_yaml
 
 RESTARTS = 3
 """After failures of its own; lost machines are replaced as often as it takes."""
@@ -84,7 +82,7 @@ class SkyEngine:
         return {task.name: self.name(task) for task in tasks}
 
     def name(self, task: Task) -> str:
-        """Of a training's job."""
+        """Name of a training's job."""
         return kubernetes_name(f"{self.study_name}-{task.name}")
 
     def task_file(self, task: Task) -> dict[str, Any]:

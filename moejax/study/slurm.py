@@ -17,11 +17,10 @@ from unittest import mock
 
 from moejax.errors import UserError
 from moejax.study.executor import Ended, Task
-from moejax.study.launches import launched, write_launch
-from moejax.study.place import open_place
-from moejax.study.resources import Resources
+from moejax.study.resources import ResourceRequest
 from moejax.study.slurm_job import Train
-from moejax.study.status import standings
+from moejax.study.status import run_statuses
+from moejax.study.storage import launched, open_storage, write_launch
 from moejax.wording import says
 
 FOLDER = "slurm"
@@ -105,19 +104,21 @@ class SlurmExecutor:
         gone = {name for name in self._left if self._ids[name] not in queue}
         # A job that is not listed twice is not between two states of the queue.
         missed, self._missed = gone & self._missed, gone
-        found = []
+        finished = []
         for task in [self._left.pop(name) for name in missed]:
-            place = open_place(task.study)
-            (one,) = standings(place, [task.training])
+            storage = open_storage(task.study)
+            (one,) = run_statuses(storage, [task.training])
             job = self._ids[task.name]
             why = f"{task.name} (Slurm job {job}): {one.why or 'its job was ended'} (see {log_file(task, job)})."
-            found.append(Ended(task=task, why="" if one.state == "done" else why, users_mistake=one.state == "failed"))
-        return found
+            finished.append(
+                Ended(task=task, why="" if one.state == "done" else why, users_mistake=one.state == "failed")
+            )
+        return finished
 
     def stop(self) -> None:
         """Leave what is queued in the queue: whoever waited for it may stop waiting."""
 
-    def _parameters(self, resources: Resources) -> dict[str, Any]:
+    def _parameters(self, resources: ResourceRequest) -> dict[str, Any]:
         """As submitit names them."""
         per_node = resources.processes // resources.nodes
         optional: dict[str, Any] = {}
@@ -164,7 +165,7 @@ def log_file(task: Task, job: str) -> Path:
     return Path(task.study) / FOLDER / job.split("_")[0] / f"{job}_0_log.err"
 
 
-def _groups(tasks: Sequence[Task]) -> list[tuple[Resources, list[Task]]]:
+def _groups(tasks: Sequence[Task]) -> list[tuple[ResourceRequest, list[Task]]]:
     """Tasks that take the same, in their order: an array has one request."""
     kinds = list(dict.fromkeys(task.resources for task in tasks))
     together = sorted(tasks, key=lambda task: kinds.index(task.resources))

@@ -55,6 +55,6 @@ class Train:
 
 
 def job_id() -> str:
-    """Of this job: ``12``, or ``12_3`` in an array."""
+    """Number of this job: ``12``, or ``12_3`` in an array."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]

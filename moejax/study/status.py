@@ -10,7 +10,7 @@ from typing import Any
 from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax.stored import Damaged
-from moejax.study.place import check_regular, read_text
+from moejax.study.storage import check_regular, read_text
 from moejax.study.study import work
 from moejax.train.identity import HISTORY, parse_history
 from moejax.train.metrics import number, parse_lines
@@ -36,7 +36,7 @@ _TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class RunStatus:
     """How far one training is."""
 
     model: str
@@ -46,11 +46,11 @@ class Standing:
     rows: tuple[dict[str, Any], ...]
     runs: int
     share: float
-    """Of its steps, over trunk and branches, that are taken."""
+    """Share of its steps, over trunk and branches, that are taken."""
     flops: float
-    """Of all its steps."""
+    """FLOPs of all its steps."""
     loss: float | None
-    """Of the last step that was logged; NaN if it was not finite."""
+    """Loss of the last step that was logged; NaN if it was not finite."""
     sessions: int
     """How often it was started."""
     where: str
@@ -65,43 +65,43 @@ class Standing:
     """At the speed of its last steps; None if it is not running."""
 
 
-def standings(
-    place: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, Standing] | None = None
-) -> list[Standing]:
-    """How far each training of the study at ``place`` is. What is done in ``known`` is not looked at again."""
+def run_statuses(
+    storage: DirFileSystem, trainings: Sequence[Training], known: Mapping[str, RunStatus] | None = None
+) -> list[RunStatus]:
+    """How far each training of the study in ``storage`` is. What is done in ``known`` is not looked at again."""
     before = known or {}
     return [
         before[training.name]
         if training.name in before and before[training.name].state == DONE
-        else _standing(place, training)
+        else _run_status(storage, training)
         for training in trainings
     ]
 
 
-def seconds_left(found: Sequence[Standing]) -> float | None:
+def seconds_left(statuses: Sequence[RunStatus]) -> float | None:
     """Until all is done, if what runs now goes on at its speed and is followed by the rest; None if nothing runs."""
-    pace = [one.flops * (1 - one.share) / one.seconds_left for one in found if one.seconds_left]
-    left = sum(one.flops * (1 - one.share) for one in found)
+    pace = [one.flops * (1 - one.share) / one.seconds_left for one in statuses if one.seconds_left]
+    left = sum(one.flops * (1 - one.share) for one in statuses)
     return left / sum(pace) if pace else None
 
 
-def progress(found: Sequence[Standing]) -> tuple[float, str]:
+def progress(statuses: Sequence[RunStatus]) -> tuple[float, str]:
     """The share of all work that is done, and a line on what is running."""
-    done = sum(one.flops * one.share for one in found)
+    done = sum(one.flops * one.share for one in statuses)
     running = ", ".join(
         f"{one.model} compiling" if one.loss is None else f"{one.model} loss {one.loss:.2f}"
-        for one in found
+        for one in statuses
         if one.state == RUNNING
     )
-    ended = sum(one.state == DONE for one in found)
-    return done / sum(one.flops for one in found), f"{ended} of {len(found)} models trained; {running}"
+    ended = sum(one.state == DONE for one in statuses)
+    return done / sum(one.flops for one in statuses), f"{ended} of {len(statuses)} models trained; {running}"
 
 
-def _standing(place: DirFileSystem, training: Training) -> Standing:
+def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
     folder = f"models/{training.name}"
     rows, problems = [], []
     try:
-        changed = read_text(place, path := f"{folder}/{HISTORY}")
+        changed = read_text(storage, path := f"{folder}/{HISTORY}")
         history = [] if changed is None else parse_history(changed, path)
     except Damaged as problem:
         problems.append(told(problem))
@@ -109,7 +109,7 @@ def _standing(place: DirFileSystem, training: Training) -> Standing:
     for budget in training.recipe.budgets_tokens:
         path = f"{folder}/{row_file(budget)}"
         try:
-            text = read_text(place, path)
+            text = read_text(storage, path)
             row = None if text is None else parse_row(text, path)
             if row is not None:
                 check_row(row, training, budget, folder, history, path)
@@ -117,19 +117,19 @@ def _standing(place: DirFileSystem, training: Training) -> Standing:
         except ValueError as problem:
             problems.append(told(problem))
     try:
-        kept = read_text(place, path := f"{folder}/{SESSIONS}")
+        kept = read_text(storage, path := f"{folder}/{SESSIONS}")
         sessions = [] if kept is None else parse_sessions(kept, path)
     except Damaged as problem:
         problems.append(told(problem))
         sessions = []
     try:
-        logged = _last_lines(place, f"{folder}/metrics.jsonl")
+        logged = _last_lines(storage, f"{folder}/metrics.jsonl")
     except Damaged as problem:
         problems.append(told(problem))
         logged = []
     state, why = _state(len(rows) == len(training.recipe.budgets_tokens), sessions)
     share = 1.0 if state == DONE else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
-    return Standing(
+    return RunStatus(
         model=training.name,
         state=state,
         rows=tuple(rows),
@@ -160,15 +160,15 @@ def _state(has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
     return INTERRUPTED, f"nothing was heard of it for {silent / 60:.0f} minutes ({last.where})."
 
 
-def _last_lines(place: DirFileSystem, path: str) -> list[dict[str, Any]]:
-    """Of a log.
+def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:
+    """Parse the last lines of a log.
 
     Raises:
       Damaged: one of its last lines is no line of a log.
     """
     try:
-        check_regular(place, path)
-        tail = place.cat_file(path, start=-_TAIL_BYTES)
+        check_regular(storage, path)
+        tail = storage.cat_file(path, start=-_TAIL_BYTES)
     except Damaged:
         raise
     except (FileNotFoundError, ValueError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moejax.config import convert
-from moejax.folder import open_regular, whole
+from moejax.folder import atomic_write, open_regular
 from moejax.stored import Damaged, parse_line, read_bytes
 from moejax.wording import some
 
@@ -83,7 +83,7 @@ class MetricsLog:
         reached = max((line["step"] for line in lines if line["run"] == run), default=0)
         if self._writes:
             kept = [line for line in lines if line["run"] != run or line["step"] <= step]
-            with whole(self._path) as partial:
+            with atomic_write(self._path) as partial:
                 partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
             for sink in self._sinks:
                 sink.begin(run, [line for line in kept if line["run"] == run])

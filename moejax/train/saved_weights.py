@@ -6,7 +6,6 @@ A chunk is what one device held of one array when the checkpoint was saved; it i
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from moejax.data.json_tokenizer import JsonTokenizer
 from moejax.data.prepared import MANIFEST, PreparedSet
-from moejax.data.tokenizer import Tokenizer, open_tokenizer
+from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
 from moejax.errors import UserError
-from moejax.folder import whole_folder, write_json
+from moejax.folder import atomic_folder, write_json
+from moejax.progress import StageCallback
 from moejax.stored import foreign_json, read_bytes, read_json
 from moejax.train.identity import REMEDY, TRAINED, TRAINING, check_trained, read_history
 from moejax.train.manifest import damage, finished_steps
@@ -92,7 +91,7 @@ def _check(saved: SavedState) -> None:
 
 
 def write_saved_weights(
-    saved: SavedState, out: Path, *, progress: Callable[[int, int, str], None] = lambda done, total, name: None
+    saved: SavedState, out: Path, *, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
     """Write parameters and balance bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
 
@@ -103,10 +102,10 @@ def write_saved_weights(
     arrays = {name: _open(saved.state, name) for name in parameters(architecture)}
     kinds = {name: Kind(np.dtype(np.float32), tuple(array.shape)) for name, array in arrays.items()}
     total, done = sum(kind.nbytes for kind in kinds.values()), 0
-    with whole_folder(out) as partial:
+    with atomic_folder(out) as partial:
         with weights_writer(partial, architecture, kinds) as file:
             for name, array in arrays.items():
-                progress(done, total, name)
+                progress(name, done, total)
                 _copy(array, file, name)
                 done += kinds[name].nbytes
         return _carry(saved, partial)

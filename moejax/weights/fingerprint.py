@@ -17,9 +17,9 @@ def fingerprint(weights: Weights) -> str:
     """Hash of the parameters in float32 and of what the architecture says beyond its defaults."""
     default = {field.name: field.default for field in dataclasses.fields(weights.architecture)}
     said = {name: value for name, value in dump(weights.architecture).items() if value != default[name]}
-    found = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     bias = {} if weights.balance_bias is None else {BALANCE_BIAS: weights.balance_bias}
     for name, array in sorted((dict(flat(weights.params)) | bias).items()):
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(np.asarray(array, np.float32)).data)
-    return found.hexdigest()[:16]
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(np.asarray(array, np.float32)).data)
+    return digest.hexdigest()[:16]

@@ -18,7 +18,7 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.errors import UserError
-from moejax.folder import check_as_written, note, whole_folder
+from moejax.folder import atomic_folder, check_as_written, note
 from moejax.model import transformer
 from moejax.stored import read_json, write_json
 from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
@@ -66,7 +66,7 @@ def save_weights(
     """
     arrays = dict(flat(params)) | ({} if balance_bias is None else {BALANCE_BIAS: balance_bias})
     kinds = {name: Kind(np.dtype(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
-    with whole_folder(Path(folder)) as partial, weights_writer(partial, architecture, kinds) as file:
+    with atomic_folder(Path(folder)) as partial, weights_writer(partial, architecture, kinds) as file:
         for name, array in arrays.items():
             file.write(name, (), np.asarray(array))
 
@@ -122,14 +122,14 @@ def weights_writer(folder: Path, architecture: Architecture, kinds: Mapping[str,
 
 
 def _check(file: TensorFile, architecture: Architecture) -> None:
-    known, found = parameters(architecture), file.kinds
-    for what, names in (("lacks", known.keys() - found.keys()), ("has", found.keys() - known.keys())):
+    known, stored = parameters(architecture), file.kinds
+    for what, names in (("lacks", known.keys() - stored.keys()), ("has", stored.keys() - known.keys())):
         if names:
             raise UserError(
                 f"{file.path} is of another architecture than {ARCHITECTURE} beside it: it {what} "
                 f"{some(sorted(names))}. Restore the file that belongs to it, or convert again."
             )
-    for name, kind in found.items():
+    for name, kind in stored.items():
         if kind.shape != known[name].shape:
             raise UserError(
                 f"{file.path} is of another architecture than {ARCHITECTURE} beside it: {name} has the shape "

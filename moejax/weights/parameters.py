@@ -26,11 +26,11 @@ def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
     """Every stacked array by its dotted name, and the balance bias of an architecture that has one."""
     shapes = dict(flat(transformer.abstract_params(architecture)))
     axes = dict(flat(transformer.param_axes(architecture)))
-    found = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
+    described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
     if architecture.balance_bias:
         shape = (sum(architecture.has_experts), architecture.num_experts)
-        found[BALANCE_BIAS] = Parameter(shape, ("layers", "router"))
-    return found
+        described[BALANCE_BIAS] = Parameter(shape, ("layers", "router"))
+    return described
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

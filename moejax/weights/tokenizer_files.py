@@ -26,10 +26,10 @@ TOKENIZER_FILES = (
 
 def carry_tokenizer(source: Path, target: Path) -> list[str]:
     """Copy the files of a tokenizer; returns the names of those there were."""
-    found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
-    for name in found:
+    names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    for name in names:
         shutil.copyfile(source / name, target / name)
-    return found
+    return names
 
 
 def special_token(folder: Path, name: str) -> str | None:
@@ -38,6 +38,6 @@ def special_token(folder: Path, name: str) -> str | None:
     if not path.is_file():
         return None
     remedy = "copy it again, or remove it"
-    found = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy).get(name)
-    text = found.get("content") if isinstance(found, dict) else found
+    token = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy).get(name)
+    text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None

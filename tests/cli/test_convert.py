@@ -11,7 +11,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.tie import pairs
+from moejax.huggingface.weight_mapping import pairs
 from moejax.weights.folder import load_weights
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
@@ -33,7 +33,7 @@ SMALL = Architecture(
 def write(folder: Path, architecture: Architecture, dtype=np.float32) -> Path:
     """A Mixtral checkpoint, written tensor by tensor."""
     family = FAMILIES["mixtral"]
-    kinds = {p.theirs: Kind(np.dtype(dtype), p.whole) for p in pairs(architecture, family.ties(architecture))}
+    kinds = {p.theirs: Kind(np.dtype(dtype), p.whole) for p in pairs(architecture, family.mappings(architecture))}
     folder.mkdir()
     random = np.random.default_rng(0)
     with TensorFileWriter(folder / "model.safetensors", kinds) as file:

@@ -11,8 +11,8 @@ from moejax.__main__ import main
 from moejax.cli import design, design_text
 from moejax.cli.config_file import load
 from moejax.design.decide import decide
-from moejax.design.measures import Setting
-from moejax.design.problem import Limit, of_sizes
+from moejax.design.measures import CostAssumptions
+from moejax.design.problem import Constraint, of_sizes
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.interval import Interval
@@ -62,8 +62,8 @@ def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_p
 )
 def test_memory_that_only_fits_because_activations_are_left_out_is_flagged(limit, counted, flagged):
     found = {"chips": 2, "days": 1.0, "memory_bytes_a_chip": 78e9, "memory_bytes_a_chip_with_a_sequence_each": 90e9}
-    setting = Setting(memory_tokens=counted)
-    (block,) = design_text.chips_in_words({**found, "memory_limit_bytes_a_chip": limit}, setting)
+    assumptions = CostAssumptions(memory_tokens=counted)
+    (block,) = design_text.chips_in_words({**found, "memory_limit_bytes_a_chip": limit}, assumptions)
     said = str(block)
     assert said.startswith("! ") == flagged
     assert ("--memory-tokens 8192" in said) == flagged
@@ -79,14 +79,14 @@ def test_short_text_is_repeated_at_a_price_beside_the_answers_without(capsys):
     assert main(["design", "--law", "data_constrained", *SHORT_OF_TEXT, "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert f"{plain['optimum']['values']['epochs']:.3f}" in said
-    assert {price["limit"]["name"] for price in plain["prices"]} == {"flops", "unique_tokens"}
+    assert {price["constraint"]["name"] for price in plain["prices"]} == {"flops", "unique_tokens"}
     assert plain["repeats"]["no_token_twice"]["values"]["tokens"] == pytest.approx(25e9)
     assert f"{plain['repeats']['no_token_twice']['values']['loss']:.4f}" in said
     assert f"{plain['repeats']['without_end_on_these']['loss']:.4f}" in said
     assert plain["built"]["measures"]["epochs"] == pytest.approx(plain["built"]["tokens"] / 25e9)
 
 
-def test_text_without_a_price_for_repeats_is_a_hard_limit_and_said(capsys):
+def test_text_without_a_price_for_repeats_is_a_hard_constraint_and_said(capsys):
     assert main(["design", "--law", "chinchilla", *SHORT_OF_TEXT]) == 0
     said = capsys.readouterr().out
     assert "No price for repeated tokens: Chinchilla" in said
@@ -160,7 +160,7 @@ def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(ca
 
 def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_parameters_are_said_once():
     wide = Interval(low=1e8, middle=1e9, high=1e10, deviation=1e9, undefined=0.0)
-    found = decide(of_sizes(HOFFMANN_2022, (Limit(name="flops", high=1e21),)))
+    found = decide(of_sizes(HOFFMANN_2022, (Constraint(name="flops", high=1e21),)))
     found = dataclasses.replace(found, intervals={"params_active": wide}, level=0.8, by="drawn laws")
     said = str(design_text.text("chinchilla", found))
     assert re.search(r"Train the first column: [\d.]+B parameters on", said)
@@ -171,11 +171,11 @@ def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_paramete
         "save 0.50000 nats",
     ]
     assert design_text._cost(2.0, 1.5, "flops") == "save 25.00%"
-    assert str(Limit(name="memory_bytes", high=40.96e12)) == "memory_bytes <= 40.96 TB"
-    assert str(Limit(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
+    assert str(Constraint(name="memory_bytes", high=40.96e12)) == "memory_bytes <= 40.96 TB"
+    assert str(Constraint(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
 
 
-def test_limits_that_conflict_are_named(capsys):
+def test_constraints_that_conflict_are_named(capsys):
     assert main(["design", "--law", "zhao", "--flops", "1e20", "--target-loss", "1.83", "--minimise", "tokens"]) == 2
     said = capsys.readouterr().err
     assert "cannot all hold" in said
@@ -186,7 +186,7 @@ def test_limits_that_conflict_are_named(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--law", "chinchilla"), "Nothing limits the design"),
+        (("--law", "chinchilla"), "Nothing constrains the design"),
         (("--law", "chinchila", "--flops", "1e21"), "no law 'chinchila'"),
         (("--law", "chinchilla", "--flops", "1e21", "--memory", "80G"), "--chips COUNT"),
         (("--law", "chinchilla", "--flops", "1e21", "--hold", "width=8"), "width is not known"),

@@ -9,7 +9,7 @@ from test_convert import SMALL, write
 
 from moejax.__main__ import main
 from moejax.fit.fit_result import load
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
@@ -83,7 +83,7 @@ def test_what_was_there_is_kept_where_its_successor_finds_no_room(given, tmp_pat
 
 
 def _written_until(error, path, content):
-    with whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(content)
         raise error
 

@@ -7,9 +7,9 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.cli.given_model import open_model
-from moejax.data.json_tokenizer import JsonTokenizer
+from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
-from moejax.huggingface.write import to_huggingface
+from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
 from moejax.train.loop import train
 from moejax.train.optimizer import OptimizerConfig

@@ -16,12 +16,10 @@ from moejax.data.config import DataConfig
 from moejax.laws.chips import find
 from moejax.plan.topology import parse
 from moejax.stored import write_json
+from moejax.study.cloud import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, holds_corpus, mounted, rentable
 from moejax.study.estimate import estimate
 from moejax.study.gke import kubernetes_name
-from moejax.study.launches import launched
-from moejax.study.mount import holds_corpus, mounted
-from moejax.study.place import matching, open_place
-from moejax.study.tpu_slices import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, rentable
+from moejax.study.storage import launched, matching, open_storage
 
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 TINY = f"--config={STUDIES / 'zhao.py:tiny'}"
@@ -265,7 +263,7 @@ def test_a_jobset_that_has_ended_is_replaced_and_the_study_is_laid_out_in_the_bu
     assert delete.split()[-1] == printed_names[0]
     assert apply == "kubectl apply --filename=-"
     assert sum(line == "kind: JobSet" for line in read("given")) == len(printed_names)
-    system = open_place("memory://gke-bucket/tiny")
+    system = open_storage("memory://gke-bucket/tiny")
     assert system.exists("study.json")
     assert system.exists("data/manifest.json")
     assert len(matching(system, "models/*/training.json")) == len(printed_names)

@@ -47,7 +47,7 @@ def test_a_plan_is_tables_and_json(capsys, tmp_path):
     assert run(*words, "--json") == 0
     data = json.loads(capsys.readouterr().out)
     assert data["memory"]["total"] > data["memory"]["parameters"] > 0
-    assert {"kind", "axes", "bytes_sent"} <= set(data["exchanges"][0])
+    assert {"kind", "axes", "bytes_sent"} <= set(data["communication"][0])
     assert json.loads((tmp_path / "plan.json").read_text())["mesh"] == {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}
 
 

@@ -25,7 +25,7 @@ def embedded(tmp_path_factory):
 
 
 def standard_library():
-    """Bytes of the files of each side, each followed by 256, read by other means than the package's."""
+    """Bytes of the files of each split, each followed by 256, read by other means than the package's."""
     root = Path(sysconfig.get_paths()["stdlib"])
     out = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
     paths = [p for p in root.rglob("*.py") if not out & set(p.relative_to(root).parts[:-1])]
@@ -39,13 +39,13 @@ def standard_library():
 
 def test_the_embedded_corpus_is_the_standard_librarys_text_file_by_file(embedded):
     for side, tokens in standard_library().items():
-        stream = embedded.sets[0].side(side)
+        stream = embedded.sets[0].split(side)
         np.testing.assert_array_equal(stream.read(0, len(stream)), tokens)
 
 
 def test_validation_rows_are_windows_spread_evenly_and_fixed(embedded):
     found = embedded.validation()
-    stream = embedded.sets[0].side("validation")
+    stream = embedded.sets[0].split("validation")
     tokens = stream.read(0, len(stream))
     numbers = np.linspace(0, (len(tokens) - 1) // 128 - 1, 512).astype(int)
     expected = np.stack([tokens[128 * n : 128 * n + 129] for n in numbers])
@@ -199,7 +199,7 @@ def test_the_order_of_one_set_is_grains_shuffle_of_its_windows(embedded):
     """The order that trainings had before there were mixtures: it must never change."""
     import grain
 
-    stream = embedded.sets[0].side("train")
+    stream = embedded.sets[0].split("train")
     starts = grain.MapDataset.range(0, (len(stream) - 1) // 128 * 128, 128).seed(3).shuffle().repeat()
     batches = embedded.batches(batch=16, seed=3)
     for step in range(5):

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from written import TEXTS
 
-from moejax.data.source import Reading
-from moejax.data.sources import parts_of
+from moejax.data.source import SourceOptions
+from moejax.data.sources import input_shards_of
 
 
 class Stored:
@@ -37,7 +37,7 @@ def package(monkeypatch):
 
 
 def texts(source):
-    return [d.content.decode() for part in parts_of(source, Reading()) for d in part.documents()]
+    return [d.content.decode() for shard in input_shards_of(source, SourceOptions()) for d in shard.documents()]
 
 
 def test_a_data_set_is_read_from_the_files_it_is_kept_in(package, tmp_path):
@@ -67,7 +67,7 @@ def test_without_the_package_it_names_the_extra(monkeypatch):
 def test_a_missing_column_is_refused(package, tmp_path):
     package.load_dataset = lambda *words, **options: Stored(arrow_file(tmp_path / "0.arrow", TEXTS))
     with pytest.raises(ValueError, match="has no column 'content', only text, url"):
-        parts_of("hf:web", Reading(text_field="content"))
+        input_shards_of("hf:web", SourceOptions(text_field="content"))
 
 
 def test_what_the_real_package_saved_to_disk_is_read(tmp_path):

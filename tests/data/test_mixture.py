@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.data.mixture import PERIOD, Mixed, pattern
+from moejax.data.batches import PERIOD, Mixed, pattern
 
 weights = st.lists(st.floats(0.01, 1), min_size=1, max_size=6)
 

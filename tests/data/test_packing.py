@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.data import packing
-from moejax.data.packing import Packed, plan
-from moejax.data.rows import Windows, counted
+from moejax.data import rows as row_cutting
+from moejax.data.rows import Packed, Windows, counted, plan
 
 
 class Stream:
@@ -74,7 +73,7 @@ def test_no_two_rows_of_a_block_could_be_one(lengths, capacity):
 
 
 def test_blocks_lose_no_document(monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK_PIECES", 7)
+    monkeypatch.setattr(row_cutting, "BLOCK_PIECES", 7)
     lengths = np.random.default_rng(0).integers(2, 40, 100)
     starts, pieces, rows = plan(Stream(lengths, 3).ends(), 17)
     assert (pieces - 1).sum() == (lengths - 1).sum()

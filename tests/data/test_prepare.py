@@ -19,16 +19,16 @@ from written import TEXTS, TOKEN_WRITERS, json_lines, text_files
 from moejax.data import shard
 from moejax.data.prepare import prepare
 from moejax.data.prepared import PreparedSet
+from moejax.data.shard import SPLITS, is_held_out
 from moejax.data.sources import json_lines as json_lines_format
-from moejax.data.split import SIDES, is_held_out
 from moejax.errors import UserError
 
 
 def documents(prepared):
-    """Text of every document of each side."""
+    """Text of every document of each split."""
     found = {}
-    for side in SIDES:
-        stream = prepared.side(side)
+    for side in SPLITS:
+        stream = prepared.split(side)
         ends = [0, *np.concatenate(stream.ends()).tolist()]
         spans = [stream.read(a, b) for a, b in itertools.pairwise(ends)]
         assert all(span[-1] == prepared.tokenizer.end_of_document for span in spans)
@@ -37,9 +37,9 @@ def documents(prepared):
 
 
 @pytest.fixture
-def many_parts(monkeypatch):
-    """A part of JSON lines is a kilobyte."""
-    monkeypatch.setattr(json_lines_format, "PART_BYTES", 1000)
+def many_input_shards(monkeypatch):
+    """An input shard of JSON lines is a kilobyte."""
+    monkeypatch.setattr(json_lines_format, "INPUT_SHARD_BYTES", 1000)
 
 
 @given(st.binary(min_size=32, max_size=32), st.floats(0, 1), st.floats(0, 1))
@@ -58,9 +58,9 @@ def test_every_document_is_kept_whole_on_one_side(text_folder, bpe, tmp_path, to
     assert not set(sides["train"]) & set(sides["validation"])
     for side, texts in sides.items():
         split = getattr(prepared.manifest, side)
-        assert split.documents == len(texts) == sum(len(ends) for ends in prepared.side(side).ends())
+        assert split.documents == len(texts) == sum(len(ends) for ends in prepared.split(side).ends())
         assert split.bytes == split.token_bytes == sum(len(text.encode()) for text in texts)
-        assert split.tokens == len(prepared.side(side))
+        assert split.tokens == len(prepared.split(side))
     assert prepared.verify() == []
 
 
@@ -86,7 +86,7 @@ def test_equal_documents_lie_on_the_same_side(tmp_path):
 
 def test_the_unigram_entropy_is_that_of_the_frequencies(text_folder, tmp_path):
     prepared = prepare(str(text_folder), tmp_path, validation_share=0.3)
-    joined = np.concatenate([prepared.side(side).read(0, len(prepared.side(side))) for side in SIDES])
+    joined = np.concatenate([prepared.split(side).read(0, len(prepared.split(side))) for side in SPLITS])
     costs = [-math.log(np.mean(joined == token)) for token in joined[::50]]
     assert prepared.manifest.unigram_entropy == pytest.approx(
         -sum(f * math.log(f) for f in np.bincount(joined) / len(joined) if f)
@@ -100,7 +100,7 @@ def contents(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
 
 
-def test_processes_write_what_one_writes(text_folder, bpe, tmp_path, many_parts):
+def test_processes_write_what_one_writes(text_folder, bpe, tmp_path, many_input_shards):
     for workers, name in ((1, "alone"), (2, "shared")):
         prepare(str(text_folder), tmp_path / name, tokenizer=str(bpe), validation_share=0.3, workers=workers)
     alone, shared = contents(tmp_path / "alone"), contents(tmp_path / "shared")
@@ -108,7 +108,7 @@ def test_processes_write_what_one_writes(text_folder, bpe, tmp_path, many_parts)
     assert alone == shared
 
 
-def test_a_set_is_prepared_once_and_changed_parts_anew(tmp_path, many_parts, monkeypatch):
+def test_a_set_is_prepared_once_and_changed_input_shards_anew(tmp_path, many_input_shards, monkeypatch):
     json_lines(tmp_path)
     done = []
     monkeypatch.setattr("moejax.data.prepare.write_shard", lambda *a: done.append(a[1]) or shard.write_shard(*a))
@@ -150,10 +150,10 @@ def test_a_shard_that_is_missing_or_cut_is_found_and_made_again(text_folder, tmp
     path = next((tmp_path / "shards").glob("*.train.tokens"))
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(ValueError, match=r"bytes instead of .* whole again with moejax data prepare"):
-        PreparedSet(tmp_path).side("train")
+        PreparedSet(tmp_path).split("train")
     path.unlink()
     with pytest.raises(ValueError, match="is missing"):
-        PreparedSet(tmp_path).side("train")
+        PreparedSet(tmp_path).split("train")
     assert prepare(str(text_folder), tmp_path, validation_share=0.3, again=True).manifest == first.manifest
     assert contents(tmp_path) == before
 
@@ -224,7 +224,7 @@ def test_tokens_of_a_larger_vocabulary_are_refused(tmp_path):
 
 def test_a_side_without_documents_is_refused(tmp_path):
     json_lines(tmp_path, texts=TEXTS[:1])
-    with pytest.raises(ValueError, match=r"side of .* has no document, of 1 in all"):
+    with pytest.raises(ValueError, match=r"split of .* has no document, of 1 in all"):
         prepare(str(tmp_path), tmp_path / "set", validation_share=0.5)
 
 
@@ -240,7 +240,7 @@ KILLED = """
 import sys
 from moejax.data import shard
 from moejax.data.sources import json_lines
-json_lines.PART_BYTES = 1000
+json_lines.INPUT_SHARD_BYTES = 1000
 from moejax.data.prepare import prepare
 print("ready", flush=True)
 prepare(sys.argv[1], __import__("pathlib").Path(sys.argv[2]), tokenizer=sys.argv[3], validation_share=0.3)
@@ -252,7 +252,7 @@ def records(folder):
     return {p: p.stat().st_mtime_ns for p in folder.glob("shards/*.json") if not p.name.startswith(".")}
 
 
-def test_killed_at_any_moment_it_goes_on_and_ends_the_same(text_folder, bpe, tmp_path, many_parts):
+def test_killed_at_any_moment_it_goes_on_and_ends_the_same(text_folder, bpe, tmp_path, many_input_shards):
     expected = prepare(str(text_folder), tmp_path / "whole", tokenizer=str(bpe), validation_share=0.3)
     folder, draws, done = tmp_path / "killed", random.Random(0), {}
     for _ in range(6):
@@ -309,7 +309,7 @@ def children_of(pid):
         return [int(child) for child in file.read().split()]
 
 
-def test_a_sentence_raised_by_a_worker_arrives(tmp_path, many_parts):
+def test_a_sentence_raised_by_a_worker_arrives(tmp_path, many_input_shards):
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.array([600] * 40, np.int32))
     with pytest.raises(UserError, match="holds the token 600"):

@@ -1,4 +1,4 @@
-"""Every format gives the same documents, however it is cut into parts; what cannot be read is named."""
+"""Every format gives the same documents, however it is cut into input shards; what cannot be read is named."""
 
 import gzip
 import pickle
@@ -11,19 +11,18 @@ from written import TEXTS, TOKEN_WRITERS, WRITERS, json_lines, parquet, text_fil
 
 from moejax.data import source, sources
 from moejax.data.compression import inner_suffix
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import Reading
-from moejax.data.sources import FORMATS, parts_of, token_files
+from moejax.data.source import Corrupt, Document, SourceOptions
+from moejax.data.sources import FORMATS, input_shards_of, token_files
 from moejax.data.sources import text_files as text_format
 
-TEXT = Reading()
-TOKENS = Reading(end_of_document=7)
+TEXT = SourceOptions()
+TOKENS = SourceOptions(end_of_document=7)
 
 
-def read(path, reading=TEXT):
-    parts = parts_of(str(path), reading)
-    assert pickle.loads(pickle.dumps(parts)) == parts
-    return [found for part in parts for found in part.documents()]
+def read(path, options=TEXT):
+    shards = input_shards_of(str(path), options)
+    assert pickle.loads(pickle.dumps(shards)) == shards
+    return [found for shard in shards for found in shard.documents()]
 
 
 def texts(found):
@@ -31,10 +30,10 @@ def texts(found):
 
 
 @pytest.fixture
-def small_parts(monkeypatch):
+def small_input_shards(monkeypatch):
     for module in (source, text_format, sources.json_lines, sources.parquet, sources.array_record, token_files):
-        monkeypatch.setattr(module, "PART_BYTES", 1000)
-    monkeypatch.setattr(sources.megatron, "PART_BYTES", 1000)
+        monkeypatch.setattr(module, "INPUT_SHARD_BYTES", 1000)
+    monkeypatch.setattr(sources.megatron, "INPUT_SHARD_BYTES", 1000)
 
 
 def test_every_format_has_a_writer_here():
@@ -48,7 +47,7 @@ def test_every_format_gives_every_document_in_order(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_small_parts_give_the_same_documents(tmp_path, suffix, small_parts):
+def test_small_input_shards_give_the_same_documents(tmp_path, suffix, small_input_shards):
     WRITERS[suffix](tmp_path, suffix)
     found = texts(read(tmp_path))
     if suffix in (".txt", ".md"):
@@ -56,10 +55,10 @@ def test_small_parts_give_the_same_documents(tmp_path, suffix, small_parts):
     elif "txt" not in suffix:
         assert found == TEXTS
     if not suffix.endswith((".gz", ".zst")):
-        assert len(parts_of(str(tmp_path), Reading())) > 3
+        assert len(input_shards_of(str(tmp_path), SourceOptions())) > 3
 
 
-def test_a_large_text_is_cut_at_line_ends_and_loses_nothing(tmp_path, small_parts):
+def test_a_large_text_is_cut_at_line_ends_and_loses_nothing(tmp_path, small_input_shards):
     text = "".join(f"line {i}\n" for i in range(2000))
     (tmp_path / "large.txt").write_text(text)
     pieces = texts(read(tmp_path))
@@ -82,7 +81,7 @@ def test_a_source_of_one_text_is_cut_into_documents_so_that_some_can_be_held_out
     assert len(read(tmp_path)) == 2
 
 
-def test_a_text_without_line_ends_is_cut_between_characters(tmp_path, small_parts, monkeypatch):
+def test_a_text_without_line_ends_is_cut_between_characters(tmp_path, small_input_shards, monkeypatch):
     monkeypatch.setattr(text_format, "_LONGEST_LINE", 10)
     (tmp_path / "large.txt").write_text("é多" * 3000)
     pieces = texts(read(tmp_path))
@@ -97,14 +96,14 @@ DOCUMENTS = [np.random.default_rng(i).integers(8, 500, 1 + 97 * i % 300).tolist(
 @pytest.mark.parametrize("name", TOKEN_WRITERS)
 def test_files_of_tokens_give_every_document_once(tmp_path, name, part_tokens, monkeypatch):
     for module in (token_files, sources.megatron):
-        monkeypatch.setattr(module, "PART_BYTES", part_tokens * 4)
+        monkeypatch.setattr(module, "INPUT_SHARD_BYTES", part_tokens * 4)
     TOKEN_WRITERS[name](tmp_path / name, DOCUMENTS, 7)
     found = read(tmp_path, TOKENS)
     assert [document.content.tolist() for document in found] == DOCUMENTS
 
 
 def test_tokens_without_an_end_are_cut_and_not_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(token_files, "PART_BYTES", 512)
+    monkeypatch.setattr(token_files, "INPUT_SHARD_BYTES", 512)
     monkeypatch.setattr(token_files, "LONGEST_DOCUMENT", 300)
     np.arange(1000, 3000, dtype=np.uint16).tofile(tmp_path / "a.bin")
     found = read(tmp_path, TOKENS)
@@ -169,9 +168,9 @@ def test_a_megatron_index_that_is_none_loses_its_file(tmp_path):
 def test_a_parquet_column_that_is_missing_or_no_text_is_refused(tmp_path):
     parquet(tmp_path)
     with pytest.raises(ValueError, match="has no column 'content', only text, id"):
-        read(tmp_path, Reading(text_field="content"))
+        read(tmp_path, SourceOptions(text_field="content"))
     with pytest.raises(ValueError, match="holds int64, no text"):
-        read(tmp_path, Reading(text_field="id"))
+        read(tmp_path, SourceOptions(text_field="id"))
 
 
 def test_what_is_not_there_is_refused(tmp_path):

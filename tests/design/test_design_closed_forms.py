@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Limit, Problem, Unbounded, of_sizes, optimise
+from moejax.design.problem import Constraint, Problem, Unbounded, of_sizes, optimise
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022
@@ -45,24 +45,24 @@ def test_table_4_of_zhao_as_printed(model):
 @pytest.mark.parametrize("name", TABLE.PRICED)
 @pytest.mark.matrix(1)
 def test_what_limits_are_worth_is_what_solving_again_says(name):
-    law, limits = TABLE.PRICED[name]
-    found = prices(optimise(of_sizes(law, limits)))
-    assert {price.limit.name for price in found} == {limit.name for limit in limits}
+    law, constraints = TABLE.PRICED[name]
+    found = prices(optimise(of_sizes(law, constraints)))
+    assert {price.constraint.name for price in found} == {constraint.name for constraint in constraints}
     for price in found:
         assert price.multiplier < 0
         assert price.resolved == pytest.approx(price.multiplier, rel=1e-4)
 
 
 def test_the_cheapest_way_to_a_loss_is_the_best_way_to_spend_that_much():
-    spent = chosen(HOFFMANN_2022, Limit(name="flops", high=1e22))
-    reached = chosen(HOFFMANN_2022, Limit(name="loss", high=spent["loss"]), goal="flops")
+    spent = chosen(HOFFMANN_2022, Constraint(name="flops", high=1e22))
+    reached = chosen(HOFFMANN_2022, Constraint(name="loss", high=spent["loss"]), goal="flops")
     for name in ("flops", "params_active", "tokens"):
         assert reached[name] == pytest.approx(spent[name], rel=1e-6), name
 
 
 def test_a_degenerate_optimum_is_said_and_not_returned():
     with pytest.raises(Unbounded, match="still falls where the search ends, at expert_expansion"):
-        chosen(ABNAR_2025, Limit(name="flops", high=1e20))
+        chosen(ABNAR_2025, Constraint(name="flops", high=1e20))
 
 
 def test_what_a_law_decides_follows_from_what_it_reads():
@@ -70,7 +70,9 @@ def test_what_a_law_decides_follows_from_what_it_reads():
     assert [c.name for c in Sizes(TABLE.TIAN.inputs).coordinates] == ["expert_expansion", "granularity", "flops"]
 
 
-def test_a_coordinate_on_which_nothing_depends_is_said_to_be_undecided():
+def test_a_coordinate_on_which_nothing_depends_is_said_to_be_unidentified():
     routed = next(iter(PUBLISHED["routed"].values())).law
-    limits = (Limit(name="params_active", high=1e9), Limit(name="expert_expansion", high=64.0))
-    assert optimise(Problem(law=routed, limits=limits, space=Sizes(routed.inputs))).undecided == ("tokens",)
+    constraints = (Constraint(name="params_active", high=1e9), Constraint(name="expert_expansion", high=64.0))
+    assert optimise(Problem(law=routed, constraints=constraints, space=Sizes(routed.inputs))).unidentified == (
+        "tokens",
+    )

@@ -2,9 +2,9 @@
 
 import pytest
 
-from moejax.design.build import spend
+from moejax.design.build import max_tokens_within
 from moejax.design.decide import of_shapes
-from moejax.design.problem import Limit, of_sizes, optimise
+from moejax.design.problem import Constraint, of_sizes, optimise
 from moejax.design.repeats import repeats
 from moejax.design.sensitivity import along, flat_region, prices
 from moejax.laws import PUBLISHED
@@ -12,7 +12,7 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 
 LAW = PUBLISHED["data_constrained"]["muennighoff-2023"].law
-BUDGET, UNIQUE = Limit(name="flops", high=1e22), Limit(name="unique_tokens", high=25e9)
+BUDGET, UNIQUE = Constraint(name="flops", high=1e22), Constraint(name="unique_tokens", high=25e9)
 
 
 @pytest.fixture(scope="module")
@@ -28,34 +28,35 @@ def test_the_allocation_that_muennighoff_prints_comes_out(found):
 
 
 def test_the_shadow_price_of_unique_tokens_is_the_change_upon_solving_again(found):
-    price = next(price for price in prices(found) if price.limit == UNIQUE)
+    price = next(price for price in prices(found) if price.constraint == UNIQUE)
     assert price.multiplier < -0.01
     assert price.resolved == pytest.approx(price.multiplier, rel=1e-4)
     more, less = (
-        optimise(of_sizes(LAW, [BUDGET, Limit(name="unique_tokens", high=25e9 * times)])).values["loss"]
+        optimise(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=25e9 * times)])).values["loss"]
         for times in (1.01, 1 / 1.01)
     )
     assert (more - less) / 0.01990066 == pytest.approx(price.multiplier, rel=1e-3)
 
 
-@pytest.mark.parametrize("limits", [[BUDGET], [BUDGET, Limit(name="unique_tokens", high=1e15)]])
-def test_with_text_enough_the_answer_is_chinchillas_and_text_is_worth_nothing(limits):
-    optimum = optimise(of_sizes(LAW, limits))
+@pytest.mark.parametrize("constraints", [[BUDGET], [BUDGET, Constraint(name="unique_tokens", high=1e15)]])
+def test_with_text_enough_the_answer_is_chinchillas_and_text_is_worth_nothing(constraints):
+    optimum = optimise(of_sizes(LAW, constraints))
     for name, value in optimal_split(LAW.unrepeated, 1e22).items():
         assert optimum.values[name] == pytest.approx(value, rel=1e-6), name
-    assert [price.limit for price in prices(optimum)] == [BUDGET]
+    assert [price.constraint for price in prices(optimum)] == [BUDGET]
 
 
 def test_a_law_that_knows_no_repeats_takes_unique_tokens_for_tokens():
     hard, soft = (
-        optimise(of_sizes(HOFFMANN_2022, [BUDGET, Limit(name=name, high=25e9)])) for name in ("tokens", "unique_tokens")
+        optimise(of_sizes(HOFFMANN_2022, [BUDGET, Constraint(name=name, high=25e9)]))
+        for name in ("tokens", "unique_tokens")
     )
     assert soft.values["tokens"] == pytest.approx(25e9)
     assert soft.values == pytest.approx(dict(hard.values))
     assert repeats(soft) is None
 
 
-def test_repeats_lie_between_a_hard_limit_and_text_without_end(found):
+def test_repeats_lie_between_a_hard_constraint_and_text_without_end(found):
     beside = repeats(found)
     assert beside is not None
     assert beside.once is not None
@@ -69,7 +70,7 @@ def test_repeats_lie_between_a_hard_limit_and_text_without_end(found):
 
 def test_as_little_text_as_costs_a_thousandth_of_a_nat_is_said(found):
     region = next(one for one in flat_region(found, 0.001) if one.name == "unique_tokens")
-    held = Limit(name="unique_tokens", high=region.low)
+    held = Constraint(name="unique_tokens", high=region.low)
     risen = optimise(of_sizes(LAW, [BUDGET, held])).values["loss"] - found.values["loss"]
     assert risen == pytest.approx(0.001, rel=1e-3)
 
@@ -84,18 +85,20 @@ def test_along_more_and_more_text_the_loss_falls_until_no_token_returns(found):
 
 
 def test_epochs_can_be_limited_themselves():
-    few = optimise(of_sizes(LAW, [BUDGET, UNIQUE, Limit(name="epochs", high=4.0)]))
+    few = optimise(of_sizes(LAW, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
     assert few.values["tokens"] == pytest.approx(1e11, rel=1e-6)
-    with pytest.raises(ValueError, match="epochs cannot be limited"):
-        optimise(of_sizes(HOFFMANN_2022, [BUDGET, UNIQUE, Limit(name="epochs", high=4.0)]))
+    with pytest.raises(ValueError, match="epochs cannot be constrained"):
+        optimise(of_sizes(HOFFMANN_2022, [BUDGET, UNIQUE, Constraint(name="epochs", high=4.0)]))
 
 
 def test_a_published_model_repeats_the_same_text():
     problem = of_shapes(of_sizes(LAW, [BUDGET, UNIQUE]))
-    spent = spend(problem, CATALOGUE["dense-6.1b"].architecture, PUBLISHED["data_constrained"]["muennighoff-2023"])
+    spent = max_tokens_within(
+        problem, CATALOGUE["dense-6.1b"].architecture, PUBLISHED["data_constrained"]["muennighoff-2023"]
+    )
     assert spent is not None
     assert spent.measures["epochs"] == pytest.approx(spent.tokens / 25e9)
-    endless = spend(of_shapes(of_sizes(LAW, [BUDGET])), CATALOGUE["dense-6.1b"].architecture)
+    endless = max_tokens_within(of_shapes(of_sizes(LAW, [BUDGET])), CATALOGUE["dense-6.1b"].architecture)
     assert endless is not None
     assert endless.tokens == pytest.approx(spent.tokens)
     assert endless.prediction.loss < spent.prediction.loss - 0.01
@@ -105,7 +108,7 @@ def test_a_published_model_repeats_the_same_text():
 def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_that_is_said(unique):
     flat, said = None, ""
     try:
-        flat = optimise(of_sizes(LAW, [BUDGET, Limit(name="unique_tokens", high=unique)]))
+        flat = optimise(of_sizes(LAW, [BUDGET, Constraint(name="unique_tokens", high=unique)]))
     except ValueError as why:
         said = str(why)
     if flat is None:
@@ -117,4 +120,4 @@ def test_where_text_returns_until_the_law_is_flat_flops_are_worth_nothing_or_tha
 
 def test_what_cannot_be_minimised_is_a_sentence():
     with pytest.raises(ValueError, match="flop to minimise is not known; did you mean flops"):
-        optimise(of_sizes(LAW, [BUDGET, Limit(name="loss", high=3.0)], goal="flop"))
+        optimise(of_sizes(LAW, [BUDGET, Constraint(name="loss", high=3.0)], goal="flop"))

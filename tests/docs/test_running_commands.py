@@ -27,7 +27,7 @@ from moejax.cli import COMMANDS
 from moejax.cli.config_file import load
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
-from moejax.study.run import lay_out
+from moejax.study.run import materialise
 from moejax.study.study import Study
 
 ROOT = Path.cwd()
@@ -206,7 +206,7 @@ def _write_studies(folder):
         study = load(Study, config, [])
         write_study(folder / name, study)
         shutil.rmtree(folder / name / "data")
-        lay_out(study, folder / name)
+        materialise(study, folder / name)
 
 
 def _write_results(folder):

@@ -8,7 +8,7 @@ import numpy as np
 from family_architectures import SMALL
 
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.tie import pairs
+from moejax.huggingface.weight_mapping import pairs
 from moejax.weights.parameters import BALANCE_BIAS, nested, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
@@ -18,7 +18,7 @@ def write(folder: Path, family: str, *, dtype=np.float32, architecture=None, con
     architecture = architecture or SMALL[family]
     kinds = {
         pair.theirs: Kind(np.dtype(dtype), pair.whole)
-        for pair in pairs(architecture, FAMILIES[family].ties(architecture))
+        for pair in pairs(architecture, FAMILIES[family].mappings(architecture))
     }
     change(kinds)
     folder.mkdir(parents=True)

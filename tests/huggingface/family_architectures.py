@@ -55,7 +55,7 @@ _NORMALISED = st.fixed_dictionaries({"normalise_gates": st.booleans()})
 
 
 @st.composite
-def _common(draw, *aspects, **always):
+def _common(draw, *rules, **always):
     kv_heads = draw(st.integers(1, 3))
     fields = {
         "vocab_size": draw(_SIZES),
@@ -71,13 +71,13 @@ def _common(draw, *aspects, **always):
         "norm_epsilon": draw(st.sampled_from([1e-5, 1e-6])),
         **draw(_EXPERTS),
     }
-    for aspect in aspects:
-        fields |= draw(aspect)
+    for rule in rules:
+        fields |= draw(rule)
     return fields | {name: value(fields) if callable(value) else value for name, value in always.items()}
 
 
-def _architectures(*aspects, **always):
-    return _common(*aspects, **always).map(lambda fields: Architecture(**fields))
+def _architectures(*rules, **always):
+    return _common(*rules, **always).map(lambda fields: Architecture(**fields))
 
 
 @st.composite

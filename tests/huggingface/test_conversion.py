@@ -11,8 +11,7 @@ from family_architectures import SMALL
 
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.checkpoint import INDEX
-from moejax.huggingface.read import from_huggingface
-from moejax.huggingface.write import to_huggingface
+from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.weights.folder import load_weights, save_weights
 from moejax.weights.safetensors import Kind, TensorFile
@@ -99,7 +98,7 @@ def test_where_stacked_tensors_differ_in_type_the_wider_one_is_kept(tmp_path):
     assert wide == {"mixture_layers.attention_norm"}
 
 
-def test_tokenizer_and_inert_options_travel_along(tmp_path):
+def test_tokenizer_and_ignored_options_travel_along(tmp_path):
     theirs = write(
         tmp_path / "theirs",
         "qwen3_moe",
@@ -233,7 +232,7 @@ def test_a_folder_that_is_no_checkpoint_or_a_part_of_one_is_refused(tmp_path):
 def test_an_interrupted_conversion_leaves_no_folder_and_can_be_repeated(tmp_path):
     theirs = write(tmp_path / "theirs", "mixtral")
 
-    def stop(done, total, name):
+    def stop(name, done, total):
         if done > total / 2:
             raise KeyboardInterrupt
 
@@ -270,5 +269,5 @@ def test_progress_reaches_its_total(tmp_path):
     theirs = write(tmp_path / "theirs", "gpt_oss")
     seen = []
     done = from_huggingface(theirs, tmp_path / "ours", progress=lambda *said: seen.append(said))
-    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
-    assert {total for _, total, _ in seen} == {done.nbytes}
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert {total for *_, total in seen} == {done.nbytes}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moejax.architecture import Architecture, RopeScaling
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.canonical import canonical
+from moejax.huggingface.family import canonical
 from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
 
@@ -172,9 +172,9 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_catalogue_is_what_the_published_options_say(name):
-    family, inert = PUBLISHED[name]
+    family, ignored = PUBLISHED[name]
     architecture = CATALOGUE[name].architecture
-    read = FAMILIES[family].architecture(FAMILIES[family].config(architecture) | inert)
+    read = FAMILIES[family].architecture(FAMILIES[family].config(architecture) | ignored)
     differing = [
         f.name
         for f in dataclasses.fields(Architecture)

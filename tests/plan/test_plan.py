@@ -1,4 +1,4 @@
-"""A plan for 8 devices of a CPU says what a real training on them holds and exchanges."""
+"""A plan for 8 devices of a CPU says what a real training on them holds and sends."""
 
 import importlib.util
 import re
@@ -15,11 +15,11 @@ from moejax.data.config import DataConfig
 from moejax.laws.accounting import params
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
-from moejax.plan.guess import exchanged, guess
+from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import Plan, measure
 from moejax.plan.process import plan
-from moejax.plan.roofline import model_flops, step_flops
+from moejax.plan.step_time import model_flops, step_flops
 from moejax.plan.topology import parse
 from moejax.train.collectives import collectives
 from moejax.train.legs import legs
@@ -102,13 +102,13 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
     for collective in collectives(step.as_text(), dict(mesh.shape)):
         if not collective.in_branch:
             real[collective.kind, "+".join(collective.axes)] += collective.times
-    assert real == {(one.kind, one.axes): one.count for one in found.exchanges if one.count}
+    assert real == {(one.kind, one.axes): one.count for one in found.communication if one.count}
 
 
 def test_no_collective_moves_all_experts_of_all_layers(planned):
     one, found = planned
     experts = 4 * params(one.architecture).routed_experts
-    largest = max(exchange.bytes / exchange.count for exchange in found.exchanges if exchange.count)
+    largest = max(one.bytes / one.count for one in found.communication if one.count)
     assert largest < experts / one.architecture.num_layers
 
 
@@ -136,22 +136,22 @@ def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, re
     """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads."""
     one = cut(training(shape, remat=remat), microbatches)
     found = measure(one, parse("cpu:8"))
-    guessed, compiled = Counter(), Counter()
-    sent = [("+".join(axes), kind, bytes_) for kind, axes, bytes_ in exchanged(one, found.mesh) if axes]
-    for counter, every in ((guessed, sent), (compiled, [(e.axes, e.kind, e.bytes) for e in found.exchanges])):
+    estimated, compiled = Counter(), Counter()
+    sent = [("+".join(axes), kind, bytes_) for kind, axes, bytes_ in communication_volume(one, found.mesh) if axes]
+    for counter, every in ((estimated, sent), (compiled, [(e.axes, e.kind, e.bytes) for e in found.communication])):
         for axes, kind, bytes_ in every:
             added = axes == "fsdp" and kind == "all-reduce"
             counter["fsdp" if axes == "fsdp" else "others", "reduce-scatter" if added else kind] += bytes_
-    assert guessed.keys() == compiled.keys()
+    assert estimated.keys() == compiled.keys()
     for what, bytes_ in compiled.items():
-        assert 0.9 <= guessed[what] / bytes_ <= 1.05, what
+        assert 0.9 <= estimated[what] / bytes_ <= 1.05, what
 
 
 def test_gradients_that_are_added_in_bfloat16_send_half_of_all_but_the_tables():
     sums = {}
     for reduce in ("float32", "bfloat16"):
         one = cut(training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), 2)
-        sent = exchanged(one, vars(SHAPES[0]))
+        sent = communication_volume(one, vars(SHAPES[0]))
         sums[reduce] = sum(b for _, axes, b in sent if set(axes) & {"data", "fsdp"} and _ != "all-gather")
     table = params(one.architecture).vocabulary * 4
     # Scattered whole, and each half added over data and expert; twice, as there are two microbatches.
@@ -160,7 +160,9 @@ def test_gradients_that_are_added_in_bfloat16_send_half_of_all_but_the_tables():
 
 def test_gradients_that_are_added_in_float32_are_guessed_to_need_their_memory():
     wide, narrow = (
-        guess(training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), parse("cpu:8")).memory_bytes
+        analytic_estimate(
+            training(SHAPES[0], compute_dtype="bfloat16", reduce_dtype=reduce), parse("cpu:8")
+        ).memory_bytes
         for reduce in ("float32", "bfloat16")
     )
     assert wide > narrow
@@ -168,7 +170,7 @@ def test_gradients_that_are_added_in_float32_are_guessed_to_need_their_memory():
 
 def test_a_guess_needs_more_memory_than_the_state(planned):
     one, found = planned
-    assert guess(one, parse("cpu:8")).memory_bytes > 3 * found.memory.parameters
+    assert analytic_estimate(one, parse("cpu:8")).memory_bytes > 3 * found.memory.parameters
 
 
 def test_a_plan_travels_as_plain_data(planned):
@@ -219,7 +221,7 @@ def test_a_step_compiles_for_a_tpu_that_is_not_there(exchange, tmp_path):
     assert found.memory.parameters == parameter_bytes(one, found.mesh)
     assert found.roofline is not None
     assert 0 < found.mfu_without_overlap <= found.mfu < 1
-    kinds = {(e.kind, e.axes) for e in found.exchanges if e.count}
+    kinds = {(e.kind, e.axes) for e in found.communication if e.count}
     assert {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")} <= kinds
     assert (("all-to-all", "expert") in kinds) == (exchange == "all_to_all")
 

@@ -7,12 +7,12 @@ import pytest
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
 from moejax.model.runtime import Runtime
-from moejax.plan.guess import exchanged, guess
+from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import ChipMemory
 from moejax.plan.plan import Plan, mesh_sizes
-from moejax.plan.roofline import Roofline
 from moejax.plan.search import candidates, remedies, search
+from moejax.plan.step_time import Roofline
 from moejax.plan.topology import parse
 from moejax.train.mesh import MeshShape
 from moejax.train.training import Recipe, Training
@@ -75,7 +75,7 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         xla_flops=0.0,
         xla_seconds=0.0,
         kernel_seconds=0.0,
-        exchanges=(),
+        communication=(),
         roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
         tokens=2**40,
         compile_seconds=0.0,
@@ -98,10 +98,10 @@ def test_candidates_divide_what_they_split_and_come_by_their_time():
 def test_a_gather_over_a_whole_slice_is_guessed_as_the_sum_that_xla_makes_of_it():
     one = training(mesh=MeshShape(data=1, fsdp=16))
     mesh = mesh_sizes(one, V5E)
-    links, sent = interconnect(V5E, mesh), exchanged(one, mesh)
+    links, sent = interconnect(V5E, mesh), communication_volume(one, mesh)
     assert {axes for _, axes, _ in sent if axes} == {("fsdp",)}
     sums = sum(links.seconds("all-reduce", axes, bytes_) for _, axes, bytes_ in sent if axes)
-    assert guess(one, V5E).roofline.link_seconds == {"fsdp": pytest.approx(sums)}
+    assert analytic_estimate(one, V5E).roofline.link_seconds == {"fsdp": pytest.approx(sums)}
 
 
 def test_computing_again_and_smaller_parts_are_guessed_to_need_less_memory():

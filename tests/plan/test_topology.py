@@ -79,7 +79,7 @@ def test_a_ring_halves_what_crosses_its_middle():
 
 def test_axes_that_share_a_dimension_share_its_links():
     found = links("v5p:4x4x4", fsdp=32, expert=2)
-    alone, together = (found.stretches[axes] for axes in (("expert",), ("fsdp", "expert")))
+    alone, together = (found.segments[axes] for axes in (("expert",), ("fsdp", "expert")))
     assert sum(one.links for one in alone) < 2
     assert sum(one.links for one in together) == 6
 

@@ -10,9 +10,8 @@ import referee
 from variants import CASES, VARIANTS
 
 from moejax.huggingface import FAMILIES
-from moejax.huggingface.options import INERT
-from moejax.huggingface.read import from_huggingface
-from moejax.huggingface.write import to_huggingface
+from moejax.huggingface.conversion import from_huggingface, to_huggingface
+from moejax.huggingface.options import IGNORED
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.weights.folder import load_weights, save_weights
@@ -135,6 +134,6 @@ def test_every_option_of_their_class_is_taken_refused_or_known_not_to_matter(fam
     from transformers import AutoConfig
 
     f = FAMILIES[family]
-    known = f.fields.keys() | f.defaults.keys() | f.demanded.keys() | INERT | f.inert | f.aliases.keys()
+    known = f.fields.keys() | f.defaults.keys() | f.required.keys() | IGNORED | f.ignored | f.aliases.keys()
     known |= {"num_attention_heads", "intermediate_size", "shared_expert_intermediate_size", "is_encoder_decoder"}
     assert AutoConfig.for_model(family).to_dict().keys() <= known

@@ -21,10 +21,10 @@ from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams, dense_slice
 from moejax.stored import write_json
 from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
-from moejax.study.decision import claims, decide
-from moejax.study.place import TABLE
+from moejax.study.compute_optimum import claims, decide
 from moejax.study.run import Concluded, read_study
-from moejax.study.signals import signals
+from moejax.study.sanity_checks import sanity_checks
+from moejax.study.storage import TABLE
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.sessions import SESSIONS, Session
@@ -184,7 +184,7 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
     analysed = Analysed(
         runs=len(runs), laws=fitted, decisions=decisions, choice=_choice(fitted), limits=limits(runs, fitted, decisions)
     )
-    return Concluded(study, folder, read_summary(folder / "data"), signals(runs.to_dict("records")), analysed)
+    return Concluded(study, folder, read_summary(folder / "data"), sanity_checks(runs.to_dict("records")), analysed)
 
 
 def _choice(fitted):

@@ -21,7 +21,7 @@ from moejax.laws.door import predict
 from moejax.model import transformer
 from moejax.report import fit_report
 from moejax.stored import Damaged, read_json, write_json
-from moejax.study.launches import LAUNCHES, launched, write_launch
+from moejax.study.storage import LAUNCHES, launched, write_launch
 from moejax.weights.folder import save_weights
 
 MODEL = next(iter(STUDY.models))

@@ -12,7 +12,7 @@ from moejax.plan.summary import as_data
 from moejax.report import sources
 from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.stored import write_json
-from moejax.study.place import TABLE
+from moejax.study.storage import TABLE
 from moejax.train.sessions import SESSIONS, Session
 
 HOUR = 3600.0
@@ -107,7 +107,7 @@ def test_json_that_is_no_plan_is_a_sentence(tmp_path, capsys):
 def example_plan(tmp_path):
     from moejax.plan.memory import ChipMemory
     from moejax.plan.plan import Plan
-    from moejax.plan.roofline import Roofline
+    from moejax.plan.step_time import Roofline
 
     memory = ChipMemory(
         parameters=10, optimizer_state=20, other_state=3, batch=1, temporaries=40, program=5, gradients=10, limit=100
@@ -130,7 +130,7 @@ def example_plan(tmp_path):
         xla_flops=4e11,
         xla_seconds=0.01,
         kernel_seconds=0.0,
-        exchanges=(),
+        communication=(),
         roofline=Roofline(compute_seconds=2e-3, memory_seconds=3e-3, link_seconds={"fsdp": 1e-3, "expert": 5e-4}),
         tokens=10_000,
         compile_seconds=1.0,

@@ -72,7 +72,7 @@ def test_links_within_the_page_have_their_targets(parsed):
 
 
 def test_every_section_and_every_figure_is_there_with_its_data(parsed):
-    sections = {"answer", "signals", "corpus", "runs", "training", "laws", "decisions", "limits", "provenance"}
+    sections = {"answer", "sanity_checks", "corpus", "runs", "training", "laws", "decisions", "limits", "provenance"}
     assert sections | set(FIGURES) <= set(parsed.names)
     assert sum(reference.startswith("data:text/csv") for reference in parsed.references) == len(FIGURES) + 1
 

@@ -28,7 +28,7 @@ from moejax.report.wording import worth
 from moejax.stored import write_json
 from moejax.study import run as study_run
 from moejax.study.analysis import Analysed, limits
-from moejax.study.decision import prices
+from moejax.study.compute_optimum import prices
 from moejax.study.run import conclude_table
 
 

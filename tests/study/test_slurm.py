@@ -10,9 +10,9 @@ import pytest
 
 from moejax import run_table
 from moejax.__main__ import main
-from moejax.study.place import open_place
 from moejax.study.run import read_study, train_study, write_table
-from moejax.study.status import standings
+from moejax.study.status import run_statuses
+from moejax.study.storage import open_storage
 from moejax.train.row import OF_THE_CLOCK
 from moejax.train.sessions import SESSIONS, read_sessions
 
@@ -108,7 +108,10 @@ def test_a_study_that_slurm_preempts_warns_and_cancels_ends_with_the_table_of_th
     assert states(there, one) == ["interrupted"] * 3
     assert main(launch) == 0
     assert job(there, one) != cancelled
-    until(lambda: all(one.state == "done" for one in standings(open_place(there), study.trainings())), "the end of all")
+    until(
+        lambda: all(one.state == "done" for one in run_statuses(open_storage(there), study.trainings())),
+        "the end of all",
+    )
     assert states(there, one) == ["interrupted"] * 3 + ["done"]
     assert main(["study", "status", str(there)]) == 0
     with capsys.disabled():

@@ -47,7 +47,7 @@ def test_a_study_trains_fits_decides_and_reports(finished):
     folder, process = finished
     assert process.returncode == 0, process.stderr
     found = json.loads(process.stdout)
-    assert [signal["holds"] for signal in found["signals"]] == [True, True]
+    assert [check["holds"] for check in found["sanity_checks"]] == [True, True]
     assert len(found["runs"]) == 9
     assert {law["name"] for law in found["laws"]} == {"chinchilla", "effective_params"}
     assert {decision["law"] for decision in found["decisions"]} == {"chinchilla", "effective_params"}

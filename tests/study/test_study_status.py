@@ -16,9 +16,9 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.config import DataConfig
 from moejax.stored import sealed
-from moejax.study.place import open_place
-from moejax.study.run import fetch, lay_out_at, write_table
-from moejax.study.status import progress, seconds_left, standings
+from moejax.study.run import fetch, materialise_at, write_table
+from moejax.study.status import progress, run_statuses, seconds_left
+from moejax.study.storage import open_storage
 from moejax.study.study import Study
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.sessions import DONE, FAILED, INTERRUPTED, RUNNING, SESSIONS, Session
@@ -41,24 +41,24 @@ STUDY = Study(
         optimizer=OptimizerConfig(learning_rate=1e-2),
     ),
 )
-PLACES = itertools.count()
+STORES = itertools.count()
 
 
 @pytest.fixture(params=["a folder", "an object store"])
-def place(request, tmp_path):
+def url(request, tmp_path):
     """Where engines write, as an address."""
-    return str(tmp_path / "study") if request.param == "a folder" else f"memory://bucket-{next(PLACES)}/study"
+    return str(tmp_path / "study") if request.param == "a folder" else f"memory://bucket-{next(STORES)}/study"
 
 
-def write(place, path, text):
-    system = open_place(place)
+def write(url, path, text):
+    system = open_storage(url)
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
     system.pipe_file(path, text.encode())
 
 
-def lay_out(place):
+def write_study(url):
     """The study's folder, without its corpus."""
-    write(place, "study.json", sealed(STUDY.identity()))
+    write(url, "study.json", sealed(STUDY.identity()))
 
 
 def row(training, budget):
@@ -67,13 +67,13 @@ def row(training, budget):
     return {**plain, "fingerprint": training.fingerprint()}
 
 
-def finish(place, training, budgets=None):
+def finish(url, training, budgets=None):
     for budget in budgets or training.recipe.budgets_tokens:
-        write(place, f"models/{training.name}/branch-{budget}.json", sealed(row(training, budget)))
+        write(url, f"models/{training.name}/branch-{budget}.json", sealed(row(training, budget)))
 
 
-def work_on(place, model, *sessions):
-    write(place, f"models/{model}/{SESSIONS}", sealed(dump(sessions)))
+def work_on(url, model, *sessions):
+    write(url, f"models/{model}/{SESSIONS}", sealed(dump(sessions)))
 
 
 def session(began, until, state=RUNNING, why=""):
@@ -81,44 +81,44 @@ def session(began, until, state=RUNNING, why=""):
     return Session(began=began, until=until, state=state, why=why, where=where, devices=4)
 
 
-def of(place, model):
-    return next(one for one in standings(open_place(place), STUDY.trainings()) if one.model == model)
+def of(url, model):
+    return next(one for one in run_statuses(open_storage(url), STUDY.trainings()) if one.model == model)
 
 
-def test_trainings_are_waiting_running_interrupted_failed_or_done(place):
-    lay_out(place)
+def test_trainings_are_waiting_running_interrupted_failed_or_done(url):
+    write_study(url)
     now, (first, second, third) = time.time(), STUDY.trainings()
-    assert {one.state for one in standings(open_place(place), STUDY.trainings())} == {"waiting"}
-    finish(place, first)
-    work_on(place, second.name, session(now - 60, now - 50, FAILED, "No such corpus."))
-    work_on(place, third.name, session(now - 60, now - 30, INTERRUPTED, "stopped by SIGTERM"))
-    found = {one.model: one for one in standings(open_place(place), STUDY.trainings())}
+    assert {one.state for one in run_statuses(open_storage(url), STUDY.trainings())} == {"waiting"}
+    finish(url, first)
+    work_on(url, second.name, session(now - 60, now - 50, FAILED, "No such corpus."))
+    work_on(url, third.name, session(now - 60, now - 30, INTERRUPTED, "stopped by SIGTERM"))
+    found = {one.model: one for one in run_statuses(open_storage(url), STUDY.trainings())}
     assert [found[one.name].state for one in (first, second, third)] == ["done", "failed", "interrupted"]
     assert found[second.name].why == "No such corpus."
     assert found[second.name].device_seconds == pytest.approx(4 * 10)
-    work_on(place, third.name, session(now - 60, now - 30, INTERRUPTED), session(now - 5, now))
-    assert of(place, third.name).state == "running"
-    assert of(place, third.name).sessions == 2
-    assert of(place, third.name).device_seconds == pytest.approx(4 * (30 + 5))
+    work_on(url, third.name, session(now - 60, now - 30, INTERRUPTED), session(now - 5, now))
+    assert of(url, third.name).state == "running"
+    assert of(url, third.name).sessions == 2
+    assert of(url, third.name).device_seconds == pytest.approx(4 * (30 + 5))
 
 
-def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_said(place):
-    lay_out(place)
-    work_on(place, "a", session(time.time() - 7200, time.time() - 3600))
-    assert of(place, "a").state == "interrupted"
-    assert "nothing was heard of it for 60 minutes" in of(place, "a").why
+def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_said(url):
+    write_study(url)
+    work_on(url, "a", session(time.time() - 7200, time.time() - 3600))
+    assert of(url, "a").state == "interrupted"
+    assert "nothing was heard of it for 60 minutes" in of(url, "a").why
 
 
-def test_time_left_follows_from_the_speed_of_the_last_steps(place):
-    lay_out(place)
+def test_time_left_follows_from_the_speed_of_the_last_steps(url):
+    write_study(url)
     training = STUDY.trainings()[0]
     at = [{"step": step, "steps_done": step, "tokens": 64 * step, "seconds": 2.0 * step} for step in (1, 2, 3)]
     lines = [{"run": "trunk", "loss": 3.0, **one} for one in at]
-    work_on(place, training.name, session(time.time() - 10, time.time()))
-    write(place, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
-    one = of(place, training.name)
+    work_on(url, training.name, session(time.time() - 10, time.time()))
+    write(url, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
+    one = of(url, training.name)
     assert one.seconds_left == pytest.approx(2 * (training.recipe.total_steps - 3))
-    found = standings(open_place(place), STUDY.trainings())
+    found = run_statuses(open_storage(url), STUDY.trainings())
     # The other trainings follow at the same pace.
     assert seconds_left(found) > one.seconds_left
     share, text = progress(found)
@@ -126,64 +126,64 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(place):
     assert text == f"0 of 3 models trained; {training.name} loss 3.00"
 
 
-def test_a_last_loss_that_is_not_finite_is_no_end_of_the_status(place, capsys):
-    lay_out(place)
+def test_a_last_loss_that_is_not_finite_is_no_end_of_the_status(url, capsys):
+    write_study(url)
     training = STUDY.trainings()[0]
-    work_on(place, training.name, session(time.time() - 10, time.time()))
+    work_on(url, training.name, session(time.time() - 10, time.time()))
     line = {"run": "trunk", "step": 1, "steps_done": 1, "tokens": 64, "seconds": 1.0, "loss": "nan"}
     before = {**line, "step": 0, "steps_done": 0}
-    write(place, f"models/{training.name}/metrics.jsonl", "".join(f"{json.dumps(one)}\n" for one in (before, line)))
-    assert f"{training.name} loss nan" in progress(standings(open_place(place), STUDY.trainings()))[1]
-    assert main(["study", "status", place]) == 0
+    write(url, f"models/{training.name}/metrics.jsonl", "".join(f"{json.dumps(one)}\n" for one in (before, line)))
+    assert f"{training.name} loss nan" in progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
+    assert main(["study", "status", url]) == 0
     assert "nan" in capsys.readouterr().out
-    assert main(["study", "status", place, "--json"]) == 0
+    assert main(["study", "status", url, "--json"]) == 0
 
 
-def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(place):
-    lay_out(place)
+def test_a_row_that_was_cut_short_is_named_and_its_run_counts_as_not_done(url):
+    write_study(url)
     training = STUDY.trainings()[0]
-    finish(place, training)
+    finish(url, training)
     path = f"models/{training.name}/branch-8192.json"
-    write(place, path, json.dumps(row(training, 8_192))[:40])
-    one = of(place, training.name)
+    write(url, path, json.dumps(row(training, 8_192))[:40])
+    one = of(url, training.name)
     assert (one.state, len(one.rows)) == ("waiting", 1)
     assert one.why.startswith(f"{path} cannot be read: it is no JSON, or only a part of it")
     assert one.why.endswith("; its run is done again.")
 
 
-def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(place):
-    lay_out(place)
+def test_a_row_of_another_model_or_without_a_loss_is_named_and_does_not_count(url):
+    write_study(url)
     first, second = STUDY.trainings()[:2]
     path = f"models/{first.name}/branch-8192.json"
-    write(place, path, sealed(row(second, 8_192)))
-    one = of(place, first.name)
+    write(url, path, sealed(row(second, 8_192)))
+    one = of(url, first.name)
     assert one.rows == ()
     assert f"{path} holds the row of {second.name} at 8,192 tokens" in one.why
-    write(place, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
-    assert of(place, first.name).rows == ()
-    assert "it holds NaN, which is no number; its run is done again." in of(place, first.name).why
+    write(url, path, json.dumps({**row(first, 8_192), "loss": float("nan")}))
+    assert of(url, first.name).rows == ()
+    assert "it holds NaN, which is no number; its run is done again." in of(url, first.name).why
 
 
 def test_the_table_is_the_same_whatever_the_place_and_the_order_in_which_rows_came(tmp_path):
     tables = []
     for number, seed in enumerate((0, 1, 2)):
-        place = f"memory://order-{next(PLACES)}/study" if number else str(tmp_path / "here")
-        lay_out(place)
+        url = f"memory://order-{next(STORES)}/study" if number else str(tmp_path / "here")
+        write_study(url)
         trainings = STUDY.trainings()
         random.Random(seed).shuffle(trainings)
         for training in trainings:
-            finish(place, training, sorted(training.recipe.budgets_tokens, reverse=bool(number)))
-        fetch(place, tmp_path / f"table-{number}")
+            finish(url, training, sorted(training.recipe.budgets_tokens, reverse=bool(number)))
+        fetch(url, tmp_path / f"table-{number}")
         tables.append(run_table.read(write_table(STUDY, tmp_path / f"table-{number}")))
     assert len(tables[0]) == 6
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
 
 
-def test_what_is_done_is_gathered_before_all_is(place, tmp_path, capsys):
-    lay_out(place)
-    finish(place, STUDY.trainings()[0])
-    assert main(["study", "gather", place, "--out", str(tmp_path / "table")]) == 0
+def test_what_is_done_is_gathered_before_all_is(url, tmp_path, capsys):
+    write_study(url)
+    finish(url, STUDY.trainings()[0])
+    assert main(["study", "gather", url, "--out", str(tmp_path / "table")]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("2 of 6 runs: ")
     assert "not done: " in said.err
@@ -191,38 +191,38 @@ def test_what_is_done_is_gathered_before_all_is(place, tmp_path, capsys):
 
 
 def test_a_table_that_was_changed_by_hand_is_not_replaced(tmp_path, capsys):
-    place = str(tmp_path / "study")
-    lay_out(place)
-    finish(place, STUDY.trainings()[0])
+    url = str(tmp_path / "study")
+    write_study(url)
+    finish(url, STUDY.trainings()[0])
     for _ in range(2):
-        assert main(["study", "gather", place]) == 0
+        assert main(["study", "gather", url]) == 0
     table = tmp_path / "study" / "runs.parquet"
     run_table.read(table).assign(mine="a note").to_parquet(table)
-    assert main(["study", "gather", place]) == 2
+    assert main(["study", "gather", url]) == 2
     assert "runs.parquet is not what moejax wrote there" in capsys.readouterr().err
     # One that was removed is written again.
     table.unlink()
-    assert main(["study", "gather", place]) == 0
+    assert main(["study", "gather", url]) == 0
 
 
-def test_gathering_replaces_what_was_gathered_and_no_row_that_was_trained_there(place, tmp_path, capsys):
-    lay_out(place)
+def test_gathering_replaces_what_was_gathered_and_no_row_that_was_trained_there(url, tmp_path, capsys):
+    write_study(url)
     first, second, _ = STUDY.trainings()
     for training in (first, second):
-        finish(place, training)
-        work_on(place, first.name, session(0.0, time.time()))
-        assert main(["study", "gather", place, "--out", str(tmp_path / "gathered")]) == 0
-    lay_out(str(tmp_path / "mine"))
+        finish(url, training)
+        work_on(url, first.name, session(0.0, time.time()))
+        assert main(["study", "gather", url, "--out", str(tmp_path / "gathered")]) == 0
+    write_study(str(tmp_path / "mine"))
     path, mine = f"models/{first.name}/branch-8192.json", sealed({**row(first, 8_192), "loss": 9.0})
     write(str(tmp_path / "mine"), path, mine)
-    assert main(["study", "gather", place, "--out", str(tmp_path / "mine")]) == 2
-    assert f"{path} is not what was gathered there from {place}" in capsys.readouterr().err
+    assert main(["study", "gather", url, "--out", str(tmp_path / "mine")]) == 2
+    assert f"{path} is not what was gathered there from {url}" in capsys.readouterr().err
     assert (tmp_path / "mine" / path).read_text() == mine
     assert not (tmp_path / "mine" / f"models/{second.name}").exists()
 
 
 def test_a_pipe_in_a_files_place_is_named(tmp_path, capsys):
-    lay_out(str(tmp_path))
+    write_study(str(tmp_path))
     folder = tmp_path / "models" / STUDY.trainings()[0].name
     folder.mkdir(parents=True)
     for name in ("branch-4096.json", "sessions.json", "metrics.jsonl"):
@@ -232,37 +232,37 @@ def test_a_pipe_in_a_files_place_is_named(tmp_path, capsys):
         (folder / name).unlink()
 
 
-def test_status_says_all_this_to_people_and_machines(place, capsys):
-    lay_out(place)
+def test_status_says_all_this_to_people_and_machines(url, capsys):
+    write_study(url)
     now, (first, second, _) = time.time(), STUDY.trainings()
-    finish(place, first)
-    work_on(place, first.name, session(now - 3600, now, DONE))
-    work_on(place, second.name, session(now - 60, now - 60, FAILED, "The disk is full."))
-    assert main(["study", "status", place, "--price", "2"]) == 0
+    finish(url, first)
+    work_on(url, first.name, session(now - 3600, now, DONE))
+    work_on(url, second.name, session(now - 60, now - 60, FAILED, "The disk is full."))
+    assert main(["study", "status", url, "--price", "2"]) == 0
     said = capsys.readouterr().out
     assert f"{second.name} failed: The disk is full." in said
     assert "2 of 6 runs; models: 1 done, 1 failed, 1 waiting; spent 4 device-hours, 8.00" in said
-    assert main(["study", "status", place, "--json"]) == 0
+    assert main(["study", "status", url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["states"] == {"done": 1, "running": 0, "interrupted": 0, "failed": 1, "waiting": 1}
     assert found["device_hours"] == pytest.approx(4, rel=1e-3)
 
 
 def test_an_object_store_gets_the_study_with_its_corpus_and_refuses_another(tmp_path):
-    place = f"memory://laid-{next(PLACES)}/study"
+    url = f"memory://laid-{next(STORES)}/study"
     text = tmp_path / "texts"
     text.mkdir()
     for number in range(40):
         (text / f"{number}.txt").write_text(f"Sentence {number} after another. " * 40)
     recipe = dataclasses.replace(STUDY.recipe, data=dataclasses.replace(STUDY.recipe.data, source=str(text)))
     study = dataclasses.replace(STUDY, recipe=recipe)
-    lay_out_at(study, place)
-    system = open_place(place)
+    materialise_at(study, url)
+    system = open_storage(url)
     assert json.loads(system.cat_file("models/a/training.json"))["name"] == "a"
     assert json.loads(system.cat_file("data/corpus.json"))["source"] == str(text)
-    lay_out_at(study, place)
+    materialise_at(study, url)
     with pytest.raises(ValueError, match=r"belongs to another run: seed was 0, is 1"):
-        lay_out_at(dataclasses.replace(study, seed=1), place)
+        materialise_at(dataclasses.replace(study, seed=1), url)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from moejax.data.document import Document
+from moejax.data.source import Document
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from few_documents import Few
 from interrupted import lasting, logged, on_one_device, train_killed_at_every_log
 
 from moejax.config import build
+from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
-from moejax.data.split import is_held_out
 from moejax.train import metrics
 from moejax.train.initial_weights import InitialWeights
 from moejax.train.legs import legs

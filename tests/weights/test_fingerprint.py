@@ -3,8 +3,7 @@
 import jax
 
 from moejax.architecture import Architecture
-from moejax.huggingface.read import from_huggingface
-from moejax.huggingface.write import to_huggingface
+from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.weights.fingerprint import fingerprint
 from moejax.weights.folder import Weights, load_weights, save_weights

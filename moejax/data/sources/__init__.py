@@ -1,7 +1,7 @@
 """What can be read. A source is named by a name of ``NAMED``, as ``hf:NAME``, or as a file or folder, whose formats
 are told by their suffixes, in front of ``.gz`` or ``.zst`` if compressed.
 
-A format is a function ``parts(files, root, reading)``; add one here and in ``docs/data.md``.
+A format is a function ``input_shards(files, root, options)``; add one here and in ``docs/data.md``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 
 from moejax.data.compression import inner_suffix, is_compressed
-from moejax.data.source import File, Part, Reading, file
+from moejax.data.source import File, InputShard, SourceOptions, file
 from moejax.data.sources import (
     array_record,
     hugging_face,
@@ -28,31 +28,31 @@ from moejax.data.sources import (
 from moejax.errors import UserError
 from moejax.wording import some
 
-NAMED: dict[str, Callable[[Reading], Iterable[Part]]] = {"python_stdlib": python_stdlib.parts}
+NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": python_stdlib.input_shards}
 """Sources by name."""
 
-Format = Callable[[Sequence[File], Path, Reading], Iterable[Part]]
+Format = Callable[[Sequence[File], Path, SourceOptions], Iterable[InputShard]]
 
 FORMATS: dict[str, Format] = {
-    ".txt": text_files.parts,
-    ".text": text_files.parts,
-    ".md": text_files.parts,
-    ".rst": text_files.parts,
-    ".tex": text_files.parts,
-    ".html": text_files.parts,
-    ".py": text_files.parts,
-    ".jsonl": json_lines.parts,
-    ".ndjson": json_lines.parts,
-    ".json": json_lines.parts,
-    ".parquet": parquet.parts,
-    ".arrayrecord": array_record.parts,
-    ".array_record": array_record.parts,
-    ".bin": token_files.parts,
-    ".npy": token_files.parts,
+    ".txt": text_files.input_shards,
+    ".text": text_files.input_shards,
+    ".md": text_files.input_shards,
+    ".rst": text_files.input_shards,
+    ".tex": text_files.input_shards,
+    ".html": text_files.input_shards,
+    ".py": text_files.input_shards,
+    ".jsonl": json_lines.input_shards,
+    ".ndjson": json_lines.input_shards,
+    ".json": json_lines.input_shards,
+    ".parquet": parquet.input_shards,
+    ".arrayrecord": array_record.input_shards,
+    ".array_record": array_record.input_shards,
+    ".bin": token_files.input_shards,
+    ".npy": token_files.input_shards,
 }
 """Formats by suffix. A ``.bin`` with an ``.idx`` beside it is Megatron's."""
 
-COMPRESSIBLE: tuple[Format, ...] = (text_files.parts, json_lines.parts)
+COMPRESSIBLE: tuple[Format, ...] = (text_files.input_shards, json_lines.input_shards)
 """Formats that are read through ``.gz`` and ``.zst``; the others compress inside, or are memory-mapped."""
 
 
@@ -62,16 +62,16 @@ CHOICES = "choices.json"
 """A folder that holds this file is a prepared set: inside a source it is passed over."""
 
 
-def parts_of(source: str, reading: Reading) -> list[Part]:
-    """The parts of a source, in order.
+def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
+    """The input shards of a source, in order.
 
     Raises:
       UserError: there is no such source, or it holds nothing that can be read.
     """
     if source in NAMED:
-        return list(NAMED[source](reading))
+        return list(NAMED[source](options))
     if source.startswith(hugging_face.PREFIX):
-        return list(hugging_face.parts(source, reading))
+        return list(hugging_face.input_shards(source, options))
     path = Path(source).expanduser()
     if not path.exists():
         raise UserError(
@@ -83,12 +83,12 @@ def parts_of(source: str, reading: Reading) -> list[Part]:
         seen = f" (but {skipped.kinds})" if skipped.files else ""
         raise UserError(f"{source} holds no file that can be read{seen}; {KNOWN}.")
     root = path if path.is_dir() else path.parent
-    reading = replace(reading, single_file=len(files) == 1)
-    found: list[Part] = []
+    options = replace(options, single_file=len(files) == 1)
+    shards: list[InputShard] = []
     for read, group in groupby(files, _format):
         assert read is not None
-        found += read([file(path) for path in group], root.absolute(), reading)
-    return found
+        shards += read([file(path) for path in group], root.absolute(), options)
+    return shards
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ class Skipped:
 
     def __str__(self) -> str:
         """Sentences; empty if nothing was skipped."""
-        found = []
+        sentences = []
         if self.files:
             every = self.read + len(self.files)
-            found.append(
+            sentences.append(
                 f"{self.read:,} of {every:,} files are read. Skipped, as no format has their suffix: {self.kinds} "
                 f"({some(self.files)}); {KNOWN}."
             )
         if self.hidden:
-            found.append(f"Skipped, as hidden: {len(self.hidden):,} files ({some(self.hidden)}).")
+            sentences.append(f"Skipped, as hidden: {len(self.hidden):,} files ({some(self.hidden)}).")
         if self.prepared:
-            found.append(f"Skipped, as prepared sets: {some(self.prepared)}.")
-        return " ".join(found)
+            sentences.append(f"Skipped, as prepared sets: {some(self.prepared)}.")
+        return " ".join(sentences)
 
 
 def skipped(source: str) -> Skipped | None:
@@ -151,8 +151,8 @@ def _files(path: Path) -> tuple[list[Path], Skipped]:
         every += [Path(folder, name) for name in names if name[0] != "."]
         hidden += [Path(folder, name) for name in names if name[0] == "."]
 
-    def below(found: Iterable[Path]) -> tuple[str, ...]:
-        return tuple(sorted(one.relative_to(path).as_posix() if one != path else one.name for one in found))
+    def below(paths: Iterable[Path]) -> tuple[str, ...]:
+        return tuple(sorted(one.relative_to(path).as_posix() if one != path else one.name for one in paths))
 
     known = [one for one in every if _format(one) is not None]
     unknown = [one for one in every if _format(one) is None and one.suffix != ".idx"]
@@ -164,4 +164,4 @@ def _format(path: Path) -> Format | None:
     read = FORMATS.get(inner_suffix(path))
     if is_compressed(path) and read not in COMPRESSIBLE:
         return None
-    return megatron.parts if read is token_files.parts and megatron.index_of(path).exists() else read
+    return megatron.input_shards if read is token_files.input_shards and megatron.index_of(path).exists() else read

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading, ranges
-from moejax.data.sources.broken import Broken
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, ranges
 from moejax.errors import UserError
 from moejax.wording import says
 
@@ -37,8 +35,8 @@ class Records:
             reader.close()
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Records | Broken]:
-    """Ranges of records of about ``PART_BYTES``."""
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[Records | Broken]:
+    """Ranges of records of about ``INPUT_SHARD_BYTES``."""
     for file in files:
         reader = _open(file)
         count = reader.num_records() if reader.ok() else 0
@@ -48,7 +46,7 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Recor
         except RuntimeError as error:
             yield Broken(file, f"no ArrayRecord, or a damaged one ({says('array_record', error)})")
             continue
-        step = max(1, count * PART_BYTES // max(file.size, 1))
+        step = max(1, count * INPUT_SHARD_BYTES // max(file.size, 1))
         for start, end in ranges(count, step):
             yield Records(file, start, end, file.size * (end - start) // count)
 

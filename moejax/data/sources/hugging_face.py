@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import File, Reading, file
+from moejax.data.source import Corrupt, Document, File, SourceOptions, file
 from moejax.errors import UserError
 from moejax.wording import says
 
@@ -55,20 +54,20 @@ class ArrowFile:
             yield Corrupt(f"{self.name}, after row {number}", f"damaged ({says('pyarrow', error)})", self.file.size)
 
 
-def parts(source: str, reading: Reading) -> list[ArrowFile]:
+def input_shards(source: str, options: SourceOptions) -> list[ArrowFile]:
     """The Arrow files of a data set, fetched if they are not there.
 
     Raises:
       UserError: the package is missing, the data set is not known or cannot be reached, or lacks the text.
     """
     name, _, config = source.removeprefix(PREFIX).partition(":")
-    found = _load(name, config)
-    if reading.text_field not in found.column_names:
+    dataset = _load(name, config)
+    if options.text_field not in dataset.column_names:
         raise UserError(
-            f"{source} has no column {reading.text_field!r}, only {', '.join(found.column_names)}; name the one with "
+            f"{source} has no column {options.text_field!r}, only {', '.join(dataset.column_names)}; name the one with "
             f"text."
         )
-    return [ArrowFile(file(Path(cached["filename"])), reading.text_field) for cached in found.cache_files]
+    return [ArrowFile(file(Path(cached["filename"])), options.text_field) for cached in dataset.cache_files]
 
 
 def _load(name: str, config: str):
@@ -80,8 +79,8 @@ def _load(name: str, config: str):
         ) from None
     try:
         if Path(name).is_dir():
-            found = datasets.load_from_disk(name)
-            return found["train"] if isinstance(found, datasets.DatasetDict) else found
+            dataset = datasets.load_from_disk(name)
+            return dataset["train"] if isinstance(dataset, datasets.DatasetDict) else dataset
         return datasets.load_dataset(name, config or None, split="train")
     # What it raises where there is no network differs between its versions and those of its HTTP client.
     except Exception as error:

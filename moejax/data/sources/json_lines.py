@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.data.compression import UNREADABLE, is_compressed, opened
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading, ranges
+from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
 from moejax.wording import says
 
 
@@ -50,12 +49,12 @@ class JsonLines:
             yield Corrupt(f"{self.name}, the rest", f"damaged ({says('the reader', error)})", self.size_bytes)
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[JsonLines]:
-    """Ranges of plain files; a compressed file is one part."""
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[JsonLines]:
+    """Ranges of plain files; a compressed file is one input shard."""
     for file in files:
-        step = file.size if is_compressed(file.path) else PART_BYTES
+        step = file.size if is_compressed(file.path) else INPUT_SHARD_BYTES
         for start, end in ranges(file.size, step):
-            yield JsonLines(file, reading.text_field, start, end)
+            yield JsonLines(file, options.text_field, start, end)
 
 
 def _document(line: bytes, name: str, field: str) -> Document | Corrupt:

@@ -15,9 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading, file
-from moejax.data.sources.broken import Broken
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, file
 from moejax.errors import UserError
 from moejax.wording import says, told
 
@@ -63,14 +61,14 @@ class MegatronDocuments:
             yield Document(name, content)
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[MegatronDocuments | Broken]:
-    """Ranges of documents of about ``PART_BYTES``.
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[MegatronDocuments | Broken]:
+    """Ranges of documents of about ``INPUT_SHARD_BYTES``.
 
     Raises:
       UserError: no tokenizer was named whose tokens these are.
     """
     for tokens in files:
-        if reading.end_of_document is None:
+        if options.end_of_document is None:
             raise UserError(
                 f"{tokens.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or ids:VOCAB:END."
             )
@@ -83,11 +81,11 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Megat
             yield Broken(tokens, f"its index cannot be read ({says('the reader', error)})")
             continue
         described = file(index_of(Path(tokens.path)))
-        step = max(1, index.documents * PART_BYTES // max(tokens.size, 1))
+        step = max(1, index.documents * INPUT_SHARD_BYTES // max(tokens.size, 1))
         for start in range(0, index.documents, step):
             end = min(start + step, index.documents)
             size = (index.span(end - 1)[1] - index.span(start)[0]) * index.dtype.itemsize
-            yield MegatronDocuments(tokens, described, reading.end_of_document, start, end, size)
+            yield MegatronDocuments(tokens, described, options.end_of_document, start, end, size)
 
 
 class _Index:

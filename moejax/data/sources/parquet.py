@@ -9,9 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading
-from moejax.data.sources.broken import Broken
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions
 from moejax.errors import UserError
 from moejax.wording import says
 
@@ -45,7 +43,7 @@ class RowGroups:
             yield Corrupt(f"{self.name}, after row {number}", f"damaged ({says('pyarrow', error)})", self.size_bytes)
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGroups | Broken]:
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[RowGroups | Broken]:
     """Row groups, gathered.
 
     Raises:
@@ -53,18 +51,18 @@ def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[RowGr
     """
     for file in files:
         try:
-            found = pq.ParquetFile(file.path)
+            parquet = pq.ParquetFile(file.path)
         except (OSError, pa.ArrowException) as error:
             yield Broken(file, f"no Parquet file, or a damaged one ({says('pyarrow', error)})")
             continue
-        with found:
-            _check_column(file, found.schema_arrow, reading.text_field)
+        with parquet:
+            _check_column(file, parquet.schema_arrow, options.text_field)
             start, size = 0, 0
-            groups = found.metadata.num_row_groups
+            groups = parquet.metadata.num_row_groups
             for group in range(groups):
-                size += found.metadata.row_group(group).total_byte_size
-                if size >= PART_BYTES or group + 1 == groups:
-                    yield RowGroups(file, reading.text_field, start, group + 1, size)
+                size += parquet.metadata.row_group(group).total_byte_size
+                if size >= INPUT_SHARD_BYTES or group + 1 == groups:
+                    yield RowGroups(file, options.text_field, start, group + 1, size)
                     start, size = group + 1, 0
 
 

@@ -1,7 +1,7 @@
 """The embedded corpus: source files of the running Python's standard library.
 
 Every machine that can run this has them, so a first training needs no download. The corpus differs between Python
-versions; its hash travels with every run. A file's side is decided by its path, which stays when its text changes.
+versions; its hash travels with every run. A file's split is decided by its path, which stays when its text changes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from moejax.data.source import Part, Reading, file
+from moejax.data.source import InputShard, SourceOptions, file
 from moejax.data.sources.text_files import gathered
 
 _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
-def parts(reading: Reading) -> Iterator[Part]:
+def input_shards(options: SourceOptions) -> Iterator[InputShard]:
     """The ``.py`` files of the standard library without its tests, in the order of their paths."""
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []

@@ -1,4 +1,5 @@
-"""Text files: a file is a document; a source's only file, or one larger than a part, is several, cut at line ends."""
+"""Text files: a file is a document; a source's only file, or one larger than an input shard, is several, cut at line
+ends."""
 
 from __future__ import annotations
 
@@ -8,20 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moejax.data.compression import UNREADABLE, is_compressed, opened
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading, ranges
+from moejax.data.source import INPUT_SHARD_BYTES, Corrupt, Document, File, SourceOptions, ranges
 from moejax.wording import says
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Several files, none of which is larger than a part."""
+    """Several files, none of which is larger than an input shard."""
 
     root: str
     """What the documents' names and keys leave out of their paths."""
     files: tuple[File, ...]
     split_by_path: bool = False
-    """Decide the side of each file by its path instead of its text."""
+    """Decide the split of each file by its path instead of its text."""
     documents_per_file: int = 1
     """At most so many of equal size, cut at line ends."""
 
@@ -36,7 +36,7 @@ class TextFiles:
         return sum(file.size for file in self.files)
 
     def documents(self) -> Iterator[Document | Corrupt]:
-        """``documents_per_file`` per file; of a compressed one, per ``PART_BYTES``."""
+        """``documents_per_file`` per file; of a compressed one, per ``INPUT_SHARD_BYTES``."""
         for file in self.files:
             path = Path(file.path).relative_to(self.root).as_posix()
             key = path.encode() if self.split_by_path else None
@@ -68,7 +68,7 @@ class TextRange:
 
     @property
     def size_bytes(self) -> int:
-        """Of the range."""
+        """Bytes of the range."""
         return self.end - self.start
 
     def documents(self) -> Iterator[Document | Corrupt]:
@@ -83,26 +83,26 @@ class TextRange:
             yield Corrupt(self.name, f"unreadable ({says('the reader', error)})", self.size_bytes)
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[TextFiles | TextRange]:
-    """Small files gathered to parts, large ones cut into parts, in the order given."""
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[TextFiles | TextRange]:
+    """Small files gathered to input shards, large ones cut into input shards, in the order given."""
     return gathered(
-        files, root, split_by_path=False, documents_per_file=DOCUMENTS_OF_A_SINGLE_FILE if reading.single_file else 1
+        files, root, split_by_path=False, documents_per_file=DOCUMENTS_OF_A_SINGLE_FILE if options.single_file else 1
     )
 
 
 def gathered(
     files: Sequence[File], root: Path, *, split_by_path: bool, documents_per_file: int = 1
 ) -> Iterator[TextFiles | TextRange]:
-    """As ``parts``, with the choice of what decides a file's side."""
+    """As ``input_shards``, with the choice of what decides a file's split."""
     group: list[File] = []
     size = 0
     for file in files:
-        large = file.size > PART_BYTES and not is_compressed(file.path)
-        if group and (large or size + file.size > PART_BYTES):
+        large = file.size > INPUT_SHARD_BYTES and not is_compressed(file.path)
+        if group and (large or size + file.size > INPUT_SHARD_BYTES):
             yield TextFiles(str(root), tuple(group), split_by_path, documents_per_file)
             group, size = [], 0
         if large:
-            yield from (TextRange(file, start, end) for start, end in ranges(file.size, PART_BYTES))
+            yield from (TextRange(file, start, end) for start, end in ranges(file.size, INPUT_SHARD_BYTES))
         else:
             group.append(file)
             size += file.size
@@ -128,7 +128,7 @@ def _pieces(stream, path: str) -> Iterator[bytes]:
     if not is_compressed(path):
         yield stream.read()
         return
-    while text := stream.read(PART_BYTES):
+    while text := stream.read(INPUT_SHARD_BYTES):
         yield text + stream.readline()
 
 

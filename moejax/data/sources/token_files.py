@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moejax.data.document import Corrupt, Document
-from moejax.data.source import PART_BYTES, File, Reading, ranges
-from moejax.data.sources.broken import Broken
+from moejax.data.source import INPUT_SHARD_BYTES, Broken, Corrupt, Document, File, SourceOptions, ranges
 from moejax.errors import UserError
 from moejax.wording import told
 
@@ -46,7 +44,7 @@ class Tokens:
 
     @property
     def size_bytes(self) -> int:
-        """Of these tokens."""
+        """Bytes of these tokens."""
         return (self.end - self.start) * np.dtype(self.type).itemsize
 
     def documents(self) -> Iterator[Document | Corrupt]:
@@ -54,7 +52,7 @@ class Tokens:
         tokens = np.memmap(self.file.path, self.type, "r", self.offset)
         here = self.start
         if here:
-            # The document that reaches in from the part before belongs to that one.
+            # The document that reaches in from the input shard before belongs to that one.
             here = _next_end(tokens, self.end_of_document, here - 1, self.end)[0] + 1
         ended = True
         while here < self.end or (not ended and here < len(tokens)):
@@ -65,35 +63,35 @@ class Tokens:
             here = stop + ended
 
 
-def parts(files: Sequence[File], root: Path, reading: Reading) -> Iterator[Tokens | Broken]:
+def input_shards(files: Sequence[File], root: Path, options: SourceOptions) -> Iterator[Tokens | Broken]:
     """Ranges of tokens.
 
     Raises:
       UserError: no tokenizer was named whose tokens these are.
     """
     for file in files:
-        if reading.end_of_document is None:
+        if options.end_of_document is None:
             raise UserError(
                 f"{file.path} holds tokens; name the tokenizer that made them: a tokenizer.json, or "
                 f"ids:VOCAB:END (for GPT-2's, ids:50257:50256)."
             )
         try:
-            dtype, offset = _layout(file, reading)
+            dtype, offset = _layout(file, options)
         except ValueError as error:
             yield Broken(file, told(error))
             continue
         count = (file.size - offset) // dtype.itemsize
-        for start, end in ranges(count, PART_BYTES // dtype.itemsize):
-            yield Tokens(file, dtype.name, offset, reading.end_of_document, start, end)
+        for start, end in ranges(count, INPUT_SHARD_BYTES // dtype.itemsize):
+            yield Tokens(file, dtype.name, offset, options.end_of_document, start, end)
 
 
-def _layout(file: File, reading: Reading) -> tuple[np.dtype, int]:
+def _layout(file: File, options: SourceOptions) -> tuple[np.dtype, int]:
     if file.path.endswith(".npy"):
         mapped = np.load(file.path, mmap_mode="r")
         if mapped.ndim != 1 or mapped.dtype.kind not in "iu":
             raise UserError(f"it holds {mapped.dtype} of shape {mapped.shape}, not one row of whole numbers")
         return mapped.dtype, int(mapped.offset)
-    dtype = np.dtype(f"u{reading.token_bytes}")
+    dtype = np.dtype(f"u{options.token_bytes}")
     with open(file.path, "rb") as stream:
         begins = stream.read(4)
     return dtype, _LLM_C_HEADER_BYTES if begins == _LLM_C_MAGIC.to_bytes(4, "little") else 0
@@ -102,7 +100,7 @@ def _layout(file: File, reading: Reading) -> tuple[np.dtype, int]:
 def _next_end(tokens: np.ndarray, end_of_document: int, start: int, limit: int) -> tuple[int, bool]:
     """Where the document that ``start`` lies in ends, or ``limit``; and whether a token there says that it ends."""
     for here in range(start, limit, _CHUNK):
-        found = np.flatnonzero(tokens[here : min(here + _CHUNK, limit)] == end_of_document)
-        if len(found):
-            return here + int(found[0]), True
+        ends = np.flatnonzero(tokens[here : min(here + _CHUNK, limit)] == end_of_document)
+        if len(ends):
+            return here + int(ends[0]), True
     return limit, False

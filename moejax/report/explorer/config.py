@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from moejax.architecture import Architecture
-from moejax.design.build import build, spend
+from moejax.design.build import build, max_tokens_within
 from moejax.design.config_text import config_text
 from moejax.design.decide import DENSE, MIXTURE
-from moejax.design.problem import Limit, Problem, optimise
+from moejax.design.problem import Constraint, Problem, optimise
 from moejax.design.shapes import Shapes
 from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
@@ -30,20 +30,20 @@ def config(choice: Choice) -> str:
     """
     like = find(choice.model).architecture if choice.model else _like(choice)
     total = choice.params_active * choice.expansion
-    tokens = Limit(name="tokens", low=choice.tokens, high=choice.tokens)
+    tokens = Constraint(name="tokens", low=choice.tokens, high=choice.tokens)
     sizes = (
-        Limit(name="params_active", low=choice.params_active, high=choice.params_active),
-        Limit(name="params_total", low=SHORT * total, high=total),
+        Constraint(name="params_active", low=choice.params_active, high=choice.params_active),
+        Constraint(name="params_total", low=SHORT * total, high=total),
     )
-    limits = (tokens,) if choice.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
+    constraints = (tokens,) if choice.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
     # All that a shape can be is held, so that the law decides nothing: any that reads both sizes would do.
-    problem = Problem(law=CHAPTER_002, limits=limits, space=Shapes(like, CHAPTER_002.inputs))
-    built = spend(problem, like) if choice.model else build(optimise(problem))
+    problem = Problem(law=CHAPTER_002, constraints=constraints, space=Shapes(like, CHAPTER_002.inputs))
+    built = max_tokens_within(problem, like) if choice.model else build(optimise(problem))
     if built is None:
         raise UserError("No whole-numbered shape comes near these numbers; move a slider, or take a published model.")
     what = choice.model or f"{size(choice.params_active, 3)} active of {size(total, 3)} parameters"
     says = f"From moejax explore: {what}, {size(choice.tokens, 3)} tokens."
-    return config_text(built, choice.model or "explored", says, problem.setting.sequence_length)
+    return config_text(built, choice.model or "explored", says, problem.assumptions.sequence_length)
 
 
 def _like(choice: Choice) -> Architecture:

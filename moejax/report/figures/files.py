@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
-from moejax.folder import whole
+from moejax.folder import atomic_write
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import PAPER, RC
 
@@ -33,11 +33,11 @@ def write_figure(
         figure = draw()
         for suffix in formats:
             written.append(f"{name}.{suffix}")
-            with whole(folder / written[-1]) as partial:
+            with atomic_write(folder / written[-1]) as partial:
                 figure.drawing.savefig(
                     partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
     written.append(f"{name}.csv")
-    with whole(folder / written[-1]) as partial:
+    with atomic_write(folder / written[-1]) as partial:
         partial.write_text(figure.csv(), encoding="utf-8")
     return tuple(written)

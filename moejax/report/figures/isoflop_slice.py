@@ -14,7 +14,7 @@ from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import BLUE, GREEN, ORANGE, PAPER, grid, quantity_axis
 from moejax.report.findings import Findings
-from moejax.study.decision import Decision, family
+from moejax.study.compute_optimum import ComputeOptimum, family
 
 POINTS = 121
 MARGIN = 3.0
@@ -69,18 +69,18 @@ def along(law: Any, flops: float, expansion: float, active: np.ndarray) -> np.nd
         return np.asarray(jax.vmap(law)(design), np.float64)
 
 
-def _of(law: str, decisions: Sequence[Decision]) -> list[Decision]:
+def _of(law: str, decisions: Sequence[ComputeOptimum]) -> list[ComputeOptimum]:
     """Decisions under a law, mixtures before the dense column."""
     return sorted((d for d in decisions if d.law == law), key=lambda d: -d.expansion)
 
 
-def _optimum(axes: Axes, decision: Decision, colour: str) -> None:
+def _optimum(axes: Axes, decision: ComputeOptimum, colour: str) -> None:
     value, found = decision.checked.value, decision.intervals["params_active"]
     axes.plot([found.low, found.high], [value["loss"]] * 2, color=colour, linewidth=3.5, alpha=0.35)
     axes.plot(value["params_active"], value["loss"], "o", color=colour, markeredgecolor=PAPER, markersize=8, zorder=5)
 
 
-def _label(decision: Decision) -> str:
+def _label(decision: ComputeOptimum) -> str:
     open_ended = decision.intervals["params_active"].says_nothing
     return family(decision) + (": size not determined" if open_ended else "")
 
@@ -94,7 +94,7 @@ def _zoom(axes: Axes, rows: list[dict[str, Any]], law: str) -> None:
     axes.set_ylim(low - 0.15 * (top - low), top + 0.05 * (top - low))
 
 
-def _rows(decision: Decision, active: np.ndarray, losses: np.ndarray) -> list[dict[str, Any]]:
+def _rows(decision: ComputeOptimum, active: np.ndarray, losses: np.ndarray) -> list[dict[str, Any]]:
     tokens = decision.flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
     points = [*zip(active, tokens, losses, strict=True)]
     value = decision.checked.value
@@ -107,5 +107,5 @@ def _rows(decision: Decision, active: np.ndarray, losses: np.ndarray) -> list[di
     ]
 
 
-def _times(decisions: Sequence[Decision]) -> str:
+def _times(decisions: Sequence[ComputeOptimum]) -> str:
     return f"{decisions[0].extrapolation:.2g} times"

@@ -1,0 +1,214 @@
+"""What could be trained next: architectures like some that are given, of other sizes, around what a table holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import qmc
+
+from moejax.architecture import Architecture
+from moejax.design.build import integer_shape
+from moejax.design.coordinates import Coordinate, Sizes
+from moejax.design.shapes import Shapes
+from moejax.errors import UserError
+from moejax.fit.runs import Runs
+from moejax.laws.accounting import design_of, params
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import FIELDS, Design
+
+COUNT = 1024
+"""Candidates that are kept."""
+DRAWN = 4096
+"""Shapes that are drawn for them, of every architecture that is given."""
+BEYOND = 0.25
+"""How far points are drawn beyond a range, as a share of it, before they are moved to its end."""
+REACH = 4.0
+"""How many times larger than the table's runs candidates may be; in ratios, such as total over active, also smaller."""
+SIZES = ("params_active", "params_total", "tokens", "flops")
+"""What is no smaller than in the table: laws bend below, and what is cheap would be chosen first."""
+WIDTHS = tuple(int(16 * 2 ** (i / 2)) for i in range(21))
+"""Where the widths are looked for at which sizes are those of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Runs that could be trained."""
+
+    design: Design
+    """Fields with an entry per candidate."""
+    flops: Float[np.ndarray, " candidates"]
+    """Training FLOPs of each, alone."""
+    architectures: tuple[Architecture, ...] = ()
+    """One per candidate, where they are known."""
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.flops)
+
+    def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:
+        """Some of them, by number."""
+        numbers = [int(i) for i in np.asarray(kept)]
+        values = {name: v for name in FIELDS if (v := getattr(self.design, name)) is not None}
+        return Candidates(
+            design=Design(**{name: np.asarray(v)[numbers] for name, v in values.items()}),
+            flops=self.flops[numbers],
+            architectures=tuple(self.architectures[i] for i in numbers) if self.architectures else (),
+            labels=tuple(self.labels[i] for i in numbers) if self.labels else (),
+        )
+
+
+def of_table(runs: Runs, labels: Iterable[str]) -> Candidates:
+    """The rows of a table that names runs instead of reporting them.
+
+    Raises:
+      UserError: the table says neither FLOPs, nor active parameters and tokens.
+    """
+    design = runs.design
+    if design.flops is not None:
+        flops = design.flops
+    elif design.params_active is not None and design.tokens is not None:
+        flops = FLOPS_PER_PARAM_AND_TOKEN * design.params_active * design.tokens
+    else:
+        raise UserError("What a candidate costs is not known; add a column flops, or params_active and tokens.")
+    return Candidates(design=design, flops=np.asarray(flops, float), labels=tuple(labels))
+
+
+def like(
+    architectures: Sequence[Architecture],
+    inputs: Sequence[str],
+    runs: Runs,
+    *,
+    most_flops: float,
+    sequence_length: int,
+    reach: float = REACH,
+    count: int = COUNT,
+    least_tokens: float = 1.0,
+    seed: int = 0,
+) -> Candidates:
+    """Shapes like the given ones, none more than ``reach`` times as large as the table's largest run.
+
+    Parameters and tokens are no smaller than in the table. What the laws read is varied as ``moejax design`` varies it
+    (``design.shapes``): the width always, and of experts, top-k, expert width and shared experts what is in ``inputs``;
+    the rest keeps its ratio to the width. Of different tokens there are as many as in the table, at most.
+
+    Raises:
+      UserError: none costs so little.
+    """
+    names = tuple(name for name in inputs if name != "unique_tokens")
+    spaces = {c.name: c for c in Sizes(names).coordinates}
+    box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}
+    # Reach upon reach of what is varied would multiply: sizes that follow are bounded as those that are chosen.
+    for name in ("params_active", "params_total"):
+        if name not in box and getattr(runs.design, name) is not None:
+            own = _sizes(runs.design, name)[runs.weight > 0]
+            box[name] = float(own.min()), float(own.max()) * reach
+    seen: dict[tuple[Architecture, float], None] = {}
+    for number, given in enumerate(architectures):
+        for architecture, tokens in _drawn(given, names, runs, box, reach, seed + number):
+            if tokens >= least_tokens:
+                seen[architecture, tokens] = None
+    designs = [design_of(a, tokens, sequence_length) for a, tokens in seen]
+    design = Design(**{name: np.asarray([getattr(d, name) for d in designs], float) for name in FIELDS})
+    if "unique_tokens" in inputs:
+        design = replace(design, unique_tokens=np.minimum(design.tokens, runs.design.unique_tokens.max()))
+    flops = np.asarray(design.flops, float)
+    inside = np.ones(len(designs), bool)
+    for name, (low, high) in box.items():
+        sizes = _sizes(design, name)
+        inside &= (sizes >= low * (1 - 1e-9)) & (sizes <= high * (1 + 1e-9))
+    if not inside.any():
+        raise UserError(
+            f"No shape like the given ones lies within {reach:g} times the sizes of the table's runs; give one that is "
+            f"nearer with --arch or --config, or a larger --reach."
+        )
+    cheapest = flops[inside].min()
+    inside &= flops <= most_flops
+    if not inside.any():
+        raise UserError(
+            f"No run within {reach:g} times the sizes of the table's runs costs {most_flops:.3g} FLOPs or less (the "
+            f"cheapest drawn costs {cheapest:.3g}); give a larger --flops or --reach."
+        )
+    kept = np.flatnonzero(inside)
+    if len(kept) > count:
+        kept = np.random.default_rng(seed).choice(kept, count, replace=False)
+    drawn = Candidates(design=design, flops=flops, architectures=tuple(a for a, _ in seen))
+    return drawn.only(np.sort(kept))
+
+
+def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count dimensions"]:
+    """Points spread evenly over a unit cube and over its faces.
+
+    What tells most of a law lies at the ends of its ranges, which points inside a cube hardly ever come near: of these
+    a sixth lies at either end of each range.
+    """
+    cube = qmc.Sobol(dimensions, rng=seed).random(count)
+    return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
+
+
+def _sizes(design: Design, name: str) -> np.ndarray:
+    """A coordinate of ``Sizes`` as a design has it."""
+    return np.asarray(getattr(design, name), float)
+
+
+def _around(coordinate: Coordinate, values: np.ndarray, reach: float) -> tuple[float, float]:
+    """From the smallest to the largest of the table's values, and some way beyond."""
+    if coordinate.linear:
+        return coordinate.low, min(coordinate.high, float(values.max()) + 0.25)
+    smallest = float(values.min()) / (1.0 if coordinate.name in SIZES else reach)
+    return max(coordinate.low, smallest), min(coordinate.high, float(values.max()) * reach)
+
+
+def _drawn(
+    given: Architecture, inputs: tuple[str, ...], runs: Runs, box: Mapping[str, Any], reach: float, seed: int
+) -> Iterable[tuple[Architecture, float]]:
+    """Whole shapes like one, with tokens, spread evenly over the logarithms of what is varied."""
+    chosen = [c.name for c in Shapes(given, inputs).coordinates if c.name not in ("model_dim", "tokens")]
+    ranges = {name: _range(name, given, box) for name in chosen}
+    ranges |= {"model_dim": _widths(given, box), "tokens": box.get("tokens", (1.0, 1.0))}
+    if "tokens" not in box and runs.design.tokens is not None:
+        ranges["tokens"] = (float(runs.design.tokens.min()), float(runs.design.tokens.max()) * reach)
+    cube = spread(len(ranges), DRAWN, seed)
+    low, high = (np.log([max(r[end], 1e-3) for r in ranges.values()]) for end in (0, 1))
+    for point in np.exp(low + cube * (high - low)):
+        shape = dict(zip(ranges, point.tolist(), strict=True))
+        tokens = float(round(shape.pop("tokens")))
+        whole_shape = {name: max(0 if name == "num_shared_experts" else 1, round(v)) for name, v in shape.items()}
+        # Widths that a head divides, and that hardware likes.
+        whole_shape["model_dim"] = _tidy(whole_shape["model_dim"])
+        architecture = integer_shape(given, whole_shape)
+        if architecture.top_k < architecture.num_experts or not architecture.is_moe:
+            yield architecture, tokens
+
+
+def _tidy(width: int) -> int:
+    """A multiple of 16, and of more where the width is large."""
+    step = 16 if width < 512 else 64 if width < 2048 else 128
+    return max(step, round(width / step) * step)
+
+
+def _range(name: str, given: Architecture, box: Mapping[str, Any]) -> tuple[float, float]:
+    """Between which numbers a part of the shape is drawn."""
+    active = box.get("active_experts", (1.0, 16.0))
+    if name == "top_k":
+        return 0.6, float(active[1])
+    if name == "num_experts":
+        most = box.get("expert_expansion", box.get("expansion", (1.0, 32.0)))[1]
+        return 1.0, float(min(1024.0, max(2.0, 2 * most * max(given.top_k, active[1]))))
+    if name == "num_shared_experts":
+        return 0.3, 4.4
+    value = getattr(given, name)
+    return value / 8, value * 8
+
+
+def _widths(given: Architecture, box: Mapping[str, Any]) -> tuple[float, float]:
+    """Widths at which the active parameters are those that are looked for, some way beyond both ends."""
+    low, high = box.get("params_active", (0.0, math.inf))
+    others = {} if not given.is_moe else {"num_experts": given.num_experts, "top_k": given.top_k}
+    sizes = {w: float(params(integer_shape(given, {"model_dim": w, **others})).active) for w in WIDTHS}
+    inside = [w for w, size in sizes.items() if low / 4 <= size <= high * 4]
+    return (float(inside[0]), float(inside[-1])) if inside else (float(WIDTHS[0]), float(WIDTHS[-1]))

@@ -1,0 +1,132 @@
+"""From a table of runs and a question to the runs that answer it: fit, take the posterior, choose runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+
+from moejax.errors import UserError
+from moejax.experimental_design.candidates import Candidates
+from moejax.experimental_design.experiment_plan import ExperimentPlan, choose_runs, weights
+from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
+from moejax.experimental_design.relax import RunBudget
+from moejax.fit.answers import coefficient_answers
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.optimum import Decision
+from moejax.fit.runs import Runs
+from moejax.laws import PUBLISHED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """What to train next, and what it was decided from."""
+
+    plan: ExperimentPlan
+    candidates: Candidates
+    posteriors: Mapping[str, LaplacePosterior]
+    """By law."""
+    noise: float
+    """Standard deviation of log loss between runs of one design."""
+    fits: Mapping[str, FitResult] = field(default_factory=dict)
+    """By law; none for a law that was taken as it is."""
+    assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
+    instead: tuple[str, ...] = ()
+    """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
+
+
+def propose(
+    laws: Mapping[str, Any],
+    runs: Runs,
+    candidates: Candidates,
+    answers: Mapping[str, Sequence[Decision]],
+    budget: RunBudget,
+    *,
+    around: Mapping[str, Any] | None = None,
+    noise: float | None = None,
+    fixed: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Proposal:
+    """The runs that make answers most certain.
+
+    Args:
+      laws: classes by name.
+      answers: by law, what is asked of it, in the same order for all: positive numbers.
+      around: by name, laws to be linear around instead of a fit, as where the runs are too few for one.
+      noise: standard deviation of log loss; if not given, what the fit that leaves least leaves.
+      options: of ``fit_law``.
+
+    Raises:
+      UserError: as ``fit_law`` and ``choose_runs``.
+    """
+    around, fixed = dict(around or {}), dict(fixed or {})
+    fits = {name: fit_law(law, runs, fixed=fixed, **options) for name, law in laws.items() if name not in around}
+    at = {**around, **{name: fit.law for name, fit in fits.items()}}
+    assumed = {name: published for name, fit in fits.items() if (published := _as_published(fit))}
+    for name, values in assumed.items():
+        at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
+    if noise is None:
+        if not fits:
+            raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
+        noise = min(fit.scatter for fit in fits.values())
+    shares = dict.fromkeys(laws, 1 / len(laws))
+    if len(fits) == len(laws):
+        shares = dict(zip(fits, weights(list(fits.values())), strict=True))
+
+    def posteriors_for(asked: Mapping[str, Sequence[Decision]]) -> dict[str, LaplacePosterior]:
+        return {
+            name: laplace_posterior(
+                at[name],
+                runs,
+                candidates.design,
+                asked[name],
+                noise=noise,
+                weight=shares[name],
+                fixed=fixed,
+                output=runs.output,
+            )
+            for name, law in laws.items()
+        }
+
+    instead: tuple[str, ...] = ()
+    try:
+        posteriors = posteriors_for(answers)
+    except Undefined:
+        if len(laws) > 1:
+            raise
+        # No answer to make certain yet: what every coefficient is comes first.
+        ((name, law),) = laws.items()
+        coefficients = coefficient_answers(law, tuple(fixed))
+        instead = tuple(one.name for one in coefficients)
+        posteriors = posteriors_for({name: [functools.partial(_size, one.of) for one in coefficients]})
+    chosen = choose_runs(list(posteriors.values()), candidates.flops, budget)
+    return Proposal(
+        plan=chosen,
+        candidates=candidates,
+        posteriors=posteriors,
+        noise=noise,
+        fits=fits,
+        assumed=assumed,
+        instead=instead,
+    )
+
+
+def _as_published(fit: FitResult) -> dict[str, float]:
+    """What the law's first published set says of coefficients that the runs left open.
+
+    Where a fit lost them no further run would seem to tell of them; where papers found them, runs do.
+    """
+    for sets in PUBLISHED.values():
+        for one in sets.values():
+            if type(one.law) is type(fit.law):
+                return {name: float(getattr(one.law, name)) for name in fit.stuck}
+    return {}
+
+
+def _size(answer: Decision, law: Any) -> Any:
+    return jnp.abs(answer(law))

@@ -1,0 +1,243 @@
+"""Tensors of a checkpoint among our stacked arrays: each mapping is written once and followed in both directions.
+
+Names and layouts that families share are below: Llama's, with experts beside them, and DeepSeek's latent attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from moejax.architecture import Architecture
+from moejax.weights.parameters import Parameter, parameters
+
+JOINED = "*"
+
+
+@dataclass(frozen=True)
+class WeightMapping:
+    """One of their tensors, or one per layer, or one per layer and expert, and the arrays of ours that it holds."""
+
+    theirs: str
+    """Its name, with ``{layer}`` counted from the input and ``{expert}`` where there is one for each."""
+    layout: str
+    """Its axes by the logical names of ours, as ``(heads head_dim) embed``. ``*`` stands for the last axis of ours, or
+    for those of several arrays joined."""
+    ours: tuple[str, ...]
+    """Names of the arrays, without that of the stack of layers."""
+    alternating: int = 0
+    """How many channels, at the end of the last axis, alternate there between what are halves of them here."""
+
+    @property
+    def by_expert(self) -> bool:
+        """Whether it is about routed experts, each by itself or all in one."""
+        return "{expert}" in self.theirs or "expert" in self.layout.split()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A tensor of theirs, or one expert of it, and the slices of ours with the same numbers."""
+
+    theirs: str
+    index: tuple[int, ...]
+    """Index of the first axes of their tensor."""
+    whole: tuple[int, ...]
+    """Shape of their tensor."""
+    ours: tuple[tuple[str, tuple[int, ...]], ...]
+    """Names of the arrays, and where in their stacks: layer, expert."""
+    layout: str
+    """Their axes, arrow, ours."""
+    sizes: Mapping[str, int]
+    widths: tuple[int, ...]
+    """Widths of the last axis of each of ours."""
+    alternating: int
+
+    def to_ours(self, theirs: np.ndarray) -> list[np.ndarray]:
+        """The slices of ours from their tensor."""
+        joined = rearrange(theirs, self.layout, self.sizes)
+        if self.alternating:
+            joined = joined[..., self._order()]
+        return np.split(joined, np.cumsum(self.widths)[:-1], axis=-1)
+
+    def to_theirs(self, ours: Sequence[np.ndarray]) -> np.ndarray:
+        """Their tensor from the slices of ours: the inverse."""
+        joined = ours[0] if len(ours) == 1 else np.concatenate(ours, axis=-1)
+        if self.alternating:
+            joined = joined[..., np.argsort(self._order())]
+        left, right = self.layout.split("->")
+        return rearrange(joined, f"{right}->{left}", self.sizes)
+
+    def _order(self) -> np.ndarray:
+        """Order in which we have their channels: those that alternate, as two halves."""
+        channels = np.arange(sum(self.widths))
+        start = len(channels) - self.alternating
+        return np.concatenate([channels[:start], channels[start::2], channels[start + 1 :: 2]])
+
+
+def pairs(architecture: Architecture, mappings: Iterable[WeightMapping]) -> list[Pair]:
+    """Every mapping of a family for every layer and expert of an architecture, in the order of its layers.
+
+    Mappings whose arrays an architecture has not are left out: those of biases, dense layers, shared experts.
+    """
+    known = parameters(architecture)
+    paired, counts = [], {"dense_layers": 0, "mixture_layers": 0}
+    mappings = list(mappings)
+    paired += _of_layer(known, [mapping for mapping in mappings if "{layer}" not in mapping.theirs], "", (), -1)
+    in_layers = [mapping for mapping in mappings if "{layer}" in mapping.theirs]
+    for layer, experts in enumerate(architecture.has_experts):
+        stack = "mixture_layers" if experts else "dense_layers"
+        paired += _of_layer(known, in_layers, f"{stack}.", (counts[stack],), layer)
+        counts[stack] += 1
+    return paired
+
+
+def _of_layer(
+    known: Mapping[str, Parameter], mappings: Iterable[WeightMapping], stack: str, index: tuple[int, ...], layer: int
+) -> Iterator[Pair]:
+    for mapping in mappings:
+        names = [stack + name for name in mapping.ours]
+        if all(name in known and ("expert" in known[name].axes) == mapping.by_expert for name in names):
+            yield from _pairs(known, mapping, names, index, layer)
+
+
+def _pairs(
+    known: Mapping[str, Parameter], mapping: WeightMapping, names: list[str], index: tuple[int, ...], layer: int
+) -> Iterator[Pair]:
+    parameter = known[names[0]]
+    inner = parameter.axes[len(index) + mapping.by_expert :]
+    sizes = dict(zip(parameter.axes, parameter.shape, strict=True))
+    widths = tuple(known[name].shape[-1] for name in names)
+    joined = mapping.layout.replace(JOINED, inner[-1])
+    sizes[inner[-1]] = sum(widths)
+    groups = axes(joined)
+    # Where all experts are one tensor of theirs, each is read and written by itself.
+    together = groups[0] == ["expert"]
+    whole = tuple(math.prod(sizes[name] for name in group) for group in groups)
+    one = joined.split(maxsplit=1)[1] if together else joined
+    for expert in range(sizes["expert"] if mapping.by_expert else 1):
+        at = (*index, expert) if mapping.by_expert else index
+        yield Pair(
+            theirs=mapping.theirs.format(layer=layer, expert=expert),
+            index=(expert,) if together else (),
+            whole=whole,
+            ours=tuple((name, at) for name in names),
+            layout=f"{one} -> {' '.join(inner)}",
+            sizes=sizes,
+            widths=widths,
+            alternating=mapping.alternating,
+        )
+
+
+def rearrange(array: np.ndarray, pattern: str, sizes: Mapping[str, int]) -> np.ndarray:
+    """The same numbers in another layout. A group in brackets is one axis, its first name the slowest.
+
+    ``()`` is an axis of size 1. Swapping the sides of the arrow gives the inverse.
+    """
+    left, right = (axes(side) for side in pattern.split("->"))
+    names = [name for group in left for name in group]
+    assert sorted(names) == sorted(name for group in right for name in group), pattern
+    apart = array.reshape([sizes[name] for name in names])
+    order = [names.index(name) for group in right for name in group]
+    return apart.transpose(order).reshape([math.prod(sizes[name] for name in group) for group in right])
+
+
+def axes(side: str) -> list[list[str]]:
+    """The groups of names of one side of a pattern."""
+    groups, inside = [], False
+    for word in side.replace("(", " ( ").replace(")", " ) ").split():
+        if word in "()":
+            inside = word == "("
+            groups += [[]] if inside else []
+        elif inside:
+            groups[-1].append(word)
+        else:
+            groups.append([word])
+    return groups
+
+
+LAYER = "model.layers.{layer}."
+
+MODEL = [
+    WeightMapping("model.embed_tokens.weight", "vocab embed", ("embedding",)),
+    WeightMapping(LAYER + "input_layernorm.weight", "embed", ("attention_norm",)),
+    WeightMapping(LAYER + "post_attention_layernorm.weight", "embed", ("feed_forward_norm",)),
+    WeightMapping("model.norm.weight", "embed", ("final_norm",)),
+    WeightMapping("lm_head.weight", "vocab embed", ("unembedding",)),
+]
+"""Everything outside attention and feed-forward."""
+
+_ATTENTION = LAYER + "self_attn."
+
+ATTENTION = [
+    WeightMapping(_ATTENTION + "q_proj.weight", "(heads head_dim) embed", ("attention.query",)),
+    WeightMapping(_ATTENTION + "k_proj.weight", "(kv_heads head_dim) embed", ("attention.key",)),
+    WeightMapping(_ATTENTION + "v_proj.weight", "(kv_heads value_dim) embed", ("attention.value",)),
+    WeightMapping(_ATTENTION + "o_proj.weight", "embed (heads value_dim)", ("attention.output",)),
+    WeightMapping(_ATTENTION + "q_proj.bias", "(heads head_dim)", ("attention.query_bias",)),
+    WeightMapping(_ATTENTION + "k_proj.bias", "(kv_heads head_dim)", ("attention.key_bias",)),
+    WeightMapping(_ATTENTION + "v_proj.bias", "(kv_heads value_dim)", ("attention.value_bias",)),
+    WeightMapping(_ATTENTION + "o_proj.bias", "embed", ("attention.output_bias",)),
+    WeightMapping(_ATTENTION + "sinks", "heads", ("attention.sinks",)),
+]
+"""Grouped-query attention."""
+
+QK_NORM = [
+    WeightMapping(_ATTENTION + "q_norm.weight", "head_dim", ("attention.query_norm",)),
+    WeightMapping(_ATTENTION + "k_norm.weight", "head_dim", ("attention.key_norm",)),
+]
+"""Norms within each head."""
+
+QK_NORM_ALL_HEADS = [
+    WeightMapping(_ATTENTION + "q_norm.weight", "(heads head_dim)", ("attention.query_norm",)),
+    WeightMapping(_ATTENTION + "k_norm.weight", "(kv_heads head_dim)", ("attention.key_norm",)),
+]
+"""Norms over all heads."""
+
+
+def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapping]:
+    """DeepSeek's, whose rotary channels alternate between what are first and second halves here."""
+    turned = rope_head_dim
+    queries = (
+        [
+            WeightMapping(_ATTENTION + "q_a_proj.weight", "latent embed", ("attention.query_down",)),
+            WeightMapping(_ATTENTION + "q_a_proj.bias", "latent", ("attention.query_down_bias",)),
+            WeightMapping(_ATTENTION + "q_a_layernorm.weight", "latent", ("attention.query_latent_norm",)),
+            WeightMapping(_ATTENTION + "q_b_proj.weight", "(heads *) latent", ("attention.query",), alternating=turned),
+        ]
+        if query_latents
+        else [WeightMapping(_ATTENTION + "q_proj.weight", "(heads *) embed", ("attention.query",), alternating=turned)]
+    )
+    down = ("attention.latent_down", "attention.turned_key")
+    down_bias = ("attention.latent_down_bias", "attention.turned_key_bias")
+    return [
+        *queries,
+        WeightMapping(_ATTENTION + "kv_a_proj_with_mqa.weight", "* embed", down, alternating=turned),
+        WeightMapping(_ATTENTION + "kv_a_proj_with_mqa.bias", "*", down_bias, alternating=turned),
+        WeightMapping(_ATTENTION + "kv_a_layernorm.weight", "latent", ("attention.latent_norm",)),
+        WeightMapping(_ATTENTION + "kv_b_proj.weight", "(heads *) latent", ("attention.key", "attention.value")),
+        WeightMapping(_ATTENTION + "o_proj.weight", "embed (heads value_dim)", ("attention.output",)),
+        WeightMapping(_ATTENTION + "o_proj.bias", "embed", ("attention.output_bias",)),
+    ]
+
+
+def feed_forward(module: str, ours: str) -> list[WeightMapping]:
+    """A dense SwiGLU feed-forward."""
+    return [
+        WeightMapping(f"{LAYER}{module}.gate_proj.weight", "hidden embed", (f"{ours}.gate",)),
+        WeightMapping(f"{LAYER}{module}.up_proj.weight", "hidden embed", (f"{ours}.up",)),
+        WeightMapping(f"{LAYER}{module}.down_proj.weight", "embed hidden", (f"{ours}.down",)),
+    ]
+
+
+def experts(module: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> list[WeightMapping]:
+    """A router, and experts of which each is a module of its own."""
+    expert = f"{LAYER}{module}.experts.{{expert}}."
+    return [
+        WeightMapping(f"{LAYER}{module}.gate.weight", "router embed", ("feed_forward.router",)),
+        WeightMapping(f"{expert}{gate}.weight", "hidden embed", ("feed_forward.gate",)),
+        WeightMapping(f"{expert}{up}.weight", "hidden embed", ("feed_forward.up",)),
+        WeightMapping(f"{expert}{down}.weight", "embed hidden", ("feed_forward.down",)),
+    ]

@@ -1,0 +1,129 @@
+"""Memory and time of a training on a mesh by arithmetic alone, in milliseconds: which candidates are worth compiling.
+
+The bytes are those that the program is written to send and to hold; what XLA adds or saves is not known before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moejax.laws.accounting import params
+from moejax.laws.memory import training_memory
+from moejax.plan.interconnect import interconnect
+from moejax.plan.memory import parameter_bytes
+from moejax.plan.plan import mesh_sizes
+from moejax.plan.step_time import Roofline, roofline
+from moejax.plan.topology import Topology
+from moejax.train.training import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticEstimate:
+    """What a training would need, before it is compiled."""
+
+    memory_bytes: float
+    roofline: Roofline | None
+
+
+def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimate:
+    """A training on a topology, by arithmetic."""
+    mesh = mesh_sizes(training, topology)
+    held = parameter_bytes(training, mesh)
+    step_roofline = None
+    if topology.chip is not None:
+        links = interconnect(topology, mesh)
+        assert links is not None
+        seconds: dict[str, float] = {}
+        for kind, axes, bytes_ in communication_volume(training, mesh):
+            if axes and bytes_:
+                name = "+".join(axes)
+                if math.prod(mesh[axis] for axis in axes) == topology.devices:
+                    # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
+                    kind = "all-reduce"
+                seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
+        step_roofline = roofline(training, mesh, topology.chip, held, seconds)
+    return AnalyticEstimate(memory_bytes=_memory(training, mesh, held), roofline=step_roofline)
+
+
+def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tuple[str, tuple[str, ...], float]]:
+    """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
+    recipe, a = training.recipe, training.architecture
+    value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
+    again, forward = recipe.runtime.remat != "none", 1 + training.counts_loads_first
+    counts = params(a)
+    experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
+    tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]
+    others = float(counts.total - counts.routed_experts - counts.embedding - counts.unembedding) / mesh["tensor"]
+    # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
+    # forward and backward passes meet, but for experts that are kept.
+    met = tables + parts * ((forward + again) * experts + (forward + 1) * others)
+    # For each of them, gradients come back, those of tables in float32.
+    same = tables * 4 + others * added
+    fsdp = _present(mesh, "fsdp")
+    volumes = [("all-gather", fsdp, met * value), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
+    # Each device adds what it has left of them to those of the devices that hold the same.
+    volumes.append(("all-reduce", _present(mesh, "data", "expert"), same / mesh["fsdp"] * parts))
+    volumes.append(("all-reduce", _present(mesh, "data"), experts * added / mesh["fsdp"] * parts))
+    tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
+    expert = _present(mesh, "expert")
+    if expert and recipe.runtime.exchange == "gather":
+        whole = tokens * mesh["expert"] * a.model_dim * value * a.num_moe_layers
+        volumes += [("all-gather", expert, (1 + forward + again) * whole)]
+        volumes += [("reduce-scatter", expert, (1 + forward) * whole)]
+    elif expert:
+        sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * a.num_moe_layers
+        volumes.append(("all-to-all", expert, (2 + 2 * forward + again) * sent))
+    whole = tokens * a.model_dim * value * a.num_layers
+    volumes.append(("all-reduce", _present(mesh, "tensor"), (2 + 2 * forward + again) * whole))
+    return volumes
+
+
+def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
+    """State, gradients, what the layers keep, and the largest of what comes and goes."""
+    recipe, a = training.recipe, training.architecture
+    value, added = _value_bytes(training), _added_bytes(training)
+    tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
+    kept = _kept(training, tokens, value)
+    counts, layers = params(a), max(a.num_moe_layers, 1)
+    matrices = float(counts.routed_experts) / layers / (mesh["expert"] * mesh["tensor"])
+    # Matrices of a layer in the compute type, those of the next, and their gradients; the table of logits in both.
+    gathered = matrices * (2 * value + added)
+    gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
+    room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
+    average = parameter_bytes if recipe.average_decay else 0
+    # Gradients are of the type in which they are added up, until microbatches are.
+    gradients = parameter_bytes * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
+    return 3.0 * parameter_bytes + average + gradients + kept + gathered + rows
+
+
+def _kept(training: Training, tokens: float, value: int) -> float:
+    """What the layers keep for the backward pass; ``dots`` all but the rows of the experts."""
+    a = training.architecture
+    every, few = (
+        float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
+        for again in (False, True)
+    )
+    rows = tokens * value * a.num_moe_layers * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
+    return {"none": every, "dots": max(every - rows, few), "full": few}[training.recipe.runtime.remat]
+
+
+def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if mesh[axis] > 1)
+
+
+def _value_bytes(training: Training) -> int:
+    return 2 if training.recipe.runtime.compute_dtype == "bfloat16" else 4
+
+
+def _added_bytes(training: Training) -> int:
+    """Bytes per number of a layer's gradient on its way to other devices."""
+    return _value_bytes(training) if training.recipe.runtime.reduce_dtype == "bfloat16" else 4
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})

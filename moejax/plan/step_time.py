@@ -1,0 +1,165 @@
+"""How long a training step takes on one chip: at least, by its roofline, and as its compiled program says.
+
+The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. What overlaps is
+assumed, not known. Products and the chip's own memory always do. Weights and gradients, which travel along ``data`` and
+``fsdp``, do not wait for the layer before and so hide behind the work of other layers, as far as it lasts. Tokens that
+travel along ``expert`` and ``tensor`` are waited for: their time is added.
+
+``compiler_seconds`` and ``stated_seconds`` add up the compiled program's kernels instead, each by what XLA or the
+kernel states of itself. What runs only where a condition says so is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.chips import Chip
+from moejax.laws.memory import training_memory
+from moejax.train.program_text import Run, runs
+from moejax.train.training import Training
+
+HIDDEN_AXES = {"data", "fsdp"}
+"""Mesh axes along which weights and gradients travel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Seconds of one training step on one chip."""
+
+    compute_seconds: float
+    """All products, those computed again included, at the peak."""
+    memory_seconds: float
+    """Estimated bytes between the chip and its memory, at its bandwidth."""
+    link_seconds: dict[str, float]
+    """Between chips, by mesh axes joined with a plus."""
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Between chips, behind the work."""
+        return sum((s for axes, s in self.link_seconds.items() if HIDDEN_AXES & set(axes.split("+"))), 0.0)
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Between chips, waited for."""
+        return sum(self.link_seconds.values(), 0.0) - self.hidden_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """With the overlap that is assumed."""
+        return max(self.compute_seconds, self.memory_seconds, self.hidden_seconds) + self.exposed_seconds
+
+    @property
+    def step_seconds_without_overlap(self) -> float:
+        """If nothing on the links overlapped with anything."""
+        return max(self.compute_seconds, self.memory_seconds) + sum(self.link_seconds.values(), 0.0)
+
+    @property
+    def limited_by(self) -> str:
+        """What takes longest: "compute", "memory", or the mesh axes whose links do."""
+        parts = {"compute": self.compute_seconds, "memory": self.memory_seconds}
+        parts |= {f"links along {axes}": seconds for axes, seconds in self.link_seconds.items()}
+        return max(parts, key=lambda part: parts[part])
+
+
+def model_flops(training: Training) -> float:
+    """FLOPs of one step that the model needs: three forward passes, the masked half of the scores left out."""
+    per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
+    return 3.0 * per_token.forward_causal * training.recipe.batch_tokens
+
+
+def step_flops(training: Training) -> float:
+    """FLOPs of one step as it is computed: with what remat and the count of a batch's loads compute again."""
+    recipe, architecture = training.recipe, training.architecture
+    part = flops_per_token(architecture, recipe.data.sequence_length)
+    layers = part.forward_causal - part.unembedding
+    again = {
+        "none": 0.0,
+        # Projections are kept; scores and experts, which are no plain products, are not.
+        "dots": part.attention_scores_causal + part.routed_experts,
+        "full": layers,
+    }[recipe.runtime.remat]
+    counted = layers if training.counts_loads_first else 0.0
+    return (3.0 * part.forward_causal + again + counted) * recipe.batch_tokens
+
+
+def attention_flops(training: Training) -> float:
+    """Those of ``step_flops`` that are attention's scores and their sums of values."""
+    recipe = training.recipe
+    part = flops_per_token(training.architecture, recipe.data.sequence_length)
+    passes = 3 + (recipe.runtime.remat != "none") + training.counts_loads_first
+    return float(passes * part.attention_scores_causal * recipe.batch_tokens)
+
+
+def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
+    """Bytes that a step moves between one chip and its memory, estimated.
+
+    The optimiser reads and writes parameters and both moments, and gradients once each. Weights of the compute type
+    are written when gathered and read by each product that meets them; activations are written, read by the next
+    product, read by the backward pass, and their gradients written and read.
+    """
+    recipe, a = training.recipe, training.architecture
+    chips = 1
+    for size in mesh.values():
+        chips *= size
+    again = recipe.runtime.remat != "none"
+    value = 2 if recipe.runtime.compute_dtype == "bfloat16" else 4
+    counts = params(a)
+    split = mesh["tensor"]
+    held = counts.routed_experts / (split * mesh["expert"]) + (counts.total - counts.routed_experts) / split
+    passes = 5 + 2 * again + 2 * training.counts_loads_first
+    weights = held * value * passes * recipe.microbatches
+    kept = training_memory(a, recipe.batch_tokens, activation_bytes=value)
+    activations = (kept.activations / chips) * (5 + 2 * again) + 2 * kept.logits / chips
+    return 8.0 * parameter_bytes + weights + activations
+
+
+def roofline(
+    training: Training, mesh: Mapping[str, int], chip: Chip, parameter_bytes: int, link_seconds: dict[str, float]
+) -> Roofline:
+    """The roofline of one step of a training on a mesh of one kind of chip."""
+    chips = 1
+    for size in mesh.values():
+        chips *= size
+    return Roofline(
+        compute_seconds=step_flops(training) / chips / chip.flops_per_second,
+        memory_seconds=memory_traffic(training, mesh, parameter_bytes) / chip.memory_bytes_per_second,
+        link_seconds=link_seconds,
+    )
+
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_STATED = re.compile(r'"cost_estimate":\{"flops":"(?P<flops>\d+)".*?"bytes_accessed":"(?P<bytes>\d+)"')
+UNKNOWN_CYCLES = 2**62
+"""From here on a number of cycles is the compiler's word for not knowing."""
+
+
+def compiler_seconds(text: str, chip: Chip) -> float:
+    """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock.
+
+    Collectives and kernels of Pallas have none.
+    """
+    if not chip.cycles_per_second:
+        return 0.0
+    kernels = ((run.times, int(cycles[1])) for run in _often(text) if (cycles := _CYCLES.search(run.rest)))
+    return sum(times * cycles for times, cycles in kernels if cycles < UNKNOWN_CYCLES) / chip.cycles_per_second
+
+
+def stated_seconds(text: str, chip: Chip) -> float:
+    """Seconds of the kernels of Pallas: the FLOPs they state at the chip's peak, or the bytes at its memory's
+    bandwidth.
+
+    Grouped products state all rows there is room for, also those that a balanced routing leaves empty. Attention states
+    nothing.
+    """
+    kernels = ((run.times, stated) for run in _often(text) if (stated := _STATED.search(run.rest)))
+    return sum(
+        times * max(int(one["flops"]) / chip.flops_per_second, int(one["bytes"]) / chip.memory_bytes_per_second)
+        for times, one in kernels
+    )
+
+
+def _often(text: str) -> Iterator[Run]:
+    return (run for run in runs(text) if not run.in_fusion and not run.in_branch)

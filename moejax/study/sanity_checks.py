@@ -1,0 +1,48 @@
+"""Whether the trainings of a study learnt anything: facts any honest sweep must show, checked on its own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+FALLING_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class SanityCheck:
+    """One fact, what was found, and whether it holds."""
+
+    fact: str
+    found: str
+    holds: bool
+
+
+def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
+    """The facts of a study's rows: every loss below the unigram entropy, and losses that fall with tokens."""
+    entropy = rows[0].get("unigram_entropy", float("nan"))
+    worst = max(rows, key=lambda row: row["loss"])
+    below = sum(row["loss"] < entropy for row in rows)
+    pairs = [
+        (first["loss"], second["loss"])
+        for first, second in pairwise(rows)
+        if first["model"] == second["model"] and first["tokens"] < second["tokens"]
+    ]
+    falling = sum(second < first for first, second in pairs)
+    learnt = [
+        SanityCheck(
+            f"every validation loss is below the corpus' unigram entropy, {entropy:.4f} nats/token",
+            f"{below} of {len(rows)}; highest: {worst['loss']:.4f}, {worst['model']} at {worst['tokens']:,.0f} tokens",
+            below == len(rows),
+        )
+    ]
+    falls = [
+        SanityCheck(
+            f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
+            f"{falling} of {len(pairs)}" if pairs else "no model has two budgets",
+            not pairs or falling >= FALLING_SHARE * len(pairs),
+        )
+    ]
+    # A table that was trained elsewhere does not say what its text's entropy is.
+    return [*(learnt if entropy == entropy else []), *falls]

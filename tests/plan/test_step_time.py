@@ -1,0 +1,76 @@
+"""The seconds of a compiled program's kernels are those that it states, as often as they run."""
+
+import importlib.util
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from moejax.laws.chips import find
+from moejax.plan.step_time import compiler_seconds, stated_seconds
+from moejax.plan.topology import parse
+from moejax.routing.grouped_kernel import grouped_dot
+
+CHIP = find("v5p")
+PROGRAM = """HloModule step
+
+%body (p: s32[]) -> s32[] {
+  %p = s32[] parameter(0)
+  %own = f32[8]{0} convolution(%p), backend_config={"estimated_cycles":"1000"}
+  %unknown = f32[8]{0} sort(%p), backend_config={"estimated_cycles":"9223372036854775807"}
+  ROOT %grouped = f32[8]{0} custom-call(%p), backend_config={STATED 459000000 8}
+}
+
+%condition (p.1: s32[]) -> pred[] {
+  %p.1 = s32[] parameter(0)
+  ROOT %less = pred[] compare(%p.1, %p.1)
+}
+
+%rare (p.2: s32[]) -> s32[] {
+  ROOT %p.2 = f32[8]{0} convolution(%p.2), backend_config={"estimated_cycles":"1000000"}
+}
+
+ENTRY %main (x: s32[]) -> s32[] {
+  %x = s32[] parameter(0)
+  %loop = s32[] while(%x), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"7"}}
+  %seldom = s32[] conditional(%x, %x), true_computation=%rare, false_computation=%rare
+  ROOT %bytes = f32[8]{0} custom-call(%x), backend_config={STATED 1 2765000000}
+}
+"""
+PROGRAM = re.sub(
+    r"STATED (\d+) (\d+)", r'"cost_estimate":{"flops":"\1","transcendentals":"0","bytes_accessed":"\2"}', PROGRAM
+)
+
+
+def test_kernels_count_as_often_as_they_run_and_what_is_rare_or_unknown_does_not():
+    assert compiler_seconds(PROGRAM, CHIP) == pytest.approx(7 * 1000 / CHIP.cycles_per_second)
+
+
+def test_a_stated_kernel_takes_the_longer_of_its_products_and_its_bytes():
+    assert stated_seconds(PROGRAM, CHIP) == pytest.approx(7 * 1e-6 + 1e-3)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+@pytest.mark.parametrize("groups", [8, 384])
+def test_a_gradient_of_grouped_products_compiled_for_a_tpu_works_three_times_the_product(groups):
+    mesh = Mesh(np.asarray(parse("v5p:2x2x1").compile_only_devices()), ("data",))
+    rows, into, out_of = 2048, 256, 512
+    shapes = [(rows, into), (groups, into, out_of), (rows, out_of)]
+    everywhere = NamedSharding(mesh, P())
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=everywhere) for shape in shapes]
+    sizes = jax.ShapeDtypeStruct((groups,), jnp.int32, sharding=everywhere)
+
+    def both(x, matrices, dy, sizes):
+        y, back = jax.vjp(lambda x, matrices: grouped_dot(x, matrices, sizes), x, matrices)
+        return y, back(dy)
+
+    with jax.set_mesh(mesh):
+        step = jax.shard_map(both, in_specs=P(), out_specs=P(), check_vma=False)
+        found: Any = jax.jit(step).lower(*arguments, sizes).compile()
+    assert found.cost_analysis()["flops"] == pytest.approx(3 * 2 * rows * into * out_of, rel=1e-2)
+    assert stated_seconds(found.as_text(), CHIP) > 3 * 2 * rows * into * out_of / CHIP.flops_per_second
