@@ -16,7 +16,7 @@ import jax
 
 from moejax.design.problem import Constraint, of_sizes, optimise
 from moejax.design.sensitivity import prices
-from moejax.laws import PUBLISHED, five_factor_optima, sparsity_optima
+from moejax.laws import PUBLISHED, five_factor, sparsity
 from moejax.laws.active_params import Proportional
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.effective_params import CHAPTER_002
@@ -88,9 +88,9 @@ def ludziejewski() -> Pairs:
 def zhao() -> Pairs:
     """Zhao et al. (2025): G* and S* (Eqs. 12 and 13), N_a* and D* (Eq. 31), all at once."""
     found = chosen(ZHAO_2025, Constraint(name="flops", high=1e24), Constraint(name="params_total", high=1e12))
-    experts, share = five_factor_optima.best_active_experts(ZHAO_2025), five_factor_optima.best_shared_share(ZHAO_2025)
+    experts, share = five_factor.best_active_experts(ZHAO_2025), five_factor.best_shared_share(ZHAO_2025)
     # Zhao et al. count C = N_a·D, without the factor 6.
-    sizes = five_factor_optima.optimal_active_at_compute(ZHAO_2025, 1e24 / 6, 1e12, experts, share).value
+    sizes = five_factor.optimal_active_at_compute(ZHAO_2025, 1e24 / 6, 1e12, experts, share).value
     names = ("params_active", "tokens")
     return beside(found, {"active_experts": experts, "shared_share": share} | {name: sizes[name] for name in names})
 
@@ -103,7 +103,7 @@ def table_4(model: str) -> Pairs:
         *(held("params_total", total), held("active_experts", experts), held("shared_share", share)),
         held("tokens", 1e12),
     )
-    expected = five_factor_optima.optimal_active_share(ZHAO_2025, total, experts, share).value["active_share"]
+    expected = five_factor.optimal_active_share(ZHAO_2025, total, experts, share).value["active_share"]
     return {"active_share": (1 / found["expansion"], expected)}
 
 
@@ -111,7 +111,7 @@ def abnar(total: float, flops: float) -> Pairs:
     """Abnar et al. (2025): S*(N, C), as 1 - S."""
     found = chosen(ABNAR_2025, Constraint(name="flops", high=flops), held("params_total", total))
     with jax.enable_x64(True):
-        best = sparsity_optima.best_sparsity(ABNAR_2025, flops, total, Proportional())
+        best = sparsity.best_sparsity(ABNAR_2025, flops, total, Proportional())
     # A valley this flat is placed to 1e-6 by the derivative, not by the loss.
     return {"activation_ratio": (1 / found["expert_expansion"], 1 - float(best))}
 

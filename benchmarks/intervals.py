@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from moejax.design.design import design
-from moejax.fit.answers import Answer, coefficient_answers, decision_answers
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import confidence_interval
-from moejax.fit.decide import decide
-from moejax.fit.evidence import with_evidence
+from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands
+from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty, Squared
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws import routed
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -130,46 +130,46 @@ def table(setting: Setting, seed: int) -> Runs:
     return runs_from(designs, exact * np.exp(noise), group=group)
 
 
-def asked(setting: Setting) -> dict[str, Answer]:
+def asked(setting: Setting) -> dict[str, Estimand]:
     """The numbers whose intervals are tried: the coefficients, and a decision where the law makes one."""
     law = type(KINDS[setting.kind][0])
-    decisions = decision_answers(law, {"flops": FLOPS})[:1] if setting.kind == "hoffmann" else []
-    return {answer.symbol: answer for answer in (*coefficient_answers(law), *decisions)}
+    decisions = decision_estimands(law, {"flops": FLOPS})[:1] if setting.kind == "hoffmann" else []
+    return {estimand.symbol: estimand for estimand in (*coefficient_estimands(law), *decisions)}
 
 
 def covered(setting: Setting, tables: int, resamples: int = 0) -> dict[str, float]:
     """The share of tables whose interval (of resamples, if any) holds each number."""
-    truth, answers = KINDS[setting.kind][0], asked(setting)
+    truth, estimands = KINDS[setting.kind][0], asked(setting)
     signs = keeps_sign(truth)
-    one_sign = np.array([signs.get(answer.name, True) for answer in answers.values()])
+    one_sign = np.array([signs.get(estimand.name, True) for estimand in estimands.values()])
 
     def numbers(law: Any) -> list[Any]:
-        return [answer.of(law) for answer in answers.values()]
+        return [estimand.functional(law) for estimand in estimands.values()]
 
     wanted, found = np.array(numbers(truth), np.float64), []
     for seed in range(tables):
         runs = table(setting, seed)
-        fit = fit_law(type(truth), runs, starts=Given((truth,)), penalty=setting.penalty)
+        fit = fit_law(type(truth), runs, starts=WarmStart((truth,)), penalty=setting.penalty)
         if resamples:
             intervals = bootstrap(fit, runs, resamples).interval(numbers)
             low, high = ([getattr(one, end) for one in intervals] for end in ("low", "high"))
         else:
             low, high = confidence_interval(fit, runs, numbers, one_sign=one_sign)
         found.append((np.array(low, np.float64) <= wanted) & (wanted <= np.array(high, np.float64)))
-    return dict(zip(answers, np.mean(found, axis=0).tolist(), strict=True))
+    return dict(zip(estimands, np.mean(found, axis=0).tolist(), strict=True))
 
 
 def few(architectures: int, tables: int, resamples: int = 200) -> dict[str, tuple[float, float]]:
     """Of N* at 1e22 FLOPs, by way: the share of intervals that hold the truth, and the median of high over low."""
     setting = Setting(architectures, 4, 0.003, 0.003)
-    (answer,) = decision_answers(Chinchilla, {"flops": 1e22})[:1]
-    truth, found = float(answer.of(HOFFMANN_2022)), {}
+    (estimand,) = decision_estimands(Chinchilla, {"flops": 1e22})[:1]
+    truth, found = float(estimand.functional(HOFFMANN_2022)), {}
     for seed in range(tables):
         runs = table(setting, seed)
-        fit = with_evidence(fit_law(Chinchilla, runs, starts=Given((HOFFMANN_2022,)), penalty=Huber()), runs)
+        fit = with_uncertainty(fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,)), penalty=Huber()), runs)
         ways = {
-            "fit --decide": decide(fit, runs, [answer])[0].interval,
-            "resamples": bootstrap(fit, runs, resamples).interval(answer.of),
+            "fit --decide": estimate(fit, runs, [estimand])[0].interval,
+            "resamples": bootstrap(fit, runs, resamples).interval(estimand.functional),
             "design": design(fit, flops=1e22).intervals["params_active"],
         }
         for way, one in ways.items():

@@ -37,12 +37,12 @@ from moejax.experimental_design.criterion import posterior_arrays
 from moejax.experimental_design.exchange import exchange
 from moejax.experimental_design.laplace_posterior import Undefined, laplace_posterior
 from moejax.experimental_design.relax import RunBudget, relax
-from moejax.fit.answers import decision_answers, find, predicted_answer
+from moejax.fit.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.metrics import predict
-from moejax.fit.objective import Squared
-from moejax.fit.problem import Form, data_of, laws_at
+from moejax.fit.objective import FitObjective, Squared, data_of, laws_at
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.starts import Sobol
+from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design
 
@@ -95,7 +95,7 @@ def zhao() -> Truth:
     )
     law = PUBLISHED["five_factor"]["zhao-2025"].law
     run = {"params_total": 1e12, "params_active": 4e10, "tokens": 4.2e12, "top_k": 5.0, "num_shared_experts": 2.0}
-    asked = (predicted_answer(law, run), _decision(law, "N_a*", flops=1e24, params_total=1e12))
+    asked = (prediction_estimand(law, run), _decision(law, "N_a*", flops=1e24, params_total=1e12))
     return Truth(law, grid, _affordable(pool, grid), asked)
 
 
@@ -127,7 +127,7 @@ def abnar() -> Truth:
     )
     law = PUBLISHED["sparsity"]["abnar-2025"].law
     run = {"params_total": 2e11, "params_active": 1e10, "tokens": 1.67e12, "num_experts": 20.0, "top_k": 1.0}
-    asked = (predicted_answer(law, run), _decision(law, "N*", flops=1e23, sparsity=0.95))
+    asked = (prediction_estimand(law, run), _decision(law, "N*", flops=1e23, sparsity=0.95))
     return Truth(law, grid, _affordable(pool, grid), asked)
 
 
@@ -147,12 +147,12 @@ def ludziejewski(table: Path) -> Truth:
     pool = Design(params_active=active, tokens=tokens, num_experts=experts, top_k=np.ones(len(active)))
     law = PUBLISHED["expert_count"]["ludziejewski-2025"].law
     run = {"params_active": 6e10, "tokens": 2.8e12, "num_experts": 16.0, "top_k": 1.0}
-    asked = (predicted_answer(law, run), _decision(law, "N_act*", flops=1e24, num_experts=16.0))
+    asked = (prediction_estimand(law, run), _decision(law, "N_act*", flops=1e24, num_experts=16.0))
     return Truth(law, grid, _affordable(pool, grid), asked)
 
 
 def _decision(law: Any, letter: str, **given: float) -> Any:
-    (found,) = find(letter, decision_answers(type(law), given), type(law))
+    (found,) = find(letter, decision_estimands(type(law), given), type(law))
     return found
 
 
@@ -190,10 +190,10 @@ def _joined(*designs: Design) -> Design:
 class Residuals:
     """A law's log losses less those measured, in units of the noise; the runs belong to the lane."""
 
-    form: Form
+    objective: FitObjective
 
     def __call__(self, point: Any, shared: Any, lane: Any) -> Any:
-        off = jnp.log(self.form.predicted(point, {**shared, "design": lane["design"]})) - jnp.log(lane["loss"])
+        off = jnp.log(self.objective.predicted(point, {**shared, "design": lane["design"]})) - jnp.log(lane["loss"])
         return jnp.sqrt(lane["weight"]) * off / NOISE
 
 
@@ -244,10 +244,10 @@ class Fitter:
     """
 
     def __init__(self, law: type, design: Design, losses: np.ndarray, most: int):
-        self.form = Form(law, Squared())
+        self.objective = FitObjective(law, Squared())
         self.design, self.losses, self.most = design, losses, most
-        data = data_of(self.form, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
-        self.starts = Sobol(512, seed=1)(self.form, data)
+        data = data_of(self.objective, runs_from(design, losses[0]), {}) | {"scale": np.float64(1.0)}
+        self.starts = Sobol(512, seed=1)(self.objective, data)
         self.centred = data.pop("design")
         self.data = {name: value for name, value in data.items() if name != "loss"}
 
@@ -259,8 +259,8 @@ class Fitter:
 
     def fit(self, chosen: np.ndarray, near: np.ndarray | None = None) -> np.ndarray:
         """The best point of every lane, from a few of many starts and, if given, a point of an earlier round."""
-        residuals, points = Residuals(self.form), []
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        residuals, points = Residuals(self.objective), []
+        with float64():
             for number in range(len(chosen)):
                 rows, weight = self._lane(number, chosen)
                 lane = {
@@ -277,8 +277,8 @@ class Fitter:
 
     def law(self, point: np.ndarray) -> Any:
         """The law at a point."""
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return jax.tree.map(float, self.form.law_at(point, {**self.data, "design": self.centred}))
+        with float64():
+            return jax.tree.map(float, self.objective.law_at(point, {**self.data, "design": self.centred}))
 
     def planned(
         self,
@@ -315,7 +315,7 @@ class Fitter:
 
     def pilot(self, row: np.ndarray, rows: np.ndarray, flops: float, rng: np.random.Generator) -> None:
         """Mark some of the cheapest runs, up to two for each coefficient."""
-        prices, free = cost(self.design), len(self.form.free)
+        prices, free = cost(self.design), len(self.objective.free)
         cheapest = rows[np.argsort(prices[rows])][: max(3 * free, len(rows) // 3)]
         draw(row, rng.permutation(cheapest), prices, flops, 2 * free)
 
@@ -339,15 +339,15 @@ class Laboratory(Fitter):
         exact = predict(truth.law, runs_from(every, np.ones(len(cost(every)))))
         noise = np.stack([np.random.default_rng([0, seed]).normal(size=len(exact)) for seed in seeds])
         super().__init__(type(truth.law), every, exact * np.exp(NOISE * noise), len(self.on_grid))
-        self.otherwise = [truth.asked[0].of]
+        self.otherwise = [truth.asked[0].functional]
         with jax.enable_x64(True):
-            self.answers = [np.log(float(a.of(truth.law))) for a in truth.asked]
+            self.answers = [np.log(float(a.functional(truth.law))) for a in truth.asked]
 
     def errors(self, points: np.ndarray) -> np.ndarray:
         """|log(found / true)| of every seed and answer; infinite where there is no answer."""
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            laws = laws_at(self.form, points, {**self.data, "design": self.centred})
-            found = [np.log(np.asarray(jax.vmap(answer.of)(laws), float)) for answer in self.truth.asked]
+        with float64():
+            laws = laws_at(self.objective, points, {**self.data, "design": self.centred})
+            found = [np.log(np.asarray(jax.vmap(estimand.functional)(laws), float)) for estimand in self.truth.asked]
         off = np.abs(np.stack(found, axis=1) - np.asarray(self.answers))
         return np.where(np.isfinite(off), off, np.inf)
 
@@ -367,7 +367,7 @@ class Laboratory(Fitter):
         for number, share in enumerate(ROUNDS):
             for lane, row in enumerate(chosen):
                 left = RunBudget(flops=share * flops - float(row @ prices), runs=int(share * self.most - row.sum()))
-                wanted = [answer.of for answer in asked]
+                wanted = [estimand.functional for estimand in asked]
                 chosen[lane] = self.planned(lane, chosen, points[lane], wanted, left, self.in_pool)
             points = self.fit(chosen, points)
             say(f"    round {number + 1}: {chosen.sum(axis=1).mean():.0f} runs")
@@ -442,7 +442,7 @@ def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int)
     prices = cost(runs.design)
     fitter = Fitter(law, runs.design, np.tile(runs.loss, (lanes, 1)), len(near))
     beyond = _rows(runs.design, np.flatnonzero(far))
-    asked = [predicted_answer(law, _one(beyond, law.inputs, i)).of for i in range(far.sum())]
+    asked = [prediction_estimand(law, _one(beyond, law.inputs, i)).functional for i in range(far.sum())]
     whole, rng = float(prices[near].sum()), np.random.default_rng(0)
 
     def error(points: np.ndarray) -> float:
@@ -453,7 +453,7 @@ def retrospective(name: str, law: type, runs: Runs, far: np.ndarray, lanes: int)
     all_rows = np.zeros((lanes, len(prices)))
     all_rows[:, near] = 1.0
     full = error(fitter.fit(all_rows[:1]))
-    print(f"{name}: {len(near)} rows of {whole:.3g} FLOPs foretell {far.sum()} larger ones to {full:.3%}", flush=True)
+    print(f"{name}: {len(near)} rows of {whole:.3g} FLOPs predict {far.sum()} larger ones to {full:.3%}", flush=True)
     designed, drawn = np.zeros((lanes, len(prices))), np.zeros((lanes, len(prices)))
     orders = [rng.permutation(near) for _ in range(lanes)]
     for row in designed:

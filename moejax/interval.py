@@ -38,7 +38,7 @@ class Interval:
         return ends[1] / ends[0] if self.low * self.high > 0 else float("inf")
 
     @property
-    def says_nothing(self) -> bool:
+    def uninformative(self) -> bool:
         """Whether the interval is so wide, or so often undefined, that the runs do not determine the answer."""
         return not (self.factor <= DECISIVE_FACTOR and self.undefined <= UNDEFINED_SHARE)
 
@@ -49,7 +49,7 @@ class Interval:
         text = f"[{low}, {high}]"
         if self.undefined:
             text += f", no answer under {self.undefined:.0%} of the laws"
-        return f"{text} (not determined by these runs)" if self.says_nothing else text
+        return f"{text} (not determined by these runs)" if self.uninformative else text
 
     def __str__(self) -> str:
         return f"{self.middle:.4g} {self.ends('{:.4g}'.format)}"

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from moejax.float64 import float64
 from moejax.progress import CountCallback
 
 with warnings.catch_warnings():
@@ -62,7 +63,7 @@ def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10,
     Raises:
       ValueError: the value at the start is not finite.
     """
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), start))
 
         def objective(point: Any, shared: None, lane: None) -> Any:
@@ -93,7 +94,7 @@ def newton(
     Returns:
       point, value, gradient norm, steps taken.
     """
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         here = point, *_second_order(objective, point, shared, lane)
         steps = 0
         while steps < max_steps and (better := _newton_step(objective, here, shared, lane)) is not None:
@@ -126,13 +127,13 @@ def values(
     progress: CountCallback | None = None,
 ) -> np.ndarray:
     """Value at every point, infinite where it is not finite; ``lane`` is the same for all."""
-    found = []
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    chunks = []
+    with float64():
         for i in range(0, len(points), chunk):
-            found.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk, np.nan), shared, lane)))
+            chunks.append(np.asarray(_values(objective, _filled(points[i : i + chunk], chunk, np.nan), shared, lane)))
             if progress:
                 progress(min(i + chunk, len(points)), len(points))
-    flat = np.concatenate(found)[: len(points)]
+    flat = np.concatenate(chunks)[: len(points)]
     return np.where(np.isfinite(flat), flat, np.inf)
 
 
@@ -154,7 +155,7 @@ def minimise_lanes(
         done += len(result[1].values)
         if progress:
             progress(done, len(starts))
-    ordered = [found for _, found in sorted(results, key=lambda result: result[0])]
+    ordered = [lanes_of_chunk for _, lanes_of_chunk in sorted(results, key=lambda result: result[0])]
     return Lanes(*(np.concatenate([getattr(f, name) for f in ordered]) for name in Lanes.__dataclass_fields__))
 
 
@@ -177,7 +178,7 @@ def lane_chunks(
     offsets = iter(range(0, len(starts), chunk))
     with ThreadPoolExecutor(max_workers=_workers()) as pool:
         for offset in offsets:
-            # Lanes that only fill the chunk start at no number, and so end at once.
+            # Padding rows start at NaN and stop immediately.
             part = (
                 _filled(starts[offset : offset + chunk], chunk, np.nan),
                 jax.tree.map(lambda x, i=offset: _filled(x[i : i + chunk], chunk, 0.0), lanes),
@@ -201,9 +202,9 @@ def _run_chunk(
     offset: int,
     count: int,
 ) -> tuple[int, Lanes]:
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        found = _descend(objective, part[0], shared, part[1], tolerance, max_iterations)
-        return offset, Lanes(*(np.asarray(array)[:count] for array in found))
+    with float64():
+        ended = _descend(objective, part[0], shared, part[1], tolerance, max_iterations)
+        return offset, Lanes(*(np.asarray(array)[:count] for array in ended))
 
 
 def _workers() -> int:
@@ -230,7 +231,7 @@ def _descend(
 
     def begin(point: Any, lane: Any) -> tuple[Any, Any]:
         state = solver.init_state(point, lane, 1.0)
-        # The first step goes as far as the gradient is long: a steep start would leap out of all reason.
+        # Scale so that the first step, which is as long as the gradient, cannot overshoot.
         scale = 1.0 / jnp.maximum(1.0, jnp.linalg.norm(state.grad))
         return state._replace(value=state.value * scale, grad=state.grad * scale), scale
 
@@ -244,7 +245,7 @@ def _descend(
 
         def step(carry: Any) -> Any:
             point, state, scale, steps, stalled = carry
-            # A failed line search means that the memory misleads: forget it, and go downhill from here.
+            # After a failed line search the L-BFGS memory is discarded and the descent restarts here.
             state, scale = jax.lax.cond(stalled > 0, lambda: begin(point, lane), lambda: (state, scale))
             new_point, new = solver.update(point, state, lane, scale)
             better = new.value < state.value - 1e-15 * jnp.abs(state.value)
@@ -252,9 +253,9 @@ def _descend(
             return point, state, scale, steps + 1, jnp.where(better, 0, stalled + 1)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(begin, start, lane))
-        unborn = nothing[0]._replace(error=jnp.inf), nothing[1]
+        unstarted = nothing[0]._replace(error=jnp.inf), nothing[1]
         # The first step counts as coming after a failure, and so begins.
-        point, state, scale, steps, _ = jax.lax.while_loop(unfinished, step, (start, *unborn, 0, 1))
+        point, state, scale, steps, _ = jax.lax.while_loop(unfinished, step, (start, *unstarted, 0, 1))
         value = jnp.where(jnp.isfinite(state.value), state.value / scale, jnp.inf)
         return point, value, jnp.linalg.norm(state.grad) / scale, steps
 

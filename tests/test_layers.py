@@ -16,6 +16,7 @@ BASE = {
     "config",
     "errors",
     "expression",
+    "float64",
     "folder",
     "interval",
     "json_text",

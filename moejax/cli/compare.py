@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, hold out, print."""
     from moejax.laws import LAWS
-    from moejax.laws.door import law_name
+    from moejax.laws.predict import law_name
 
     named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
     from moejax.cli import table
@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.cli.out_folder import out_folder
     from moejax.cli.progress import progress
     from moejax.cli.run_table_options import read_table, splits_of
-    from moejax.fit.compare import compare, of_the_loss
-    from moejax.fit.comparison import COLUMNS
+    from moejax.fit.comparison import COLUMNS, compare, of_the_loss
 
     laws = of_the_loss(LAWS, named)
     read = read_table(arguments, ())

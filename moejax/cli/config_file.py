@@ -1,4 +1,4 @@
-"""Config files at the door: a ConfigDict comes in, overrides are applied, a frozen dataclass goes on.
+"""Config files: a ConfigDict comes in, overrides are applied, a frozen dataclass goes on.
 
 A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--config=FILE.py:arg``, that returns an
 ``ml_collections.ConfigDict``. Nothing beyond this module sees a ConfigDict.

@@ -122,13 +122,13 @@ def _like(arguments: argparse.Namespace) -> Any:
 def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """Name, law, and what was published or fitted."""
     from moejax.laws import PUBLISHED
-    from moejax.laws.door import law_name, published
+    from moejax.laws.predict import law_name, published
 
     if Path(arguments.law).suffix == ".json":
         from moejax.fit.fit_result import load
 
         result = load(arguments.law)
-        dropped = () if result.evidence is None else result.evidence.dropped
+        dropped = () if result.uncertainty is None else result.uncertainty.dropped
         for sentence in (*result.warnings, *dropped):
             print(f"! {sentence}", file=sys.stderr)
         return type(result.law).__name__, result.law, result

@@ -343,7 +343,7 @@ def plain(name: str, decision: DesignResult) -> dict[str, Any]:
         "within": decision.within,
         "flat_region": [_finite(dataclasses.asdict(one)) for one in decision.flat],
         "intervals": {
-            key: _finite(dataclasses.asdict(one) | {"says_nothing": one.says_nothing} | likely)
+            key: _finite(dataclasses.asdict(one) | {"uninformative": one.uninformative} | likely)
             for key, one in decision.intervals.items()
         },
         "repeats": None if decision.repeats is None else _plain_repeats(decision.repeats),

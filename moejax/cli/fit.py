@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     read = read_table(arguments, law)
     from moejax.cli.progress import progress
     from moejax.fit import bootstrap, holdout, metrics
-    from moejax.fit.evidence import with_evidence
     from moejax.fit.fit_law import fit_law
+    from moejax.fit.stored_uncertainty import with_uncertainty
     from moejax.interval import check_level
 
     options: dict[str, Any] = {
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
         how = {"covariance": asked.covariance, "by": arguments.by}
-        result = with_evidence(result, read.runs, **how, dropped=read.dropped)
+        result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
         text, plain = _fitted(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         _write(arguments.out, text, plain, result, read)

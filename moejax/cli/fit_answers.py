@@ -12,8 +12,8 @@ from moejax.errors import UserError
 from moejax.wording import told
 
 if TYPE_CHECKING:
-    from moejax.fit.answers import Answer
     from moejax.fit.bootstrap import Bootstrap
+    from moejax.fit.estimands import Estimand
     from moejax.fit.fit_result import FitResult
     from moejax.fit.read_runs import ReadRuns
 
@@ -54,38 +54,37 @@ def add_answer_arguments(group: Any) -> None:
 class Asked:
     """What the options ask for, found before anything is fitted."""
 
-    decisions: Sequence[Answer]
-    predictions: Sequence[Answer]
-    profiles: Sequence[Answer]
-    influences: Sequence[Answer]
+    decisions: Sequence[Estimand]
+    predictions: Sequence[Estimand]
+    profiles: Sequence[Estimand]
+    influences: Sequence[Estimand]
     covariance: str
 
 
 def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
-    """The answers that the options name.
+    """The estimands that the options name.
 
     Raises:
       UserError: a name is not known, or what is given decides nothing; the sentence has what would.
     """
-    from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
     from moejax.fit.bootstrap import RESAMPLED
     from moejax.fit.covariance import COVARIANCES
+    from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 
     if arguments.by not in RESAMPLED:
         raise UserError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
     covariance = arguments.covariance.replace("-", "_")
     if covariance not in COVARIANCES:
         raise UserError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
-    decisions = decision_answers(law)
+    decisions = decision_estimands(law)
     for text in arguments.decide:
-        decisions += decision_answers(law, _given(text, "--decide"))
+        decisions += decision_estimands(law, _given(text, "--decide"))
     # What needs less than is given is asked at the same place by several options.
     decisions = list({one.title: one for one in decisions}.values())
-    predictions = [predicted_answer(law, _given(text, "--predict")) for text in arguments.predict]
-    known = [*coefficient_answers(law, fixed), *decisions, *predictions]
+    predictions = [prediction_estimand(law, _given(text, "--predict")) for text in arguments.predict]
+    known = [*coefficient_estimands(law, fixed), *decisions, *predictions]
     profiles, influences = (
-        [answer for name in names for answer in find(name, known, law)]
-        for names in (arguments.profile, arguments.influence)
+        [one for name in names for one in find(name, known, law)] for names in (arguments.profile, arguments.influence)
     )
     return Asked(decisions, predictions, profiles, influences, covariance)
 
@@ -100,20 +99,22 @@ def answer(
     asked: Asked, result: FitResult, read: ReadRuns, resampled: Bootstrap | None, level: float, by: str
 ) -> tuple[list[str], dict[str, Any]]:
     """Everything that is asked of a fit, as paragraphs and as plain data."""
-    from moejax.fit import decide, prediction
+    from moejax.fit import estimates, prediction
 
     text, plain, runs = [], {}, read.runs
     options = {"covariance": asked.covariance, "by": by}
     if asked.decisions:
-        decided = decide.decide(result, runs, asked.decisions, **options, resampled=resampled, level=level)
-        text.append(decide.table(decided, runs, level))
-        plain["decisions"] = decide.to_json(decided, level)
-        plain["beyond"] = decide.beyond_each(decided, runs)
+        decided = estimates.estimate(result, runs, asked.decisions, **options, resampled=resampled, level=level)
+        text.append(estimates.table(decided, runs, level))
+        plain["decisions"] = estimates.to_json(decided, level)
+        plain["beyond"] = estimates.beyond_each(decided, runs)
     if asked.predictions:
-        predicted = [prediction.foretell(result, runs, one, resampled, level, **options) for one in asked.predictions]
+        predicted = [
+            prediction.predict_run(result, runs, one, resampled, level, **options) for one in asked.predictions
+        ]
         text.append("\n".join(one.text(runs, level) for one in predicted))
         plain["predictions"] = [one.to_json() for one in predicted]
-        far = [(one.answer.given, decide.beyond(decide.reach(one.answer.given), runs)) for one in predicted]
+        far = [(one.estimand.given, estimates.beyond(estimates.reach(one.estimand.given), runs)) for one in predicted]
         plain["beyond"] = plain.get("beyond", []) + [{"given": dict(g), "times": times} for g, times in far if times]
     if asked.profiles:
         lines, plain["profiles"] = zip(*(_profiled(one, result, read, level) for one in asked.profiles), strict=True)
@@ -124,25 +125,25 @@ def answer(
     return text, plain
 
 
-def _profiled(one: Answer, result: FitResult, read: ReadRuns, level: float) -> tuple[str, dict[str, Any]]:
+def _profiled(one: Estimand, result: FitResult, read: ReadRuns, level: float) -> tuple[str, dict[str, Any]]:
     from moejax.fit.metrics import plain
     from moejax.fit.profile import in_words, profile
 
     named = {"name": one.name, "given": dict(one.given)}
     try:
-        found = profile(result, read.runs, one.of, level)
+        found = profile(result, read.runs, one.functional, level)
     except ValueError as why:
         return f"{one.title}: no profile. {told(why)}", named | {"reason": told(why)}
     ends = {k: v for k, v in plain(found).items() if k in ("low", "middle", "high")}
     return f"{one.title} = {in_words(found, level)}", named | ends | {"level": level}
 
 
-def _decisive(one: Answer, result: FitResult, read: ReadRuns) -> tuple[str, dict[str, Any]]:
+def _decisive(one: Estimand, result: FitResult, read: ReadRuns) -> tuple[str, dict[str, Any]]:
     from moejax.fit.influence import deciding
 
     named = {"name": one.name, "given": dict(one.given)}
     try:
-        found = deciding(result, read.runs, one.of)
+        found = deciding(result, read.runs, one.functional)
     except ValueError as why:
         return f"{one.title}: no influence. {told(why)}", named | {"reason": told(why)}
     rows = [int(read.rows[i]) for i in found.runs]

@@ -43,7 +43,7 @@ def law_of(arguments: argparse.Namespace) -> type:
       UserError: none is named, or there is none of that name.
     """
     from moejax.laws import LAWS
-    from moejax.laws.door import law_name
+    from moejax.laws.predict import law_name
 
     if arguments.law is None:
         raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")

@@ -16,7 +16,7 @@ from moejax.json_text import json_text
 
 def _launch_check(arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress
-    from moejax.fit.column_split import split_by
+    from moejax.fit.holdout import split_by
     from moejax.fit.launch_check import launch_check
 
     law = law_of(arguments)
@@ -32,7 +32,7 @@ def _launch_check(arguments: argparse.Namespace) -> int:
 
 def _zhao(arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress
-    from moejax.fit.column_split import split_by
+    from moejax.fit.holdout import split_by
     from moejax.fit.recipe_zhao import INPUTS, zhao
 
     read = read_table(arguments, INPUTS)
@@ -62,8 +62,8 @@ def _tian(arguments: argparse.Namespace) -> int:
 
 def _abnar(arguments: argparse.Namespace) -> int:
     from moejax.cli.progress import progress
-    from moejax.fit.column_split import split_by
-    from moejax.fit.isoflop_runs import INPUTS
+    from moejax.fit.holdout import split_by
+    from moejax.fit.isoflop_budgets import INPUTS
     from moejax.fit.recipe_abnar import RESAMPLES, abnar
 
     read = read_table(arguments, INPUTS)

@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     study.check()
     check_exportable(arguments.exportable, study.models)
     engine, tasks = importlib.import_module(f"moejax.cli.launch_{arguments.engine}").prepare(arguments, study, out)
-    for doubt in study.doubts():
-        _say(doubt)
+    for warning in study.warnings():
+        _say(warning)
     if arguments.submit:
         engine.check()
         study.check_data()

@@ -18,14 +18,14 @@ from typing import Any
 
 from moejax.cli import predict
 from moejax.errors import UserError
-from moejax.fit.fit_law import NOT_SEARCHED
 from moejax.folder import atomic_write
-from moejax.laws import LAWS, PUBLISHED, door
+from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
 from moejax.laws.claims import CLAIMS
 from moejax.laws.design import FIELDS, KINDS, Design
-from moejax.laws.formula import Form, Name, form, names, parse
+from moejax.laws.formula import Formula, Name, formula, names, parse
 from moejax.laws.law import LOSS
-from moejax.laws.published import MARKS
+from moejax.laws.predict import predict as ask_law
+from moejax.laws.published import PROVENANCE
 from moejax.papers import errata
 from moejax.papers.plots import ALL
 from moejax.progress import ProgressCallback
@@ -96,7 +96,7 @@ def write_pages(docs: Path, update: ProgressCallback = lambda share, text: None)
 def page(name: str, known: str, gallery: str) -> str:
     """A law's page, in Markdown, with what the pages of errata and of figures have about it."""
     law: Any = LAWS[name]
-    said = form(law)
+    said = formula(law)
     about = inspect.cleandoc(sys.modules[law.__module__].__doc__ or "").partition("\n")[0]
     parts = [
         f"# {name}",
@@ -137,7 +137,7 @@ ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
 UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 
 
-def _symbols(name: str, law: Any, said: Form) -> list[str]:
+def _symbols(name: str, law: Any, said: Formula) -> list[str]:
     letters = {meaning: letter for letter, meaning in said.letters.items()}
     rows = [
         [inline(Name(letters.get(output, "L"))), f"`{output}`", output.replace("_", " "), unit, "predicted"]
@@ -200,17 +200,19 @@ def _constants(name: str, law: Any) -> list[str]:
         [_letter(f), f"`{f.name}`", *(f"{getattr(s.law, f.name):.9g}" for s in sets.values())] for f in _lettered(law)
     ]
     about = [
-        f"- **`{key}`** ({s.mark}): {_prose(s.source)}."
+        f"- **`{key}`** ({s.provenance}): {_prose(s.source)}."
         + (f" Data: {s.data}." if s.data else "")
         + (f" {_prose(s.remark)}" if s.remark else "")
         for key, s in sets.items()
     ]
-    marks = "; ".join(f"*{mark}*: {MARKS[mark]}" for mark in MARKS if any(s.mark == mark for s in sets.values()))
+    known = "; ".join(
+        f"*{how}*: {PROVENANCE[how]}" for how in PROVENANCE if any(s.provenance == how for s in sets.values())
+    )
     columns = [f"`{key}`" for key in sets]
     variables = dict.fromkeys(variable for s in sets.values() for variable in s.fitted)
     ranges = [[f"`{variable}`", *(_range(s.fitted.get(variable)) for s in sets.values())] for variable in variables]
     fitted = _table(["fitted for", *columns], ranges) if ranges else "No range of runs is stated for them."
-    return [_table(["symbol", "name", *columns], values), "\n".join(about), f"{marks}.", fitted]
+    return [_table(["symbol", "name", *columns], values), "\n".join(about), f"{known}.", fitted]
 
 
 def _range(bounds: tuple[Any, Any] | None) -> str:
@@ -223,7 +225,7 @@ def _short(value: Any) -> str:
 
 def _optima(law: Any) -> list[str]:
     module = law.__module__.rpartition(".")[2]
-    claims = [make() for key, make in CLAIMS.items() if key.split(".")[0] in (module, f"{module}_optima")]
+    claims = [make() for key, make in CLAIMS.items() if key.split(".")[0] == module]
     if not claims:
         return []
     said = "\n".join(f"- `{claim.statement}` ({_prose(claim.source)})" for claim in claims)
@@ -253,7 +255,7 @@ def _figure(name: str, gallery: str) -> list[str]:
     return parts
 
 
-def _errata(name: str, said: Form, known: str) -> list[str]:
+def _errata(name: str, said: Formula, known: str) -> list[str]:
     begins = " ".join(said.prose.partition("\n\n")[0].split())
     paper = errata.paper_of(begins)
     if paper is None:
@@ -300,7 +302,7 @@ def _answer(name: str) -> str:
     parser = argparse.ArgumentParser()
     predict.add_arguments(parser)
     arguments = parser.parse_args(["--law", name, *_asked(name)])
-    said = door.predict(name, predict.given_design(arguments))
+    said = ask_law(name, predict.given_design(arguments))
     values = [f"`{output}` {format(value)}" for output, value in said.values.items()]
     outside = [
         f"`{variable}` {factor:.2g} times the {'largest' if factor > 1 else 'smallest'} fitted"

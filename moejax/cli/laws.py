@@ -55,8 +55,8 @@ def describe(name: str) -> dict[str, Any]:
       UserError: an unknown law, with the nearest names.
     """
     from moejax.laws import ALIASES, LAWS, PUBLISHED
-    from moejax.laws.door import law_name
     from moejax.laws.law import coefficients
+    from moejax.laws.predict import law_name
 
     law = law_name(name)
     cls: Any = LAWS[law]
@@ -73,7 +73,7 @@ def describe(name: str) -> dict[str, Any]:
             key: {
                 "values": {name: _plain(value) for name, value in coefficients(p.law).items()},
                 "source": p.source,
-                "mark": p.mark,
+                "provenance": p.provenance,
                 "data": p.data,
                 "fitted": {variable: list(bounds) for variable, bounds in p.fitted.items()},
                 "remark": p.remark,
@@ -109,7 +109,7 @@ def _list(as_json: bool) -> int:
 
 
 def _show(name: str, as_json: bool) -> int:
-    from moejax.laws.published import MARKS
+    from moejax.laws.published import PROVENANCE
     from moejax.quantities import format
 
     law = describe(name)
@@ -122,7 +122,7 @@ def _show(name: str, as_json: bool) -> int:
     columns = [Column("symbol"), Column("name", words=True), *map(Column, sets), Column("meaning", words=True)]
     notes = []
     for key, s in sets.items():
-        notes.append(f"{key}: {s['source']} ({s['mark']}: {MARKS[s['mark']]}).")
+        notes.append(f"{key}: {s['source']} ({s['provenance']}: {PROVENANCE[s['provenance']]}).")
         notes += [f"  data: {s['data']}"] if s["data"] else []
         notes += [
             f"  fitted for {variable} between {format(low)} and {format(high)}"

@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             laws,
             read.runs,
             found,
-            {name: [answer.of for answer in answers] for name, answers in asked.items()},
+            {name: [estimand.functional for estimand in answers] for name, answers in asked.items()},
             RunBudget(flops=arguments.flops, runs=arguments.k, repeats=arguments.repeats),
             around=_around(arguments, laws),
             noise=arguments.noise,
@@ -121,7 +121,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _laws(text: str) -> dict[str, type]:
     from moejax.laws import LAWS
-    from moejax.laws.door import law_name
+    from moejax.laws.predict import law_name
 
     return {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in text.split(","))}
 
@@ -130,7 +130,7 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
     """What ``WHAT:NAME=VALUE,…`` asks of a law."""
     from dataclasses import asdict
 
-    from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
+    from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
     from moejax.laws.accounting import design_of
     from moejax.laws.catalogue import CATALOGUE
     from moejax.quantities import parse
@@ -142,16 +142,16 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
         if set(given) != {"tokens"}:
             raise UserError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
         design = asdict(design_of(model.architecture, given["tokens"], 4096))
-        return predicted_answer(law, {name: float(value) for name, value in design.items() if value is not None})
+        return prediction_estimand(law, {name: float(value) for name, value in design.items() if value is not None})
     if what in ("loss", *law.outputs):
-        return predicted_answer(law, given)
-    known = coefficient_answers(law, fixed) if not given else []
-    (found, *_) = find(what, [*known, *decision_answers(law, given)], law)
+        return prediction_estimand(law, given)
+    known = coefficient_estimands(law, fixed) if not given else []
+    (found, *_) = find(what, [*known, *decision_estimands(law, given)], law)
     return found
 
 
 def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
-    from moejax.laws.door import published
+    from moejax.laws.predict import published
 
     if arguments.around is None:
         return {}

@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE",
         help="a run table, or the table that a figure names; a study's folder; plan.json",
     )
-    parser.add_argument("--answer", metavar="NAME", help="coefficient that influence is about (the last, if not given)")
+    parser.add_argument(
+        "--estimand", metavar="NAME", help="coefficient that influence is about (the last, if not given)"
+    )
     parser.add_argument("--synthetic", action="store_true", help="synthetic data where a table is needed")
     parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
@@ -166,13 +168,13 @@ class _Given:
             return evidence.fit_table(fit, read.runs)
         if name == "starts":
             return evidence.starts_table(fit, read.runs)
-        answers = evidence.coefficients(fit)
+        estimands = evidence.coefficients(fit)
         if name == "profile":
             return evidence.profile_table(fit, read.runs)
-        asked = self.arguments.answer or next(reversed(answers))
-        if asked not in answers:
-            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(answers)}.")
-        return evidence.influence_table(fit, read.runs, asked, answers[asked], evidence.labels(read))
+        asked = self.arguments.estimand or next(reversed(estimands))
+        if asked not in estimands:
+            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(estimands)}.")
+        return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
 
 
 def _renamed(table: Any, arguments: argparse.Namespace) -> Any:

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the laws and print what they say."""
-    from moejax.laws.door import check_design
+    from moejax.laws.predict import check_design
 
     design = given_design(arguments)
     check_design(design)
@@ -132,7 +132,7 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
     if name.endswith(".json"):
         return _ask_fit(name, constants, design)
     from moejax.laws import PUBLISHED
-    from moejax.laws.door import law_name, predict, published
+    from moejax.laws.predict import law_name, predict, published
 
     law = law_name(name)
     if constants is None:
@@ -144,7 +144,7 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
         "law": law,
         "constants": constants or next(iter(PUBLISHED[law])),
         "source": chosen.source,
-        "mark": chosen.mark,
+        "provenance": chosen.provenance,
         "values": dict(said.values),
         "units": dict(said.units),
         "extrapolated": dict(said.extrapolated),
@@ -156,19 +156,19 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
 def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]:
     from moejax.fit.fit_result import load
     from moejax.fit.prediction import range_in_words, range_of
-    from moejax.laws.door import predict
+    from moejax.laws.predict import predict
 
     if constants is not None:
         raise UserError(f"--constants names a published set, and {file} is a fit with constants of its own.")
     fit = load(file)
     said = predict(fit, design)
     interval = range_of(fit, design)
-    dropped = () if fit.evidence is None else fit.evidence.dropped
+    dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
     return {
         "law": type(fit.law).__name__,
         "constants": file,
         "source": f"{file}, {fit.metrics.runs} runs",
-        "mark": "your fit",
+        "provenance": "your fit",
         "values": dict(said.values),
         "units": dict(said.units),
         "interval": interval,
@@ -215,7 +215,7 @@ def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, st
     )
     note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
     if len(answers) == 1:
-        note = f"{answers[0]['source']} ({answers[0]['mark']}). {answers[0]['remark']}".rstrip()
+        note = f"{answers[0]['source']} ({answers[0]['provenance']}). {answers[0]['remark']}".rstrip()
     known = _known(design)
     return Result(
         title="design: " + ", ".join(f"{name} {format(value)}" for name, value in known.items()),

@@ -93,7 +93,7 @@ def _check_source(source: Path) -> None:
 
 def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
     from moejax.cli.run_table_options import read_table
-    from moejax.laws.door import law_name
+    from moejax.laws.predict import law_name
     from moejax.study.run import conclude_table
 
     arguments.runs = source

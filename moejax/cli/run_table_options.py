@@ -77,8 +77,7 @@ def read_table(arguments: argparse.Namespace, law: Any) -> Any:
 
 def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:
     """The splits that --hold-out, --each and --folds ask for."""
-    from moejax.fit.column_split import each_value, split_by
-    from moejax.fit.holdout import folds
+    from moejax.fit.holdout import each_value, folds, split_by
 
     splits = [split_by(read, text) for text in arguments.hold_out]
     splits += each_value(read, arguments.each) if arguments.each else []

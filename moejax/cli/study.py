@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     from moejax.study.run import conclude, train_study
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
-    for doubt in study.doubts():
-        _say(f"moejax: {doubt}")
+    for warning in study.warnings():
+        _say(f"moejax: {warning}")
     _say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
     with progress_display() as update:
         train_study(

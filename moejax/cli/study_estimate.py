@@ -25,8 +25,8 @@ def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, 
 
     found = estimate(study, find(chip), mfu=mfu, price=price)
     render.show(summary(study, found), as_json=as_json)
-    for doubt in study.doubts():
-        print(f"moejax: {doubt}", file=sys.stderr)
+    for warning in study.warnings():
+        print(f"moejax: {warning}", file=sys.stderr)
 
 
 def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:

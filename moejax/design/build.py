@@ -14,7 +14,7 @@ from moejax.design.measures import MEASURES
 from moejax.design.problem import Constraint, Optimum, Problem
 from moejax.design.shapes import SCALED, Shapes
 from moejax.laws.accounting import design_of
-from moejax.laws.door import Prediction, predict
+from moejax.laws.predict import Prediction, predict
 
 MULTIPLES = {
     "model_dim": 128,

@@ -16,7 +16,7 @@ from moejax.design.shapes import Shapes
 from moejax.design.variables import restated
 from moejax.interval import Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
-from moejax.laws.door import Ranged, predict
+from moejax.laws.predict import Ranged, predict
 from moejax.wording import told
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"

@@ -9,7 +9,7 @@ from moejax.architecture import Architecture
 from moejax.design.decide import DesignResult, decide
 from moejax.design.problem import Constraint, of_sizes
 from moejax.errors import UserError
-from moejax.laws.door import Ranged, published
+from moejax.laws.predict import Ranged, published
 
 
 def design(

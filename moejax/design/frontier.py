@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from moejax.config import unknown
@@ -20,6 +19,7 @@ from moejax.design.coordinates import Sizes
 from moejax.design.problem import Constraint, Optimum, Problem, at_the_end, optimise
 from moejax.design.sensitivity import along, solve_again
 from moejax.errors import UserError
+from moejax.float64 import float64
 
 POINTS_PER_DECADE = 2
 LANDSCAPE = 9
@@ -83,7 +83,7 @@ def equal_dense(optimum: Optimum) -> EqualDense | None:
         return None
     times = values[one]
     dense = {**values, "params_active": values["params_active"] * times, "tokens": values["tokens"] / times, one: 1.0}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         loss = float(problem.law(problem.space.candidate(dense).design))
     return EqualDense(tokens=dense["tokens"], loss=loss, token_multiplier=times)
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from moejax.design.coordinates import Coordinate, Space
 from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.errors import UserError
+from moejax.float64 import float64
 
 Lane = Mapping[str, Any]
 """``law``, and per measure ``weight``, ``low``, ``high``, ``multiplier`` and ``penalty``."""
@@ -90,7 +91,7 @@ def lagrangian(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane
 
 def jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
     """Measures of every lane, and their derivatives in its point."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         return _jacobian(program, points, lanes)
 
 

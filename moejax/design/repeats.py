@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import jax
-
 from moejax.design.coordinates import UNIQUE_TOKENS
 from moejax.design.problem import Constraint, Optimum, Problem, optimise
+from moejax.float64 import float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ def repeats(optimum: Optimum) -> Repeats | None:
     if endless is None or problem.goal != "loss":
         return result
     here = problem.space.candidate({**endless.values, UNIQUE_TOKENS.name: constraint.high})
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         return replace(result, endless_epochs=float(here.epochs), endless_loss=float(problem.law(here.design)))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.design.program import CompiledProblem, Lane, jacobian, lagrangian
+from moejax.float64 import float64
 from moejax.minimise import minimise_lanes
 
 ROUNDS = 14
@@ -83,7 +84,7 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
         slow = outside > np.maximum(0.25 * missed, FEASIBLE)
         penalty = np.minimum(lanes["penalty"] * np.where(slow, 4.0, 1.0)[:, None], 1e8)
         lanes, missed = {**lanes, "multiplier": np.nan_to_num(multiplier), "penalty": penalty}, outside
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        with float64():
             ends = Solved(**{k: np.asarray(v) for k, v in _finish(program, points, lanes["multiplier"], lanes).items()})
         solved = ends if solved is None else solved.where_not_held(ends)
         if solved.holds.all():

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from moejax.experimental_design.criterion import PosteriorArrays, share_left, sums, with_run
 from moejax.experimental_design.relax import RunBudget
+from moejax.float64 import float64
 
 ENOUGH = 1e-4
 """An exchange that lowers the share by less than this part of it is not made."""
@@ -32,7 +33,7 @@ def exchange(
     The beginnings are the relaxed numbers, rounded up from .7 on, and nothing, filled by what helps most per FLOP, or
     by what helps most.
     """
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         begun = [(np.floor(relaxed + 0.3).astype(int), 1.0)] if relaxed is not None else []
         begun += [(np.zeros(len(cost), int), 0.0), (np.zeros(len(cost), int), 1.0)]
         improved = []
@@ -95,7 +96,7 @@ def _swap(known: PosteriorArrays, cost: np.ndarray, budget: RunBudget, counts: C
 def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[int]:
     """The runs, each time the one that tells most per FLOP after those before it."""
     order, chosen = [], np.zeros(len(counts))
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         while (chosen < counts).any():
             now, after = (np.asarray(part) for part in _with_each(known, chosen))
             gain = np.where(chosen < counts, (now - after) / cost, -np.inf)
@@ -107,7 +108,7 @@ def in_order(known: PosteriorArrays, counts: Counts, cost: np.ndarray) -> list[i
 def left_after(known: PosteriorArrays, order: list[int]) -> Float[np.ndarray, " runs"]:
     """The share of the variance that is left after each of the runs in turn."""
     counts, shares = np.zeros(len(known["laws"][0]["slopes"])), []
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         for one in order:
             counts[one] += 1
             shares.append(float(_left(known, counts)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -15,6 +14,7 @@ from moejax.experimental_design.exchange import exchange, in_order, left_after
 from moejax.experimental_design.laplace_posterior import UNIDENTIFIED_SHARE, LaplacePosterior
 from moejax.experimental_design.relax import RunBudget, relax
 from moejax.fit.fit_result import FitResult
+from moejax.float64 import float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def _with(posterior: LaplacePosterior, counts: np.ndarray) -> LaplacePosterior:
 
 def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray, " answers"]:
     """Expected standard deviation of every answer's logarithm after further runs."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         before = sums(arrays, np.zeros(len(counts)))
         return np.sqrt(np.asarray(variances(arrays, sums(arrays, np.asarray(counts, float)), before)))
 

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
+from moejax.fit.derivatives import Functional
 from moejax.fit.identify import slopes_of_log_loss
-from moejax.fit.objective import Penalty, Squared
-from moejax.fit.optimum import Decision
-from moejax.fit.problem import Form, data_of
+from moejax.fit.objective import FitObjective, Penalty, Squared, data_of
 from moejax.fit.runs import Runs, runs_from
+from moejax.float64 import float64
 from moejax.laws.design import Design, in_units
 
 PRIOR = 2.0
@@ -34,7 +34,7 @@ class Undefined(UserError):
 class LaplacePosterior:
     """One law, linear in its searched coordinates around a point, with Gaussian noise in log loss.
 
-    ``free`` are the coordinates of ``fit.problem.Form``, in which a coefficient of one sign is a logarithm.
+    ``free`` are the coordinates of ``fit.objective.FitObjective``, in which a coefficient of one sign is a logarithm.
     """
 
     law: Any
@@ -76,7 +76,7 @@ def laplace_posterior(
     law: Any,
     runs: Runs,
     candidates: Design,
-    answers: Sequence[Decision],
+    answers: Sequence[Functional],
     *,
     noise: float,
     weight: float = 1.0,
@@ -100,16 +100,16 @@ def laplace_posterior(
     if not noise > 0:
         raise UserError(f"The noise is {noise:g}; without scatter every run would tell everything. Give --noise.")
     fixed = dict(fixed or {})
-    form = Form(type(law), penalty or Squared(), tuple(sorted(fixed)), output)
-    data = data_of(form, runs, fixed)
-    count = max(np.size(getattr(candidates, name)) for name in form.law.inputs)
+    objective = FitObjective(type(law), penalty or Squared(), tuple(sorted(fixed)), output)
+    data = data_of(objective, runs, fixed)
+    count = max(np.size(getattr(candidates, name)) for name in objective.law.inputs)
     centred = in_units(runs_from(candidates, np.ones(count)).design, data["units"])
     new = {**data, "design": centred, "loss": np.ones(count)}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        point = np.asarray(form.point_of(law, data))
-        fitted, old = (np.asarray(part) for part in slopes_of_log_loss(form, point, data))
-        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(form, point, new))
-        values, answer_slopes = (np.asarray(part) for part in _answers(form, tuple(answers), point, data))
+    with float64():
+        point = np.asarray(objective.point_of(law, data))
+        fitted, old = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
+        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, new))
+        values, answer_slopes = (np.asarray(part) for part in _answers(objective, tuple(answers), point, data))
     if not (np.isfinite(values).all() and np.isfinite(answer_slopes).all()):
         raise Undefined(
             f"Under the fitted {type(law).__name__} what is asked is no positive number, so no run can be said to make "
@@ -131,9 +131,9 @@ def laplace_posterior(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _answers(form: Form, answers: tuple[Decision, ...], point: Any, data: Any) -> tuple[Any, Any]:
+def _answers(objective: FitObjective, answers: tuple[Functional, ...], point: Any, data: Any) -> tuple[Any, Any]:
     def logs(at: Any) -> Any:
-        law = form.law_at(at, data)
+        law = objective.law_at(at, data)
         return jnp.log(jnp.stack([jnp.asarray(answer(law), float) for answer in answers]))
 
     return logs(point), jax.jacrev(logs)(point)

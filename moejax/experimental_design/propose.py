@@ -14,10 +14,10 @@ from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.relax import RunBudget
-from moejax.fit.answers import coefficient_answers
+from moejax.fit.derivatives import Functional
+from moejax.fit.estimands import coefficient_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.optimum import Decision
 from moejax.fit.runs import Runs
 from moejax.laws import PUBLISHED
 
@@ -44,7 +44,7 @@ def propose(
     laws: Mapping[str, Any],
     runs: Runs,
     candidates: Candidates,
-    answers: Mapping[str, Sequence[Decision]],
+    answers: Mapping[str, Sequence[Functional]],
     budget: RunBudget,
     *,
     around: Mapping[str, Any] | None = None,
@@ -78,7 +78,7 @@ def propose(
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
 
-    def posteriors_for(asked: Mapping[str, Sequence[Decision]]) -> dict[str, LaplacePosterior]:
+    def posteriors_for(asked: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
         return {
             name: laplace_posterior(
                 at[name],
@@ -101,9 +101,9 @@ def propose(
             raise
         # No answer to make certain yet: what every coefficient is comes first.
         ((name, law),) = laws.items()
-        coefficients = coefficient_answers(law, tuple(fixed))
+        coefficients = coefficient_estimands(law, tuple(fixed))
         instead = tuple(one.name for one in coefficients)
-        posteriors = posteriors_for({name: [functools.partial(_size, one.of) for one in coefficients]})
+        posteriors = posteriors_for({name: [functools.partial(_size, one.functional) for one in coefficients]})
     chosen = choose_runs(list(posteriors.values()), candidates.flops, budget)
     return Proposal(
         plan=chosen,
@@ -124,9 +124,9 @@ def _as_published(fit: FitResult) -> dict[str, float]:
     for sets in PUBLISHED.values():
         for one in sets.values():
             if type(one.law) is type(fit.law):
-                return {name: float(getattr(one.law, name)) for name in fit.stuck}
+                return {name: float(getattr(one.law, name)) for name in fit.unidentified}
     return {}
 
 
-def _size(answer: Decision, law: Any) -> Any:
+def _size(answer: Functional, law: Any) -> Any:
     return jnp.abs(answer(law))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.experimental_design.criterion import PosteriorArrays, share_left, sums
+from moejax.float64 import float64
 
 STEPS = 60
 LINE_SEARCH_POINTS = 12
@@ -45,7 +46,7 @@ class Relaxed:
 def relax(known: PosteriorArrays, cost: Float[np.ndarray, " candidates"], budget: RunBudget) -> Relaxed:
     """Numbers of runs, not whole, that leave the least variance within a budget."""
     counts, bound = np.zeros(len(cost)), 0.0
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         left = 1.0
         for _ in range(STEPS):
             value, slope = (np.asarray(part) for part in _slope(known, counts))

@@ -1,4 +1,4 @@
-"""Resampled fits: how far coefficients, and decisions taken from them, depend on which runs happened to be trained."""
+"""Bootstrap: fits to resampled runs, and the intervals that they give to coefficients and decisions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, form_of
+from moejax.fit.fit_law import Progress, objective_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.problem import WIDEST, data_of, laws_at
+from moejax.fit.objective import WIDEST, data_of, laws_at
+from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
-from moejax.fit.turned import minimise_turned
+from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import Interval, interval
 from moejax.laws.law import coefficients
@@ -43,14 +44,14 @@ class Bootstrap:
     vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
     """By coefficient, the resamples whose search pushed it to the lower end of what is searched: as good as 0."""
 
-    def decide(self, decision: Callable[[Any], Any]) -> Any:
+    def evaluate(self, functional: Callable[[Any], Any]) -> Any:
         """What a function of a law gives for every resample: its pytree, with a leading axis of resamples."""
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return jax.tree.map(np.asarray, jax.jit(jax.vmap(decision))(self.laws))
+        with float64():
+            return jax.tree.map(np.asarray, jax.jit(jax.vmap(functional))(self.laws))
 
-    def interval(self, decision: Callable[[Any], Any], level: float = 0.9) -> Any:
+    def interval(self, functional: Callable[[Any], Any], level: float = 0.9) -> Any:
         """Interval of every number that a function of a law gives, in that function's pytree."""
-        return jax.tree.map(lambda answers: self.interval_of(answers, level), self.decide(decision))
+        return jax.tree.map(lambda answers: self.interval_of(answers, level), self.evaluate(functional))
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
         """Interval of an answer, from what it is under every law; NaN where it is not."""
@@ -130,20 +131,22 @@ def bootstrap(
         raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
     if count < 1 or by not in RESAMPLED:
         raise UserError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
-    form = form_of(result)
-    data = data_of(form, runs, result.fixed)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        start = np.asarray(form.point_of(result.law, data))
+    objective = objective_of(result)
+    data = data_of(objective, runs, result.fixed)
+    with float64():
+        start = np.asarray(objective.point_of(result.law, data))
     # At the end of what is searched no slope leads back, and the resamples could not tell otherwise.
-    start = np.where(form.at_an_end(start), np.sign(start) * WIDEST / 2, start)
+    start = np.where(objective.at_an_end(start), np.sign(start) * WIDEST / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
     # The data's hash has no groups: a fit does not depend on them, and what is drawn does.
-    key = f"turned {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
+    key = f"reparametrised {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
     points, values, iterations = _read(kept, key, len(start))
     while (done := len(points)) < count:
         block = weights[done : done + BLOCK]
-        lanes = minimise_turned(form, start, data, runs.weight, block, tolerance=1e-6, max_iterations=max_iterations)
+        lanes = minimise_reparametrised(
+            objective, start, data, runs.weight, block, tolerance=1e-6, max_iterations=max_iterations
+        )
         points = np.concatenate([points, lanes.points])
         values = np.concatenate([values, lanes.values])
         iterations = np.concatenate([iterations, lanes.iterations])
@@ -151,15 +154,15 @@ def bootstrap(
         if progress:
             progress("resampling", len(points), count)
     points, values, iterations = points[:count], values[:count], iterations[:count]
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        laws = jax.tree.map(np.asarray, laws_at(form, points, data))
+    with float64():
+        laws = jax.tree.map(np.asarray, laws_at(objective, points, data))
     return Bootstrap(
         laws=laws,
         values=values * data["scale"],
         unfinished=int(np.sum(iterations >= max_iterations)),
         by=by,
         draws=draws_of(runs, by),
-        vanished=dict(zip(form.free, (form.at_an_end(points) & (points < 0)).T, strict=True)),
+        vanished=dict(zip(objective.free, (objective.at_an_end(points) & (points < 0)).T, strict=True)),
     )
 
 
@@ -184,9 +187,9 @@ def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
     """Intervals as plain data; what is not finite is null."""
     intervals = {
-        name: {k: v if np.isfinite(v) else None for k, v in dataclasses.asdict(found).items()}
-        | {"says_nothing": found.says_nothing}
-        for name, found in resampled.coefficients(level).items()
+        name: {k: v if np.isfinite(v) else None for k, v in dataclasses.asdict(interval).items()}
+        | {"uninformative": interval.uninformative}
+        for name, interval in resampled.coefficients(level).items()
         if name not in result.fixed
     }
     return {
@@ -204,9 +207,9 @@ def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
     lines = [
         f"{'coefficient':<26}{'fit':>14}{'SD':>12}   median [{level:.0%} interval], {len(resampled.values)} resamples"
     ]
-    for name, found in resampled.coefficients(level).items():
+    for name, ends in resampled.coefficients(level).items():
         if name not in result.fixed:
-            lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{found.deviation:>12.4g}   {found}")
+            lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{ends.deviation:>12.4g}   {ends}")
     if few := too_few(result, resampled.draws, resampled.by):
         lines.append(f"! {few}: these intervals are too small.")
     if resampled.unfinished:

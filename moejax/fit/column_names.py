@@ -1,4 +1,4 @@
-"""Other names of the run table's columns: what tables of other projects call a loss, a size, a learning rate."""
+"""Columns of run tables: other projects' names for ours, and columns that follow from others by ``Design``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 
 from moejax import run_table
+from moejax.float64 import float64
+from moejax.laws.chinchilla import training_flops
+from moejax.laws.design import FIELDS, Design
+from moejax.run_table import DataFrame
 from moejax.wording import command, lies, listed
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -102,15 +106,15 @@ def with_our_names(frame: Any, given: Iterable[str] = ()) -> Named:
     what, and what could be several.
     """
     taken = {*map(str, frame.columns), *given}
-    found: dict[str, list[tuple[str, float]]] = {}
+    candidates: dict[str, list[tuple[str, float]]] = {}
     for column in map(str, frame.columns):
         for name, unit in _meanings(column):
-            found.setdefault(name, []).append((column, unit))
-    sizes = found.pop("one_size", [])
-    batches = found.pop("batch", [])
+            candidates.setdefault(name, []).append((column, unit))
+    sizes = candidates.pop("one_size", [])
+    batches = candidates.pop("batch", [])
     notes = []
     read: dict[str, tuple[str, float]] = {}
-    for name, columns in found.items():
+    for name, columns in candidates.items():
         if name in taken:
             continue
         if len(columns) > 1:
@@ -254,3 +258,30 @@ def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]
 def map_option(name: str, expression: str) -> str:
     """The option that reads a column of ours from an expression on theirs, quoted for a shell."""
     return command("--map", f"{name}={expression}")
+
+
+DERIVED = {
+    "expansion": ("params_total", "params_active"),
+    "active_experts": ("top_k", "num_shared_experts"),
+    "shared_share": ("top_k", "num_shared_experts"),
+    "sparsity": ("num_experts", "top_k"),
+    "activation_ratio": ("num_experts", "top_k", "num_shared_experts"),
+    "granularity": ("model_dim", "expert_hidden"),
+}
+"""Properties of a Design by the fields that they need."""
+
+
+def with_derived(table: DataFrame) -> DataFrame:
+    """The table with the columns of ``DERIVED`` that it lacks and its others give.
+
+    FLOPs that it lacks are 6 · active parameters · tokens.
+    """
+    arrays = {name: table[name].to_numpy(dtype=np.float64) for name in FIELDS if name in table}
+    with float64(), np.errstate(divide="ignore", invalid="ignore"):
+        design = Design(**arrays)
+        for name, inputs in DERIVED.items():
+            if name not in table and set(inputs) <= set(arrays):
+                table = table.assign(**{name: np.asarray(getattr(design, name))})
+    if "flops" not in table and {"params_active", "tokens"} <= set(arrays):
+        table = table.assign(**training_flops({name: arrays[name] for name in ("params_active", "tokens")}))
+    return table

@@ -1,18 +1,82 @@
-"""Laws on the same runs, tested on the same held-out runs: their errors, and which one to trust, in words."""
+"""Every law that a table allows on the same runs, tested on the same held-out runs: errors, and which one to trust."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from moejax.fit.choice import AS_GOOD, Choice, Compared, behind, choose
-from moejax.fit.holdout import Split
+from moejax.errors import UserError
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.holdout import Split, beyond, hold_out
 from moejax.fit.metrics import plain
+from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind, by_error, choose
+from moejax.fit.objective import Penalty
+from moejax.fit.runs import Runs
 from moejax.interval import Interval
+from moejax.wording import told
+
+
+def compare(
+    laws: Mapping[str, Any],
+    runs: Runs,
+    splits: Iterable[Split],
+    *,
+    penalty: Penalty | None = None,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Fit every law to all runs and to what each split leaves.
+
+    Args:
+      fixed: coefficients that are given, to every law that has them.
+
+    Raises:
+      UserError: nothing is held out, a given coefficient is in no law, or no law can be fitted to these runs; the
+        sentence has every law's reason.
+    """
+    splits, fixed = list(splits), dict(fixed or {})
+    if not splits:
+        raise UserError("Laws are compared by held-out runs; give at least one split.")
+    names = {name: {f.name for f in fields(law)} for name, law in laws.items()}
+    if unknown := [name for name in fixed if not any(name in known for known in names.values())]:
+        raise UserError(f"None of the laws has a coefficient {unknown[0]}; they have {_listed(names.values())}.")
+    compared, left_out = [], {}
+    for number, (name, law) in enumerate(laws.items()):
+        if progress:
+            progress("laws", number, len(laws))
+        given = {key: value for key, value in fixed.items() if key in names[name]}
+        try:
+            fit = fit_law(law, runs, penalty=penalty, fixed=given, seed=seed)
+            held_out = hold_out(law, runs, splits, penalty=penalty, fixed=given, seed=seed)
+        except ValueError as error:
+            left_out[name] = told(error)
+            continue
+        compared.append(Compared(name=name, fit=fit, held_out=tuple(held_out)))
+    if not compared:
+        raise UserError("No law can be fitted: " + " ".join(f"{name}: {why}" for name, why in left_out.items()))
+    return Comparison(
+        laws=tuple(by_error(compared)),
+        left_out=left_out,
+        splits=tuple(splits),
+        beyond=beyond(runs, splits),
+        fixed=fixed,
+        seed=seed,
+    )
+
+
+def of_the_loss(laws: Mapping[str, type], names: Sequence[str] = ()) -> dict[str, type]:
+    """The laws that predict a loss, or those that are named."""
+    return {name: law for name, law in laws.items() if (name in names if names else "loss" in law.outputs)}
+
+
+def _listed(names: Iterable[Iterable[str]]) -> str:
+    return ", ".join(dict.fromkeys(name for known in names for name in known))
+
 
 COLUMNS = (
     "law",
@@ -45,7 +109,7 @@ class Comparison:
         return behind(law, self.laws[0], level)
 
     @functools.cached_property
-    def choice(self) -> Choice:
+    def selection(self) -> ModelSelection:
         """The law to extrapolate with, or why these runs name none."""
         return choose(self.laws, self.beyond)
 
@@ -54,7 +118,7 @@ class Comparison:
         """Which law to trust for extrapolation, and why, in sentences."""
         best = self.laws[0]
         lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f} nats)."
-        return " ".join([lowest, self.choice.sentence, *self._pride(), *self._reach(), *self._doubts()])
+        return " ".join([lowest, self.selection.sentence, *self._pride(), *self._reach(), *self._doubts()])
 
     def _pride(self) -> list[str]:
         """The law that fits best, if that is not one to trust."""
@@ -77,13 +141,13 @@ class Comparison:
         return [f"The test reached beyond the fitted runs by up to {farthest}; farther out, nothing here was tested."]
 
     def _doubts(self) -> list[str]:
-        (law,) = (law for law in self.laws if law.name == self.choice.simplest)
+        (law,) = (law for law in self.laws if law.name == self.selection.simplest)
         return [f"Of {law.name}: {' '.join(law.fit.warnings)}"] if law.fit.warnings else []
 
     @property
     def next_law(self) -> str:
         """The law to fit next: the trusted one; else the simplest of those that cannot be told apart."""
-        return self.choice.trusted or self.choice.simplest
+        return self.selection.trusted or self.selection.simplest
 
     def table(self) -> str:
         """One line per law, what was held out, and the laws left out, in Markdown."""
@@ -103,7 +167,7 @@ class Comparison:
                 f"{law.errors.r_squared:.4f}",
                 f"{law.errors.max_relative_error:.2%}",
                 f"{law.fit.aicc:.1f}",
-                str(len(law.fit.stuck) + len(law.fit.cannot_tell)),
+                str(len(law.fit.unidentified) + len(law.fit.unidentified_directions)),
             )
             for law in self.laws
         ]
@@ -135,13 +199,13 @@ class Comparison:
             "fixed": dict(self.fixed),
             "splits": [split.name for split in self.splits],
             "beyond": self.beyond,
-            "trusted": self.choice.trusted,
-            "tied": list(self.choice.tied),
+            "trusted": self.selection.trusted,
+            "tied": list(self.selection.tied),
             "verdict": self.verdict,
         }
 
 
-def _behind_in_words(found: Interval) -> str:
-    if not np.isfinite(found.low):
+def _behind_in_words(difference: Interval) -> str:
+    if not np.isfinite(difference.low):
         return "one group of runs cannot tell"
-    return f"{found.middle:+.5f} [{found.low:+.5f}, {found.high:+.5f}]"
+    return f"{difference.middle:+.5f} [{difference.low:+.5f}, {difference.high:+.5f}]"

@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
 from moejax.fit.bootstrap import RESAMPLED, draws_of
+from moejax.fit.degrees_of_freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
+from moejax.fit.derivatives import FLAT, FitDerivatives, Functional, derivatives
 from moejax.fit.fit_result import FitResult
-from moejax.fit.freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
 from moejax.fit.intervals import Spread, keeps_sign
-from moejax.fit.optimum import FLAT, Decision, Optimum, optimum
 from moejax.fit.runs import Runs
 from moejax.laws.law import coefficients
 from moejax.wording import some
@@ -39,12 +39,12 @@ class Draws:
 
     @property
     def covariance(self) -> Matrix:
-        """Of the coordinates."""
+        """Covariance of the coordinates."""
         steps = self.deviations[:, None] * self.axes
         return steps.T @ steps
 
 
-def draws_at(at: Optimum, labels: Any) -> Draws:
+def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     """The cluster-robust covariance of Bell and McCaffrey (2002), CR2, of the fit's linear form at its optimum.
 
     B⁻¹ · (sum over groups of g·gᵀ) · B⁻¹, with B the expected Hessian and g the slope that a group's runs add, their
@@ -78,7 +78,7 @@ def draws_at(at: Optimum, labels: Any) -> Draws:
     )
 
 
-def gauss_newton(at: Optimum) -> Matrix:
+def gauss_newton(at: FitDerivatives) -> Matrix:
     """B⁻¹ · dispersion, with B the expected Hessian: right if residuals are independent and alike."""
     return np.linalg.pinv(at.curvature, rcond=FLAT, hermitian=True) * at.dispersion
 
@@ -93,25 +93,27 @@ COVARIANCES = (*CLUSTERED, "gauss_newton")
 class Uncertainty:
     """The covariance of a fit's coordinates, and how heavy the tails of what is estimated by it are."""
 
-    at: Optimum
+    at: FitDerivatives
     covariance: Matrix
     """NaN where there is one draw, or no residual to see the luck of draws by."""
     draws: Draws | None
     """None where the covariance does not take a draw's runs together, or is not known."""
-    freedom: int
+    degrees_of_freedom: int
     """Degrees of freedom without draws: runs less coefficients, at least 1."""
 
-    def spread(self, decision: Decision) -> tuple[Spread, Callable[[Any], Any]]:
-        """How far a decision's numbers, flat, may be off, by the delta method; and how to put them into its pytree."""
-        slopes = self.at.slopes(decision)
+    def spread(self, functional: Functional) -> tuple[Spread, Callable[[Any], Any]]:
+        """Uncertainty of a functional's numbers, flat, by the delta method, and how to put numbers into its pytree."""
+        slopes = self.at.slopes(functional)
         variance = np.einsum("af,fg,ag->a", slopes, self.covariance, slopes)
-        freedom = (
-            np.full(len(slopes), float(self.freedom))
+        degrees_of_freedom = (
+            np.full(len(slopes), float(self.degrees_of_freedom))
             if self.draws is None
             else satterthwaite(self.draws.leverages, slopes @ self.draws.axes.T)
         )
-        middle, unravel = self.at.decide(decision)
-        return Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), freedom=freedom), unravel
+        middle, unravel = self.at.evaluate(functional)
+        return Spread(
+            middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom
+        ), unravel
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
@@ -124,7 +126,7 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         raise UserError(
             f"Asked for {kind!r} errors by {by!r}; choose {' or '.join(COVARIANCES)}, by {' or '.join(RESAMPLED)}."
         )
-    at, labels = optimum(result, runs), RESAMPLED[by](runs)
+    at, labels = derivatives(result, runs), RESAMPLED[by](runs)
     count = draws_of(runs, "run")
     draws = draws_at(at, labels) if kind in CLUSTERED else None
     if draws is not None and draws_of(runs, by) > 1 and draws.seen > WHOLE:
@@ -133,11 +135,11 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         covariance = gauss_newton(at)
     else:
         draws, covariance = None, np.full((len(at.point),) * 2, np.nan)
-    return Uncertainty(at=at, covariance=covariance, draws=draws, freedom=left_by(count, len(at.point)))
+    return Uncertainty(at=at, covariance=covariance, draws=draws, degrees_of_freedom=left_by(count, len(at.point)))
 
 
 def _itself(law: Any) -> Any:
-    """Every coefficient; one function, so that what is compiled for it serves every fit of a form."""
+    """Every coefficient; one function, so that what is compiled for it serves every fit of a objective."""
     return law
 
 
@@ -148,7 +150,9 @@ def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich",
       UserError: as ``standard_errors``.
     """
     errors = coefficients(standard_errors(result, runs, _itself, kind=kind, by=by))
-    return {name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.stuck}
+    return {
+        name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.unidentified
+    }
 
 
 def coefficient_intervals(
@@ -165,21 +169,21 @@ def coefficient_intervals(
     return {
         name: (float(one), float(other))
         for (name, one), other in pairs
-        if name not in result.fixed and name not in result.stuck
+        if name not in result.fixed and name not in result.unidentified
     }
 
 
 def confidence_interval(
     result: FitResult,
     runs: Runs,
-    decision: Decision,
+    functional: Functional,
     level: float = 0.9,
     *,
     one_sign: bool | Bool[np.ndarray, " answers"] = False,
     kind: str = "sandwich",
     by: str = "group",
 ) -> tuple[Any, Any]:
-    """Both ends of every number of a decision, each in its pytree: Student's t with that number's degrees of freedom.
+    """Both ends of every number of a functional, each in its pytree: Student's t with that number's degrees of freedom.
 
     Args:
       one_sign: whether the numbers keep their sign, as sizes, tokens and losses do (see ``intervals.ends``); one for
@@ -188,8 +192,8 @@ def confidence_interval(
     Raises:
       UserError: as ``standard_errors``, or the level is not between 0 and 1.
     """
-    found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
-    low, high = found.ends(level, one_sign)
+    spread, unravel = uncertainty(result, runs, kind=kind, by=by).spread(functional)
+    low, high = spread.ends(level, one_sign)
     return unravel(low), unravel(high)
 
 
@@ -199,27 +203,27 @@ UNSEEN = 0.01
 """Share of a coefficient that one draw sets alone, from which that is said."""
 
 
-def in_doubt(result: FitResult, runs: Runs, found: Uncertainty, by: str) -> tuple[str, ...]:
+def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by: str) -> tuple[str, ...]:
     """Sentences about the coefficients whose standard errors rest on one draw, by the draw that they rest on."""
-    if np.isnan(found.covariance).any() and draws_of(runs, by) > 1:
+    if np.isnan(estimated.covariance).any() and draws_of(runs, by) > 1:
         return (
             f"Standard errors are not known: the coefficients pass through the runs as they are, and no residual says "
             f"how {by}s differ. Train more {by}s, or hold coefficients fixed.",
         )
-    if found.draws is None:
+    if estimated.draws is None:
         return ()
-    spread, _ = found.spread(_itself)
-    contrasts = found.at.slopes(_itself) @ found.draws.axes.T
+    spread, _ = estimated.spread(_itself)
+    contrasts = estimated.at.slopes(_itself) @ estimated.draws.axes.T
     size = np.maximum(np.sum(contrasts**2, axis=1, keepdims=True), 1e-300)
-    lost = parts(set_alone(found.draws.leverages), contrasts) / size
+    lost = parts(set_alone(estimated.draws.leverages), contrasts) / size
     own = lost.sum(axis=1)
-    most = np.where(own > UNSEEN, lost.argmax(axis=1), parts(found.draws.leverages, contrasts).argmax(axis=1))
+    most = np.where(own > UNSEEN, lost.argmax(axis=1), parts(estimated.draws.leverages, contrasts).argmax(axis=1))
     labels = RESAMPLED[by](runs)
     present = np.unique(labels[runs.weight > 0])
     told: dict[tuple[int, bool], list[int]] = {}
     for number, name in enumerate(result.coefficients):
-        known = own[number] <= UNSEEN and spread.freedom[number] >= FEW
-        if not (known or name in result.fixed or name in result.stuck):
+        known = own[number] <= UNSEEN and spread.degrees_of_freedom[number] >= FEW
+        if not (known or name in result.fixed or name in result.unidentified):
             told.setdefault((int(most[number]), bool(own[number] > UNSEEN)), []).append(number)
     sentences = []
     for (draw, unseen), numbers in told.items():
@@ -235,7 +239,7 @@ def in_doubt(result: FitResult, runs: Runs, found: Uncertainty, by: str) -> tupl
                 f"that differs as it does."
             )
         else:
-            fewest = f"{min(spread.freedom[number] for number in numbers):.2g}"
+            fewest = f"{min(spread.degrees_of_freedom[number] for number in numbers):.2g}"
             degrees = f"{fewest} degree{'s' * (fewest != '1')} of freedom"
             wide = f"interval{' is' if len(numbers) == 1 else 's are'} wide"
             sentences.append(
@@ -246,12 +250,12 @@ def in_doubt(result: FitResult, runs: Runs, found: Uncertainty, by: str) -> tupl
 
 
 def standard_errors(
-    result: FitResult, runs: Runs, decision: Decision, *, kind: str = "sandwich", by: str = "group"
+    result: FitResult, runs: Runs, functional: Functional, *, kind: str = "sandwich", by: str = "group"
 ) -> Any:
-    """Standard error of every number of a decision, in its pytree, by the delta method; NaN with a single draw.
+    """Standard error of every number of a functional, in its pytree, by the delta method; NaN with a single draw.
 
     Raises:
       UserError: the runs are not those of the fit, or ``kind`` or ``by`` is unknown.
     """
-    found, unravel = uncertainty(result, runs, kind=kind, by=by).spread(decision)
-    return unravel(found.errors)
+    spread, unravel = uncertainty(result, runs, kind=kind, by=by).spread(functional)
+    return unravel(spread.errors)

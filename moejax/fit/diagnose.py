@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from moejax.fit.fit_law import fit_law
@@ -14,6 +13,7 @@ from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Grid
+from moejax.float64 import float64
 from moejax.laws.law import coefficients
 
 SAME = 1e-5
@@ -37,14 +37,16 @@ class Diagnosis:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The findings, in words; none if the law is an optimum."""
-        found = []
+        said = []
         if self.excess > WORSE:
-            found.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
-        found += [f"{name} is {value:.6g}, a value it was started from: it never moved." for name, value in self._stuck]
-        return tuple(found)
+            said.append(f"The objective is {self.excess:.1%} above the optimum's: the search stopped early.")
+        said += [
+            f"{name} is {value:.6g}, a value it was started from: it never moved." for name, value in self._at_start
+        ]
+        return tuple(said)
 
     @property
-    def _stuck(self) -> list[tuple[str, float]]:
+    def _at_start(self) -> list[tuple[str, float]]:
         return list(self.at_start.items())
 
 
@@ -56,7 +58,7 @@ def diagnose(law: Any, runs: Runs, *, penalty: Penalty | None = None, grid: Grid
     """
     penalty = penalty or Huber()
     best = fit_law(law, runs, penalty=penalty)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         value = float(np.sum(runs.weight * np.asarray(penalty(predict(law, runs, best.output), runs.loss))))
     starts = {} if grid is None else grid.values
     at_start = {

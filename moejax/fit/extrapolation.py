@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from moejax.fit.derived_columns import DERIVED
+from moejax.fit.column_names import DERIVED
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.door import factor
+from moejax.laws.predict import factor
 
 SIZES = ("params_active", "params_total", "tokens", "flops")
 """What a law is extrapolated in to larger trainings."""
@@ -36,7 +36,7 @@ Ranges = Mapping[str, tuple[float, float]]
 def with_ratios(known: Values) -> dict[str, Any]:
     """Fields of designs, and the ratios that these give."""
     fields = {name: np.asarray(values, np.float64) for name, values in known.items() if name in FIELDS}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), np.errstate(divide="ignore", invalid="ignore"):
+    with float64(), np.errstate(divide="ignore", invalid="ignore"):
         design = Design(**fields)
         ratios = {
             name: np.asarray(getattr(design, name), np.float64)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from moejax.fit.evidence import with_evidence
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
-from moejax.laws.door import law_class
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.laws.predict import law_class
 
 
 def fit(runs: Any, law: Any, **options: Any) -> FitResult:
@@ -25,5 +25,5 @@ def fit(runs: Any, law: Any, **options: Any) -> FitResult:
     """
     law = law_class(law) if isinstance(law, str) else law
     read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)
-    found, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
-    return with_evidence(fit_law(law, found, **options), found, dropped=dropped)
+    fitted_runs, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
+    return with_uncertainty(fit_law(law, fitted_runs, **options), fitted_runs, dropped=dropped)

@@ -16,12 +16,12 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.noise import noise, outliers
-from moejax.fit.objective import Huber, Penalty
-from moejax.fit.problem import Form, data_of, law_at
+from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
+from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Given, Sobol, Starts
-from moejax.fit.turned import minimise_turned
-from moejax.laws.isoflop_surface import IsoflopSurface
+from moejax.fit.starts import Sobol, Starts, WarmStart
+from moejax.float64 import float64
+from moejax.laws import NOT_SEARCHED
 
 AGREES = 1e-4
 """An end within this share of the lowest objective counts as the same optimum."""
@@ -79,68 +79,61 @@ def fit_law(
     cls = law if isinstance(law, type) else type(law)
     if cls in NOT_SEARCHED:
         raise UserError(f"{cls.__name__} is not searched: {NOT_SEARCHED[cls]}")
-    form = Form(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
-    _check(form, runs, fixed)
-    data = data_of(form, runs, fixed)
-    points = (starts or Sobol(seed=seed))(form, data)
+    objective = FitObjective(cls, penalty or Huber(), tuple(sorted(fixed)), output or runs.output)
+    _check(objective, runs, fixed)
+    data = data_of(objective, runs, fixed)
+    points = (starts or Sobol(seed=seed))(objective, data)
     if not isinstance(law, type):
-        points = np.concatenate([Given((law,))(form, data), points])
-    lanes, began = _search(form, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
+        points = np.concatenate([WarmStart((law,))(objective, data), points])
+    lanes, began = _search(objective, data, runs.weight, points, search or Search(), progress or (lambda *_: None))
     best = int(np.argmin(lanes.values))
     # Along a long valley a search in the coordinates crawls: it goes on where all directions weigh alike.
-    turned = minimise_turned(
-        form, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
+    reparametrised = minimise_reparametrised(
+        objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
     )
-    near = turned.points[0] if turned.values[0] <= lanes.values[best] else lanes.points[best]
-    point, value, norm, _ = minimise.newton(form, near, data, runs.weight)
-    return _result(form, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
+    near = reparametrised.points[0] if reparametrised.values[0] <= lanes.values[best] else lanes.points[best]
+    point, value, norm, _ = minimise.newton(objective, near, data, runs.weight)
+    return _result(objective, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
 
 
 def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search: Search | None = None) -> np.ndarray:
     """The objective where every polished start of a fit's search ends, lowest first: the search, made again."""
-    form = form_of(result)
-    data = data_of(form, runs, result.fixed)
-    points = (starts or Sobol(seed=result.seed))(form, data)
-    lanes, _ = _search(form, data, runs.weight, points, search or Search(), lambda *_: None)
-    found = np.asarray(lanes.values, np.float64) * float(data["scale"])
-    return np.sort(found[np.isfinite(found)])
+    objective = objective_of(result)
+    data = data_of(objective, runs, result.fixed)
+    points = (starts or Sobol(seed=result.seed))(objective, data)
+    lanes, _ = _search(objective, data, runs.weight, points, search or Search(), lambda *_: None)
+    values = np.asarray(lanes.values, np.float64) * float(data["scale"])
+    return np.sort(values[np.isfinite(values)])
 
 
-NOT_SEARCHED: dict[type, str] = {
-    IsoflopSurface: "it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
-    "budget, not searched (moejax.laws.isoflop_surface.fit_surface).",
-}
-"""Laws that have another way to their coefficients, with the reason."""
-
-
-def form_of(result: FitResult) -> Form:
+def objective_of(result: FitResult) -> FitObjective:
     """The compiled form that a fit was made with."""
-    return Form(type(result.law), result.penalty, tuple(sorted(result.fixed)), result.output)
+    return FitObjective(type(result.law), result.penalty, tuple(sorted(result.fixed)), result.output)
 
 
 def _search(
-    form: Form, data: Any, weights: Any, points: np.ndarray, search: Search, progress: Progress
+    objective: FitObjective, data: Any, weights: Any, points: np.ndarray, search: Search, progress: Progress
 ) -> tuple[minimise.Lanes, np.ndarray]:
     """The polished lanes, and where each of them started."""
     began = points
     if search.screened is not None and len(points) > search.screened:
-        values = minimise.values(form, points, data, weights, progress=lambda *n: progress("screening", *n))
+        values = minimise.values(objective, points, data, weights, progress=lambda *n: progress("screening", *n))
         order = np.argsort(values)[: search.screened]
         if not np.isfinite(values[order[0]]):
-            raise UserError(_no_start(form, data, points[0]))
+            raise UserError(_no_start(objective, data, points[0]))
         points = began = points[order[np.isfinite(values[order])]]
     if search.halved is not None and len(points) > search.halved:
-        found = _descend(form, data, weights, points, search.first_iterations, search, progress, "first steps")
-        order = np.argsort(found.values)[: search.halved]
-        points, began = found.points[order], began[order]
-    lanes = _descend(form, data, weights, points, search.max_iterations, search, progress, "polishing")
+        halved = _descend(objective, data, weights, points, search.first_iterations, search, progress, "first steps")
+        order = np.argsort(halved.values)[: search.halved]
+        points, began = halved.points[order], began[order]
+    lanes = _descend(objective, data, weights, points, search.max_iterations, search, progress, "polishing")
     if not np.isfinite(lanes.values).any():
-        raise UserError(_no_start(form, data, points[0]))
+        raise UserError(_no_start(objective, data, points[0]))
     return lanes, began
 
 
 def _descend(
-    form: Form,
+    objective: FitObjective,
     data: Any,
     weights: Any,
     points: np.ndarray,
@@ -150,7 +143,7 @@ def _descend(
     stage: str,
 ) -> minimise.Lanes:
     return minimise.minimise_lanes(
-        form,
+        objective,
         points,
         data,
         np.broadcast_to(weights, (len(points), len(weights))),
@@ -161,7 +154,7 @@ def _descend(
 
 
 def _result(
-    form: Form,
+    objective: FitObjective,
     data: Any,
     runs: Runs,
     fixed: dict[str, float],
@@ -173,17 +166,17 @@ def _result(
     norm: float,
     count: int,
 ) -> FitResult:
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        law = jax.tree.map(float, law_at(form, point, data))
-    known = identify(form, data, runs.weight, point, start)
-    errors = metrics(law, runs, form.output)
-    predicted = predict(law, runs, form.output)
-    n, k = errors.runs, len(form.free) + 1
+    with float64():
+        law = jax.tree.map(float, law_at(objective, point, data))
+    known = identify(objective, data, runs.weight, point, start)
+    errors = metrics(law, runs, objective.output)
+    predicted = predict(law, runs, objective.output)
+    n, k = errors.runs, len(objective.free) + 1
     deviance = n * np.log(max(errors.rmse_log**2, 1e-300))
     return FitResult(
         law=law,
-        penalty=form.penalty,
-        output=form.output,
+        penalty=objective.penalty,
+        output=objective.output,
         value=float(value * data["scale"]),
         gradient_norm=norm,
         converged=norm <= 1e-6 * max(1.0, value),
@@ -191,72 +184,74 @@ def _result(
         polished=len(lanes.values),
         agreeing=float(np.mean(lanes.values <= min(value, lanes.values.min()) * (1 + AGREES) + EXACT)),
         fixed={name: float(v) for name, v in fixed.items()},
-        stuck=known.stuck,
+        unidentified=known.unidentified,
         condition_number=known.condition_number,
-        cannot_tell=known.sentences,
+        unidentified_directions=known.sentences,
         aicc=float(deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1)) if n > k + 1 else float("inf"),
         bic=float(deviance + k * np.log(n)),
         metrics=errors,
         data_hash=runs.data_hash,
         seed=seed,
         versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
-        noise=noise(np.log(runs.loss / predicted), runs.weight, len(form.free)),
-        outliers=outliers(predicted, runs.loss, runs.weight, len(form.free), runs.names),
+        noise=noise(np.log(runs.loss / predicted), runs.weight, len(objective.free)),
+        outliers=outliers(predicted, runs.loss, runs.weight, len(objective.free), runs.names),
     )
 
 
-def _check(form: Form, runs: Runs, fixed: Mapping[str, float]) -> None:
-    if form.output not in form.law.outputs:
+def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> None:
+    if objective.output not in objective.law.outputs:
         raise UserError(
-            f"{form.law.__name__} predicts {' and '.join(form.law.outputs)}, and what would be fitted is the "
-            f"{form.output}; choose another law, or name the column that holds one of its outputs by that output's "
-            f"name (--map {next(iter(form.law.outputs))}=COLUMN)."
+            f"{objective.law.__name__} predicts {' and '.join(objective.law.outputs)}, and what would be fitted is the "
+            f"{objective.output}; choose another law, or name the column that holds one of its outputs by that "
+            f"output's name (--map {next(iter(objective.law.outputs))}=COLUMN)."
         )
-    names = list(form.signs)
+    names = list(objective.signs)
     if unknown := [name for name in fixed if name not in names]:
-        raise UserError(f"{form.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
+        raise UserError(f"{objective.law.__name__} has no coefficient {unknown[0]}; it has {', '.join(names)}.")
     rules = {
         "+": ("finite and not below 0", lambda v: v >= 0),
         "-": ("finite and not above 0", lambda v: v <= 0),
         "any": ("finite", np.isfinite),
     }
     for name, value in fixed.items():
-        words, holds = rules[form.signs[name]]
+        words, holds = rules[objective.signs[name]]
         if not (np.isfinite(value) and holds(value)):
-            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {form.law.__name__}.")
-    if not form.free:
-        raise UserError(f"Every coefficient of {form.law.__name__} is fixed; leave at least one to fit.")
-    if missing := [name for name in form.law.inputs if getattr(runs.design, name) is None]:
+            raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {objective.law.__name__}.")
+    if not objective.free:
+        raise UserError(f"Every coefficient of {objective.law.__name__} is fixed; leave at least one to fit.")
+    if missing := [name for name in objective.law.inputs if getattr(runs.design, name) is None]:
         raise UserError(
-            f"{form.law.__name__} reads {', '.join(form.law.inputs)}, and the runs have no {', '.join(missing)}."
+            f"{objective.law.__name__} reads {', '.join(objective.law.inputs)}, and the runs have no "
+            f"{', '.join(missing)}."
         )
-    for name in form.law.inputs:
+    for name in objective.law.inputs:
         values = getattr(runs.design, name)
         if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
             raise UserError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
         raise UserError(
-            f"The {form.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in {len(wrong)} runs."
+            f"The {objective.output} is {runs.loss[wrong[0]]} in run {wrong[0] + 1}, and not above 0 in "
+            f"{len(wrong)} runs."
         )
     lowest = float(runs.loss[runs.weight > 0].min(initial=np.inf))
-    if form.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
+    if objective.output == "loss" and fixed.get("irreducible", -np.inf) >= lowest:
         raise UserError(
             f"irreducible is fixed at {fixed['irreducible']:g}, and a run has a loss of {lowest:g}; no model is below "
             f"the irreducible loss, so fix it lower."
         )
     kept = int((runs.weight > 0).sum())
-    if kept < len(form.free):
+    if kept < len(objective.free):
         raise UserError(
-            f"{kept} run{'s' * (kept != 1)} cannot set the {len(form.free)} free coefficients of {form.law.__name__}; "
-            f"train more, choose a smaller law, or fix coefficients."
+            f"{kept} run{'s' * (kept != 1)} cannot set the {len(objective.free)} free coefficients of "
+            f"{objective.law.__name__}; train more, choose a smaller law, or fix coefficients."
         )
 
 
-def _no_start(form: Form, data: Any, point: np.ndarray) -> str:
+def _no_start(objective: FitObjective, data: Any, point: np.ndarray) -> str:
     """Why no start has a finite objective."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        wrong = int(np.sum(~np.isfinite(np.asarray(form.penalties(point, data)))))
+    with float64():
+        wrong = int(np.sum(~np.isfinite(np.asarray(objective.penalties(point, data)))))
     return (
-        f"No start has a finite objective: {form.law.__name__} gives no number for {wrong} of {len(data['loss'])} "
+        f"No start has a finite objective: {objective.law.__name__} gives no number for {wrong} of {len(data['loss'])} "
         f"runs; check their sizes, or give starts nearer to the answer."
     )

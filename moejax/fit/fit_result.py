@@ -1,4 +1,4 @@
-"""What a fit found, how far to trust it, and how to get it back from a file."""
+"""The result of a fit: coefficients, how far to trust it, and how to get it back from a file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
-from moejax.fit import evidence as evidence_file
-from moejax.fit.evidence import Drawn, Evidence
-from moejax.fit.freedom import left_by
+from moejax.fit import stored_uncertainty
+from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.metrics import Metrics
 from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty
+from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.laws import LAWS
 from moejax.laws.law import coefficients
 from moejax.stored import read_json, write_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from moejax.laws.design import Design
 
-SCHEMA = 1
+SCHEMA = 2
 
 WORDS = {
     "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
@@ -38,17 +38,17 @@ WORDS = {
 """What a covariance is, by its name."""
 
 
-def _how(evidence: Evidence) -> str:
+def _how(uncertainty: StoredUncertainty) -> str:
     """How standard errors came about."""
-    if not evidence.axes:
+    if not uncertainty.axes:
         return "standard errors: none, as these runs give no covariance"
-    counts = f", {counted(evidence.draw_count, evidence.by)}" if evidence.draw_count else ""
-    return f"standard errors: {WORDS[evidence.covariance]}{counts}"
+    counts = f", {counted(uncertainty.draw_count, uncertainty.by)}" if uncertainty.draw_count else ""
+    return f"standard errors: {WORDS[uncertainty.covariance]}{counts}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """A fitted law and the evidence about the fit."""
+    """A fitted law and the uncertainty about the fit."""
 
     law: Any
     """The law, in its own parameterisation; call it on a Design."""
@@ -68,11 +68,11 @@ class FitResult:
     """Share of the polished whose end is within 0.01 % of the lowest objective."""
     fixed: dict[str, float]
     """Coefficients that were given, not fitted."""
-    stuck: dict[str, str]
+    unidentified: dict[str, str]
     """Coefficients that the data did not set, and why."""
     condition_number: float
-    """Of the fit's normal matrix in centred coordinates; above 1e10 a direction is lost in rounding."""
-    cannot_tell: tuple[str, ...]
+    """Condition number of the normal matrix in centred coordinates; above 1e10 a direction is lost in rounding."""
+    unidentified_directions: tuple[str, ...]
     """What the table does not determine, in sentences."""
     aicc: float
     """Akaike's criterion for Gaussian residuals of log loss, corrected for few runs; infinite if there are too few."""
@@ -81,8 +81,8 @@ class FitResult:
     data_hash: str
     seed: int
     versions: dict[str, str]
-    evidence: Evidence | None = None
-    """Ranges, covariance and omissions, so that the fit is asked without its runs; None in files of old."""
+    uncertainty: StoredUncertainty | None = None
+    """Ranges, covariance and omissions, so that the fit is asked without its runs; None if it was fitted without."""
     noise: float = math.nan
     """Robust standard deviation of log loss around the fit, by its degrees of freedom."""
     outliers: tuple[Outlier, ...] = ()
@@ -91,15 +91,15 @@ class FitResult:
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
         """Smallest and largest value of each variable in the fitted runs, by its name in ``Design``, where known."""
-        return {} if self.evidence is None else self.evidence.ranges
+        return {} if self.uncertainty is None else self.uncertainty.ranges
 
     @property
     def scatter(self) -> float:
         """Standard deviation of log loss around the fit; for a file without the robust one, by all residuals alike."""
         if math.isfinite(self.noise):
             return self.noise
-        freedom = left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
-        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / freedom)
+        degrees_of_freedom = left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
+        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / degrees_of_freedom)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -109,14 +109,19 @@ class FitResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before believing the coefficients, worst first."""
-        found = []
+        said = []
         if not self.converged:
-            found.append(f"The search did not converge: its gradient norm is {self.gradient_norm:.2g}.")
+            said.append(f"The search did not converge: its gradient norm is {self.gradient_norm:.2g}.")
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
-            found.append("Only one start reached this optimum; add starts before believing it.")
-        found += [f"{name} was not set by the data: {why}." for name, why in self.stuck.items()]
+            said.append("Only one start reached this optimum; add starts before believing it.")
+        said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
         far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
-        return (*found, *far, *self.cannot_tell, *(() if self.evidence is None else self.evidence.doubts))
+        return (
+            *said,
+            *far,
+            *self.unidentified_directions,
+            *(() if self.uncertainty is None else self.uncertainty.warnings),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; infinities and NaN are written as null."""
@@ -124,11 +129,11 @@ class FitResult:
         cls = type(self.law)
         return {
             "schema": SCHEMA,
-            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "evidence")},
+            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "uncertainty")},
             "law": {"module": cls.__module__, "class": cls.__qualname__, "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
-            "evidence": None if self.evidence is None else self.evidence.to_json(),
+            "uncertainty": None if self.uncertainty is None else self.uncertainty.to_json(),
         }
 
     def save(self, path: str | Path) -> Path:
@@ -140,7 +145,7 @@ class FitResult:
     def summary(self, level: float = 0.9) -> str:
         """A page of text: coefficients with standard errors and intervals at ``level``, and what not to believe."""
         rows: list[tuple[float, float, float]] = []
-        if self.evidence is not None and self.evidence.axes:
+        if self.uncertainty is not None and self.uncertainty.axes:
             rows = self.conf_int(level)[["std_err", "low", "high"]].to_numpy().tolist()
         known = dict(zip(self.coefficients, rows, strict=False))
         name = type(self.law).__name__
@@ -163,7 +168,7 @@ class FitResult:
             if f.name not in self.coefficients:
                 continue
             note = "given" if f.name in self.fixed else ""
-            note = "not set by the data" if f.name in self.stuck else note
+            note = "not set by the data" if f.name in self.unidentified else note
             error, *ends = known.get(f.name, ()) or (math.nan,)
             shown = (f"{error:>13.3g}" if math.isfinite(error) else f"{'':>13}") if known else ""
             if ends and all(map(math.isfinite, ends)):
@@ -172,14 +177,16 @@ class FitResult:
             lines.append(f"{value}{shown}   {note}".rstrip())
         lines.append(rule)
         lines += [f"! {sentence}" for sentence in self.warnings]
-        if self.evidence is not None:
-            lines.append(_how(self.evidence))
+        if self.uncertainty is not None:
+            lines.append(_how(self.uncertainty))
         lines.append(f"data {self.data_hash}; {', '.join(f'{k} {v}' for k, v in self.versions.items())}")
         return "\n".join(lines)
 
     def drawn(self, count: int = 200) -> Drawn | None:
         """Laws as uncertain as the fit is; None if it holds no covariance."""
-        return None if self.evidence is None or not self.evidence.axes else self.evidence.draws(self.law, count)
+        return (
+            None if self.uncertainty is None or not self.uncertainty.axes else self.uncertainty.draws(self.law, count)
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> FitResult:
@@ -241,10 +248,10 @@ def read_plain(path: Path) -> dict[str, Any]:
     Raises:
       UserError: there is no such file, or it holds something else.
     """
-    found = read_json(path, {"schema": int}, remedy=_REMEDY)
-    if found["schema"] != SCHEMA:
-        raise UserError(f"{path} holds a fit of schema {found['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
-    return found
+    entries = read_json(path, {"schema": int}, remedy=_REMEDY)
+    if entries["schema"] != SCHEMA:
+        raise UserError(f"{path} holds a fit of schema {entries['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
+    return entries
 
 
 @contextlib.contextmanager
@@ -263,10 +270,10 @@ def read_by_this_version(path: Path) -> Iterator[None]:
 
 
 def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Types of what a file of a fit must hold: what is not finite is null there, and old files lack a few entries."""
+    """Types of the entries of a fit's file: what is not finite is null there, and what has a default may be absent."""
     old = {f.name for f in dataclasses.fields(FitResult) if f.default is not dataclasses.MISSING}
     hints = {k: hint for k, hint in typing.get_type_hints(FitResult).items() if k in plain or k not in old}
-    hints |= {"evidence": Any} if "evidence" in hints else {}
+    hints |= {"uncertainty": Any} if "uncertainty" in hints else {}
     named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
     metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
     law = {"module": str, "class": str, "coefficients": dict[str, float]}
@@ -282,21 +289,21 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     Raises:
       UserError: an entry is missing or of another type, or the law is not one of moejax's.
     """
-    found = convert(_shape(plain), plain, "content")
-    module, name = found["law"]["module"], found["law"]["class"]
+    entries = convert(_shape(plain), plain, "content")
+    module, name = entries["law"]["module"], entries["law"]["class"]
     law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
     if law is None:
         raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
-    penalty = dict(found["penalty"])
+    penalty = dict(entries["penalty"])
     kind = penalty.pop("name")
     if kind not in PENALTIES:
         raise UserError(unknown(f"The penalty {kind!r}", kind, list(PENALTIES)))
-    fields = {f.name: found[f.name] for f in dataclasses.fields(FitResult) if f.name in found}
-    fields |= {"law": law(**found["law"]["coefficients"]), "penalty": build(PENALTIES[kind], penalty, "penalty")}
-    metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in found["metrics"].items()}
+    fields = {f.name: entries[f.name] for f in dataclasses.fields(FitResult) if f.name in entries}
+    fields |= {"law": law(**entries["law"]["coefficients"]), "penalty": build(PENALTIES[kind], penalty, "penalty")}
+    metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
     fields["metrics"] = Metrics(**metrics)
-    if fields.get("evidence") is not None:
-        fields["evidence"] = evidence_file.from_json(fields["evidence"])
+    if fields.get("uncertainty") is not None:
+        fields["uncertainty"] = stored_uncertainty.from_json(fields["uncertainty"])
     hints = typing.get_type_hints(FitResult)
     for key in (key for key, value in fields.items() if value is None and hints[key] is float):
         fields[key] = math.inf if key in ("condition_number", "aicc", "bic") else math.nan

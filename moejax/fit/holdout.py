@@ -1,7 +1,8 @@
-"""Errors on runs that were not fitted: the only errors that say whether a law extrapolates."""
+"""Runs held out, by a rule or by any column of their table, and the errors on them: what says if a law extrapolates."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, errors, plain, predict
+from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
+from moejax.laws.design import FIELDS, Design
+from moejax.quantities import parse
 from moejax.wording import told
 
 
@@ -81,12 +87,12 @@ def split_of(runs: Runs, name: str, held_out: Bool[np.ndarray, " runs"]) -> Spli
 
 def beyond(runs: Runs, splits: Iterable[Split]) -> dict[str, float]:
     """How far the largest held-out run lies beyond the fitted ones in each size and ratio, where it does."""
-    found: dict[str, float] = {}
+    farthest: dict[str, float] = {}
     for split in splits:
         fitted, held_out = (ranges(runs.only(kept)) for kept in (~split.held_out, split.held_out))
         far = outside({name: high for name, (_, high) in held_out.items() if name in (*SIZES, *RATIOS)}, fitted)
-        found |= {name: max(times, found.get(name, 1.0)) for name, times in far.items() if times > 1}
-    return found
+        farthest |= {name: max(times, farthest.get(name, 1.0)) for name, times in far.items() if times > 1}
+    return farthest
 
 
 def folds(runs: Runs, count: int = 5, *, seed: int = 0) -> Iterator[Split]:
@@ -111,7 +117,7 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
     Raises:
       UserError: the law cannot be fitted to what a split leaves.
     """
-    found = []
+    tested_splits = []
     for split in splits:
         try:
             fit = fit_law(law, runs.only(~split.held_out), **options)
@@ -120,29 +126,29 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
         tested = runs.where(split.held_out & (runs.weight > 0))
         predicted = predict(fit.law, tested, fit.output)
         missed = errors(predicted, tested.loss, tested.weight)
-        found.append(HeldOut(name=split.name, fit=fit, metrics=missed, runs=tested, predicted=predicted))
-    return found
+        tested_splits.append(HeldOut(name=split.name, fit=fit, metrics=missed, runs=tested, predicted=predicted))
+    return tested_splits
 
 
-def pooled(found: Iterable[HeldOut]) -> Metrics:
+def pooled(splits: Iterable[HeldOut]) -> Metrics:
     """Errors over all held-out runs together; a run that is held out twice counts twice."""
-    found = list(found)
+    splits = list(splits)
     return errors(
-        np.concatenate([h.predicted for h in found]),
-        np.concatenate([h.runs.loss for h in found]),
-        np.concatenate([h.runs.weight for h in found]),
+        np.concatenate([h.predicted for h in splits]),
+        np.concatenate([h.runs.loss for h in splits]),
+        np.concatenate([h.runs.weight for h in splits]),
     )
 
 
-def table(found: Iterable[HeldOut]) -> str:
+def table(splits: Iterable[HeldOut]) -> str:
     """Errors of each split, and over all of them, as text."""
-    found = list(found)
+    splits = list(splits)
     head = f"{'MAE':>10}{'RMSE':>10}{'R²':>10}{'Huber':>11}{'largest, %':>12}{'RMSE fitted':>13}"
     lines = [f"{'held out':<28}{'runs':>6}{head}"]
-    for h in found:
+    for h in splits:
         lines.append(f"{h.name:<28}{_errors_line(h.metrics)}{h.fit.metrics.rmse:>13.5f}")
-    if len(found) > 1:
-        lines.append(f"{'all of these':<28}{_errors_line(pooled(found))}")
+    if len(splits) > 1:
+        lines.append(f"{'all of these':<28}{_errors_line(pooled(splits))}")
     return "\n".join(lines)
 
 
@@ -151,7 +157,7 @@ def _errors_line(m: Metrics) -> str:
     return f"{m.runs:>6}{m.mae:>10.5f}{m.rmse:>10.5f}{m.r_squared:>10.4f}{m.huber:>11.3g}{largest_error:>12.3f}"
 
 
-def to_json(found: Iterable[HeldOut]) -> list[dict[str, Any]]:
+def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
     """Errors of each split as plain data; what is not finite is null."""
     return [
         {
@@ -161,7 +167,7 @@ def to_json(found: Iterable[HeldOut]) -> list[dict[str, Any]]:
             "law": h.fit.coefficients,
             "converged": h.fit.converged,
         }
-        for h in found
+        for h in splits
     ]
 
 
@@ -169,13 +175,13 @@ MISSES = 1.5
 """Times the RMSE on fitted runs from which the RMSE on held-out ones says that a law does not extrapolate."""
 
 
-def warnings(found: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
+def warnings(splits: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
     """A sentence about the split that a law misses most, if it misses any; of what ``to_json`` gives.
 
     Args:
       fitted: RMSE of the fit to all runs, for files whose splits do not have that of theirs.
     """
-    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in found]
+    both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in splits]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
     return [
         f"Held-out RMSE {far:.5f} nats/token ({name}) is {times:.3g} times the fitted {near:.5f}: the law misses what "
@@ -183,3 +189,91 @@ def warnings(found: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
         for times, name, far, near in missed
         if times == max(missed)[0]
     ][:1]
+
+
+DERIVED = tuple(name for name, member in vars(Design).items() if isinstance(member, property))
+"""What a Design works out of its fields, such as ``sparsity`` and ``granularity``."""
+
+
+def split_by(read: ReadRuns, text: str) -> Split:
+    """The runs that ``text`` holds out.
+
+    ``tokens`` is the largest fifth of its distinct values, ``sparsity:0.98`` what is at least that, and
+    ``router_type=S-Base`` what equals it. The name is a column of the table, else a quantity of ``Design``.
+
+    Raises:
+      UserError: there is no such column, it holds no numbers where they are compared, or one side would be empty.
+    """
+    if _knows(read, text):
+        return at_least(read.runs, text, _numbers(read, text))
+    for sign, taken in (("=", _equal), (":", _from)):
+        name, operator, value = text.partition(sign)
+        if operator and _knows(read, name):
+            return taken(read, name, value.strip())
+    raise UserError(_unknown(read, text.partition("=" if "=" in text else ":")[0]))
+
+
+def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
+    """Every value of a column held out once; ``group`` is every architecture, if the table has no such column.
+
+    Raises:
+      UserError: there is no such column, or it has one value only.
+    """
+    if column == "group" and column not in read.frame.columns:
+        yield from each_group(read.runs)
+        return
+    if not _knows(read, column):
+        raise UserError(_unknown(read, column))
+    values = read.frame[column] if column in read.frame.columns else _numbers(read, column)
+    for value in dict.fromkeys(v for v, weight in zip(values, read.runs.weight, strict=True) if weight > 0):
+        shown = f"{value:.6g}" if isinstance(value, float) else value
+        yield split_of(read.runs, f"{column} = {shown}", np.asarray([v == value for v in values]))
+
+
+def _from(read: ReadRuns, name: str, value: str) -> Split:
+    return at_least(read.runs, name, _numbers(read, name), parse(value))
+
+
+def _equal(read: ReadRuns, name: str, value: str) -> Split:
+    if name in read.frame.columns:
+        same = np.asarray([str(cell) == value for cell in read.frame[name]])
+        if same.any():
+            return split_of(read.runs, f"{name} = {value}", same)
+    try:
+        wanted, values = parse(value), _numbers(read, name)
+    except ValueError:
+        known = ", ".join(map(str, dict.fromkeys(read.frame[name]))) if name in read.frame.columns else "numbers"
+        raise UserError(f"No run has {name} = {value}; {name} has {known}.") from None
+    # A derived quantity such as 1 - 1/E is rounded; a printed one has a few digits.
+    return split_of(read.runs, f"{name} = {value}", np.isclose(values, wanted, rtol=1e-6, atol=0))
+
+
+def _knows(read: ReadRuns, name: str) -> bool:
+    return name in read.frame.columns or (name in (*FIELDS, *DERIVED) and _derived(read, name) is not None)
+
+
+def _derived(read: ReadRuns, name: str) -> Any:
+    """A quantity of the runs' designs; None if what it is worked out of is not known."""
+    try:
+        with float64():
+            value = getattr(read.runs.design, name)
+            return None if value is None else np.asarray(value, np.float64)
+    except TypeError:
+        return None
+
+
+def _numbers(read: ReadRuns, name: str) -> np.ndarray:
+    if name not in read.frame.columns:
+        return _derived(read, name)
+    values = run_table.numbers(read.frame[name], where="The table").to_numpy(np.float64)
+    if np.isnan(values).any():
+        raise UserError(f"{name} is empty in {np.isnan(values).sum()} rows; hold out by a column that is full.")
+    return values
+
+
+def _unknown(read: ReadRuns, name: str) -> str:
+    columns = [str(column) for column in read.frame.columns]
+    derived = [n for n in (*FIELDS, *DERIVED) if _derived(read, n) is not None and n not in columns]
+    near = difflib.get_close_matches(name, columns + derived, n=3, cutoff=0.5)
+    hint = f"nearest are {', '.join(near)}" if near else f"they have {', '.join(columns + derived)}"
+    return f"The runs have no {name} to hold out by; {hint}. Write NAME, NAME:LEAST or NAME=VALUE."

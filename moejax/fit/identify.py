@@ -1,4 +1,4 @@
-"""What a table of runs can tell of a law's coefficients, and what it cannot."""
+"""Identifiability: which coefficients of a law, and combinations of them, a table of runs determines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import jax
 import numpy as np
 
 from moejax.fit.noise import noise
-from moejax.fit.problem import Form
+from moejax.fit.objective import FitObjective
+from moejax.float64 import float64
 
 NO_EFFECT = 1e-7
 """A coefficient is lost when an e-fold of it (a unit, if it may have either sign) moves no log loss by more."""
 NOT_MOVED = 1e-9
-"""A coordinate is stuck when the search leaves it this close to where it started."""
+"""A coefficient is unidentified when the search leaves it this close to where it started."""
 PARTICIPATES = 0.3
 """Share of a unit direction above which a coefficient is named as part of it."""
 
@@ -26,50 +27,52 @@ class Identified:
     """Conditioning of a fit at its optimum."""
 
     condition_number: float
-    """Of J'WJ, with J the slope of log loss in the coordinates that were searched."""
-    stuck: dict[str, str]
+    """Condition number of J'WJ, with J the slope of log loss in the coordinates that were searched."""
+    unidentified: dict[str, str]
     """Coefficients that the data did not set, and why."""
     sentences: tuple[str, ...]
     """The directions that the table does not determine, in words."""
 
 
-def identify(form: Form, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
+def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
     """Which coefficients the runs determine at a point that was searched from ``start``."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(form, point, data))
+    with float64():
+        predicted, slopes = (np.asarray(part) for part in slopes_of_log_loss(objective, point, data))
     kept = np.asarray(weights) > 0
     jacobian = np.sqrt(np.asarray(weights)[kept])[:, None] * slopes[kept]
-    stuck = {}
-    for i, name in enumerate(form.free):
+    unidentified = {}
+    for i, name in enumerate(objective.free):
         if np.abs(slopes[kept, i]).max() < NO_EFFECT:
-            stuck[name] = "no prediction depends on it where the search ended"
+            unidentified[name] = "no prediction depends on it where the search ended"
         elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
-            stuck[name] = "it is where the search started"
+            unidentified[name] = "it is where the search started"
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
-    scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(form.free))
+    scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))
     # One e-fold along such a direction changes the predictions by less than the scatter that is left. Of several that
     # the same coefficients make up, the last is the widest.
     open_ones = {
-        _parts(form, direction): scatter / max(size, 1e-300)
+        _parts(objective, direction): scatter / max(size, 1e-300)
         for size, direction in zip(sizes, directions, strict=True)
         if size < scatter
     }
     sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
-    if sentences or stuck:
+    if sentences or unidentified:
         sentences += [
             f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
-            for name in form.law.inputs
+            for name in objective.law.inputs
             if np.ptp(np.asarray(getattr(data["design"], name))[kept]) == 0
         ]
-    condition = float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(form.free) else float("inf")
-    if len(jacobian) < len(form.free):
-        sentences.append(f"{len(jacobian)} runs cannot set {len(form.free)} coefficients.")
-    return Identified(condition_number=condition, stuck=stuck, sentences=tuple(sentences))
+    condition = (
+        float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")
+    )
+    if len(jacobian) < len(objective.free):
+        sentences.append(f"{len(jacobian)} runs cannot set {len(objective.free)} coefficients.")
+    return Identified(condition_number=condition, unidentified=unidentified, sentences=tuple(sentences))
 
 
-def _parts(form: Form, direction: Any) -> tuple[str, ...]:
+def _parts(objective: FitObjective, direction: Any) -> tuple[str, ...]:
     """Coefficients that take part in a direction."""
-    return tuple(name for name, share in zip(form.free, direction, strict=True) if abs(share) > PARTICIPATES)
+    return tuple(name for name, share in zip(objective.free, direction, strict=True) if abs(share) > PARTICIPATES)
 
 
 def _in_words(parts: Sequence[str], spread: float) -> str:
@@ -80,10 +83,10 @@ def _in_words(parts: Sequence[str], spread: float) -> str:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def slopes_of_log_loss(form: Form, point: Any, data: Any) -> tuple[Any, Any]:
-    """Log of what a form predicts of every run, and its slopes in the coordinates."""
+def slopes_of_log_loss(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
+    """Log of what a fit predicts of every run, and its slopes in the coordinates."""
 
     def log_loss(p: Any) -> Any:
-        return jax.numpy.log(form.predicted(p, data))
+        return jax.numpy.log(objective.predicted(p, data))
 
     return log_loss(point), jax.jacfwd(log_loss)(point)

@@ -1,4 +1,4 @@
-"""Which runs decide an answer, by differentiating through the optimum: no refit, exact to first order."""
+"""Which runs decide an estimate, by differentiating through the optimum: no refit, exact to first order."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
+from moejax.fit.derivatives import Functional, derivatives
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.optimum import Decision, optimum
 from moejax.fit.runs import Runs
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
+from moejax.float64 import float64
 from moejax.quantities import format
 
 
@@ -23,75 +23,77 @@ from moejax.quantities import format
 class Influence:
     """How every run moves one number."""
 
-    answer: float
+    value: float
     per_nat: Float[np.ndarray, " runs"]
-    """What the answer gains per nat more in a run's loss; 0 for a run that Huber's penalty treats as an outlier."""
+    """What the number gains per nat more in a run's loss; 0 for a run that Huber's penalty treats as an outlier."""
     if_removed: Float[np.ndarray, " runs"]
-    """What the answer gains, to first order, if the run had not been trained."""
+    """What the number gains, to first order, if the run had not been trained."""
 
     def most(self, count: int = 3) -> list[int]:
-        """Numbers of the runs whose removal moves the answer most."""
+        """Numbers of the runs whose removal moves the number most."""
         return [int(i) for i in np.argsort(-np.abs(self.if_removed))[:count]]
 
     def sentence(self, name: str, labels: Sequence[str] | None = None, count: int = 3) -> str:
-        """Which runs decide the answer, in words."""
+        """Which runs decide the number, in words."""
         parts = []
         for i in self.most(count):
             label = labels[i] if labels is not None else f"run {i + 1}"
-            parts.append(f"without {label} it would be {self.answer + self.if_removed[i]:.4g}")
-        return f"{name} is {self.answer:.4g}; " + ", ".join(parts) + "."
+            parts.append(f"without {label} it would be {self.value + self.if_removed[i]:.4g}")
+        return f"{name} is {self.value:.4g}; " + ", ".join(parts) + "."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
-    """The runs that decide an answer most, and what it is without them, fitted again."""
+    """The runs that decide a number most, and what it is without them, fitted again."""
 
-    answer: float
+    value: float
     runs: tuple[int, ...]
     """Numbers of the runs, the most decisive first."""
-    foretold: tuple[float, ...]
-    """The answer without each of them, to first order."""
+    predicted: tuple[float, ...]
+    """The number without each of them, to first order."""
     refitted: tuple[float, ...]
-    """The answer of a fit without each of them."""
+    """The number by a fit without each of them."""
     without_all: float
-    """The answer of a fit without all of them."""
+    """The number by a fit without all of them."""
 
     def text(self, title: str, labels: Sequence[str]) -> str:
         """The finding in words, the runs by their labels."""
-        lines = [f"{title} is {_number(self.answer)}; the runs that decide it most:"]
-        for label, foretold, refitted in zip(labels, self.foretold, self.refitted, strict=True):
-            lines.append(f"  without {label} it is {_number(refitted)} (foretold {_number(foretold)})")
+        lines = [f"{title} is {_number(self.value)}; the runs that decide it most:"]
+        for label, predicted, refitted in zip(labels, self.predicted, self.refitted, strict=True):
+            lines.append(f"  without {label} it is {_number(refitted)} (predicted {_number(predicted)})")
         lines.append(f"  without all of these it is {_number(self.without_all)} ({self._moved()}).")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
-        every = {"answer": self.answer, "without_all": self.without_all}
-        each = {"foretold": self.foretold, "refitted": self.refitted}
+        every = {"value": self.value, "without_all": self.without_all}
+        each = {"predicted": self.predicted, "refitted": self.refitted}
         return {name: _plain(value) for name, value in every.items()} | {
-            name: [_plain(value) for value in values] for name, values in each.items()
+            name: [_plain(one) for one in numbers] for name, numbers in each.items()
         }
 
     def _moved(self) -> str:
-        share = self.without_all / self.answer - 1 if self.answer else np.nan
+        share = self.without_all / self.value - 1 if self.value else np.nan
         return f"{share:+.1%}" if np.isfinite(share) else "no answer"
 
 
-def deciding(result: FitResult, runs: Runs, decision: Decision, count: int = 3) -> Deciding:
+def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
     """The ``count`` runs whose removal moves one number most, by implicit differentiation, checked by refits.
 
     Raises:
-      UserError: the decision is more than one number, or too few runs would be left to fit.
+      UserError: the functional is more than one number, or too few runs would be left to fit.
     """
-    found = influence(result, runs, decision)
-    if len(found) != 1 or not np.isfinite(found[0].answer):
-        raise UserError(f"Influence is asked of one finite number; the decision gave {[one.answer for one in found]}.")
-    (one,) = found
+    influences = influence(result, runs, functional)
+    if len(influences) != 1 or not np.isfinite(influences[0].value):
+        raise UserError(
+            f"Influence is asked of one finite number; the estimand gave {[one.value for one in influences]}."
+        )
+    (one,) = influences
     most = one.most(min(count, int((runs.weight > 0).sum())))
 
     def without(left_out: Sequence[int]) -> float:
         kept = ~np.isin(np.arange(len(runs)), left_out)
-        start = Given((result.law,))
+        start = WarmStart((result.law,))
         refit = fit_law(
             type(result.law),
             runs.only(kept),
@@ -100,13 +102,13 @@ def deciding(result: FitResult, runs: Runs, decision: Decision, count: int = 3) 
             fixed=result.fixed,
             output=result.output,
         )
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return float(decision(refit.law))
+        with float64():
+            return float(functional(refit.law))
 
     return Deciding(
-        answer=one.answer,
+        value=one.value,
         runs=tuple(most),
-        foretold=tuple(float(one.answer + one.if_removed[i]) for i in most),
+        predicted=tuple(float(one.value + one.if_removed[i]) for i in most),
         refitted=tuple(without([i]) for i in most),
         without_all=without(most),
     )
@@ -120,18 +122,17 @@ def _number(value: float) -> str:
     return format(value, 5) if np.isfinite(value) else "without an answer"
 
 
-def influence(result: FitResult, runs: Runs, decision: Decision) -> list[Influence]:
-    """Influence of every run on every number of a decision, in the order of its leaves.
+def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:
+    """Influence of every run on every number of a functional, in the order of its leaves.
 
     At an optimum the slope of the objective is 0 whatever the losses are; differentiating that in the losses gives
     du/dL = -H⁻¹ · ∂²F/∂u∂L, and in the weights du/dw = -H⁻¹ · ∂F_i/∂u (the implicit function theorem).
     """
-    at = optimum(result, runs)
-    answers, _ = at.decide(decision)
-    slopes = at.slopes(decision)
+    at = derivatives(result, runs)
+    values, _ = at.evaluate(functional)
+    slopes = at.slopes(functional)
     per_nat = -slopes @ at.solve((at.weight[:, None] * at.bends).T)
     if_removed = slopes @ at.solve((at.weight[:, None] * at.scores).T)
     return [
-        Influence(answer=float(a), per_nat=n, if_removed=r)
-        for a, n, r in zip(answers, per_nat, if_removed, strict=True)
+        Influence(value=float(v), per_nat=n, if_removed=r) for v, n, r in zip(values, per_nat, if_removed, strict=True)
     ]

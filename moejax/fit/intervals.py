@@ -47,8 +47,8 @@ def ends(middle: Numbers, reach: Numbers, one_sign: bool | Bool[np.ndarray, " an
 def share_ends(middle: Numbers, reach: Numbers) -> tuple[Numbers, Numbers]:
     """Both ends of the intervals of shares, between 0 and 1: those of the odds, share over rest, in their logarithm."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = ends(middle / (1 - middle), reach / (1 - middle) ** 2, True)
-        low, high = (1 / (1 + 1 / odds) for odds in found)
+        odds_ends = ends(middle / (1 - middle), reach / (1 - middle) ** 2, True)
+        low, high = (1 / (1 + 1 / odds) for odds in odds_ends)
     return low, high
 
 
@@ -59,7 +59,7 @@ class Spread:
     middle: Numbers
     errors: Numbers
     """Standard errors; NaN where there are none."""
-    freedom: Numbers
+    degrees_of_freedom: Numbers
     """Degrees of freedom of Student's t, of each number's own error."""
 
     def ends(self, level: float, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
@@ -79,4 +79,4 @@ class Spread:
         return share_ends(self.middle, self._reach(level))
 
     def _reach(self, level: float) -> Numbers:
-        return scipy.stats.t.ppf((1 + check_level(level)) / 2, self.freedom) * self.errors
+        return scipy.stats.t.ppf((1 + check_level(level)) / 2, self.degrees_of_freedom) * self.errors

@@ -27,10 +27,10 @@ TOLERANCE_NATS = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One condition: what it is, what was found, whether it holds; None where the table cannot say."""
+    """One condition: what it is, its outcome, whether it holds; None where the table cannot say."""
 
     name: str
-    found: str
+    outcome: str
     holds: bool | None
 
 
@@ -50,7 +50,7 @@ class LaunchCheck:
         """A page that needs no knowledge of fitting."""
         words = {True: "holds", False: "FAILS", None: "not checked"}
         lines = ["Launch check: " + ("go" if self.go else "do not launch on this law yet")]
-        lines += [f"  {words[check.holds]:<12}{check.name}: {check.found}" for check in self.checks]
+        lines += [f"  {words[check.holds]:<12}{check.name}: {check.outcome}" for check in self.checks]
         return "\n".join([*lines, *(f"  ! {warning}" for warning in self.fit.warnings)])
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def launch_check(
     """Fit a law to the proxies and hold it to what was kept from it.
 
     Args:
-      held_out: the larger proxies that the law must foretell.
+      held_out: the larger proxies that the law must predict.
       pilot: the first part of the real training, as runs of growing token counts.
 
     Raises:
@@ -85,35 +85,35 @@ def launch_check(
     checks = [
         Check(
             name=f"at least {FEWEST_PROXIES} proxies",
-            found=f"{len(kept)} proxies",
+            outcome=f"{len(kept)} proxies",
             holds=len(kept) >= FEWEST_PROXIES,
         ),
         Check(
             name=f"active parameters span a factor of {SPAN:.0f}",
-            found=f"a factor of {span:.3g}",
+            outcome=f"a factor of {span:.3g}",
             holds=None if sizes is None else span >= SPAN,
         ),
         Check(
             name="the search converged, and the proxies set every coefficient",
-            found=f"{len(fit.warnings)} warnings",
+            outcome=f"{len(fit.warnings)} warnings",
             holds=not fit.warnings,
         ),
-        _foretold(f"held-out runs ({held_out.name})", fit, runs.only(held_out.held_out), tolerance_nats),
+        _predicts(f"held-out runs ({held_out.name})", fit, runs.only(held_out.held_out), tolerance_nats),
     ]
     if pilot is None:
-        checks.append(Check(name="the pilot's early curve", found="no pilot was given", holds=None))
+        checks.append(Check(name="the pilot's early curve", outcome="no pilot was given", holds=None))
     else:
-        checks.append(_foretold("the pilot's early curve", fit, pilot, tolerance_nats))
+        checks.append(_predicts("the pilot's early curve", fit, pilot, tolerance_nats))
     return LaunchCheck(fit=fit, checks=tuple(checks))
 
 
-def _foretold(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Check:
+def _predicts(what: str, fit: FitResult, runs: Runs, tolerance: float) -> Check:
     """Whether every one of some runs is within a tolerance of its prediction."""
     kept = runs.weight > 0
     misses = (predict(fit.law, runs, fit.output) - runs.loss)[kept]
     worst = float(misses[np.argmax(np.abs(misses))])
     return Check(
         name=f"{what} within {tolerance:g} nats of the prediction",
-        found=f"the worst of {kept.sum()} is predicted {abs(worst):.4f} nats too {'high' if worst > 0 else 'low'}",
+        outcome=f"the worst of {kept.sum()} is predicted {abs(worst):.4f} nats too {'high' if worst > 0 else 'low'}",
         holds=abs(worst) <= tolerance,
     )

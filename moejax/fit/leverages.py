@@ -14,14 +14,13 @@ import scipy.stats
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.budgets import budgets
+from moejax.fit.derivatives import FitDerivatives, derivatives
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.objective import Squared
-from moejax.fit.optimum import Optimum, optimum
-from moejax.fit.problem import Form
-from moejax.fit.runs import Runs
+from moejax.fit.objective import FitObjective, Squared
+from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol
+from moejax.float64 import float64
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute
 
@@ -167,36 +166,36 @@ def _best(runs: Runs, ratio: np.ndarray, granularity: np.ndarray, budget: np.nda
     return np.isin(np.arange(len(runs)), list(best.values()))
 
 
-def _curve_of(runs: Runs, seed: int) -> tuple[FitResult, Optimum]:
+def _curve_of(runs: Runs, seed: int) -> tuple[FitResult, FitDerivatives]:
     fitted = fit_law(LossCompute, runs, starts=Sobol(CURVE_STARTS, seed), penalty=Squared())
-    return fitted, optimum(fitted, runs)
+    return fitted, derivatives(fitted, runs)
 
 
 def _between(
-    mixture: Optimum, dense: Optimum, flops: np.ndarray, every: Sequence[Optimum], level: float
+    mixture: FitDerivatives, dense: FitDerivatives, flops: np.ndarray, every: Sequence[FitDerivatives], level: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Leverage at these FLOPs, and half the width of its logarithm's interval; NaN where it is undefined."""
     curves = (mixture, dense)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         points, data = tuple(one.point for one in curves), tuple(one.data for one in curves)
-        logs = np.asarray(_log_leverage(mixture.form, points, data, flops))
-        slopes = [np.asarray(one) for one in _slopes(mixture.form, points, data, flops)]
-    freedom = [max(int((one.weight > 0).sum()) - len(one.point), 0) for one in every]
+        logs = np.asarray(_log_leverage(mixture.objective, points, data, flops))
+        slopes = [np.asarray(one) for one in _slopes(mixture.objective, points, data, flops)]
+    degrees_of_freedom = [max(int((one.weight > 0).sum()) - len(one.point), 0) for one in every]
     # A curve of four or five budgets tells its own noise badly; the noise of training is that of all curves.
-    noise = np.dot(freedom, [one.dispersion for one in every]) / sum(freedom)
+    noise = np.dot(degrees_of_freedom, [one.dispersion for one in every]) / sum(degrees_of_freedom)
     variance = np.zeros(len(flops))
     for one, slope in zip(curves, slopes, strict=True):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
-    student = float(scipy.stats.t.ppf((1 + level) / 2, sum(freedom)))
+    student = float(scipy.stats.t.ppf((1 + level) / 2, sum(degrees_of_freedom)))
     return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _log_leverage(form: Form, points: Any, data: Any, flops: Any) -> Any:
-    mixture, dense = (form.law_at(point, one) for point, one in zip(points, data, strict=True))
+def _log_leverage(objective: FitObjective, points: Any, data: Any, flops: Any) -> Any:
+    mixture, dense = (objective.law_at(point, one) for point, one in zip(points, data, strict=True))
     return jnp.log(leverage_between(mixture, dense, flops))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(form: Form, points: Any, data: Any, flops: Any) -> Any:
-    return jax.jacrev(lambda at: _log_leverage(form, at, data, flops))(points)
+def _slopes(objective: FitObjective, points: Any, data: Any, flops: Any) -> Any:
+    return jax.jacrev(lambda at: _log_leverage(objective, at, data, flops))(points)

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from moejax.fit.objective import Huber
-from moejax.fit.problem import outputs
+from moejax.fit.objective import Huber, outputs
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Metrics:
 
 def predict(law: Any, runs: Runs, output: str = "loss") -> Float[np.ndarray, " runs"]:
     """What a law gives every run, in float64."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         return np.asarray(_predict(output, law, runs.design), np.float64)
 
 
@@ -59,7 +59,7 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     error = predicted - measured
     square = np.average(error**2, weights=weight)
     variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         penalties = np.asarray(Huber()(predicted, measured))
     return Metrics(
         runs=len(measured),
@@ -72,6 +72,6 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     )
 
 
-def plain(found: Any) -> dict[str, float | int | None]:
+def plain(record: Any) -> dict[str, float | int | None]:
     """The numbers of a dataclass as plain data; what is not finite is null."""
-    return {name: value if np.isfinite(value) else None for name, value in asdict(found).items()}
+    return {name: value if np.isfinite(value) else None for name, value in asdict(record).items()}

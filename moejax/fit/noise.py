@@ -9,7 +9,7 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Float
 
-from moejax.fit.freedom import left_by
+from moejax.fit.degrees_of_freedom import left_by
 
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped: what lies farther out adds no more to the noise."""
@@ -42,11 +42,11 @@ def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs
     """
     kept = weight > 0
     size, shares = np.abs(residual[kept]), weight[kept]
-    freedom = left_by(len(size), free)
+    degrees_of_freedom = left_by(len(size), free)
     # At least half of the sizes are left, so that a few coefficients more do not make it the largest ones' median.
     first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.stats.norm.ppf(0.75))
     square = np.average(np.minimum(size, CLIPPED * first) ** 2, weights=shares) / _kept_of_the_square(CLIPPED)
-    return float(np.sqrt(square * len(size) / freedom))
+    return float(np.sqrt(square * len(size) / degrees_of_freedom))
 
 
 def _kept_of_the_square(clip: float) -> float:
@@ -68,11 +68,11 @@ def outliers(
     """
     kept = weight > 0
     residual = np.log(measured / predicted)
-    freedom = int(kept.sum()) - free
-    if freedom < 1:
+    degrees_of_freedom = int(kept.sum()) - free
+    if degrees_of_freedom < 1:
         return ()
     scale = max(noise(residual, weight, free), NEGLIGIBLE / CLIPPED)
-    limit = float(scipy.stats.t.isf(CHANCE / (2 * kept.sum()), freedom))
+    limit = float(scipy.stats.t.isf(CHANCE / (2 * kept.sum()), degrees_of_freedom))
     far = np.flatnonzero(kept & (np.abs(residual) > np.maximum(limit * scale, NEGLIGIBLE)))
     return tuple(
         Outlier(
@@ -85,17 +85,17 @@ def outliers(
     )
 
 
-def outliers_in_words(found: Sequence[Outlier], output: str, r_squared: float) -> tuple[str, ...]:
+def outliers_in_words(outliers: Sequence[Outlier], output: str, r_squared: float) -> tuple[str, ...]:
     """A sentence about the runs out of family, with what to do; none if there is no such run."""
-    if not found:
+    if not outliers:
         return ()
     parts = [
         f"{one.name} ({output} {one.measured:.4g}, predicted {one.predicted:.4g}, {one.deviations:+.3g} standard "
         f"deviations of log {output})"
-        for one in found[:SHOWN]
+        for one in outliers[:SHOWN]
     ]
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    what = ("is", "it", "its") if len(found) == 1 else ("are", "them", "their")
+    more = f" and {len(outliers) - SHOWN} more" if len(outliers) > SHOWN else ""
+    what = ("is", "it", "its") if len(outliers) == 1 else ("are", "them", "their")
     return (
         f"Out of the others' family {what[0]} {', '.join(parts)}{more}. R² {r_squared:.3f}, RMSE, AICc and BIC count "
         f"{what[1]}, so compare no laws by these; the noise hardly does. Look at {what[2]} logs: leave out "

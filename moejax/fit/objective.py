@@ -1,12 +1,26 @@
-"""What a fit minimises: a weighted sum over runs of a penalty on the residual of the loss."""
+"""A law, runs and a penalty as a function to minimise over unconstrained, centred coordinates.
+
+Sizes are measured in their geometric means over the runs, so that a scale is what its term adds to the loss at the
+centre of the table; a coefficient of one sign is searched by its logarithm. In these coordinates the condition number
+of Hoffmann's fit is a thousand times smaller than in the published ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+
+from moejax.fit.runs import Runs
+from moejax.float64 import float64
+from moejax.laws import design as designs
+from moejax.laws import law as laws
 
 RESIDUALS: dict[str, Callable[[Any, Any], Any]] = {
     "log": lambda predicted, observed: jnp.log(predicted) - jnp.log(observed),
@@ -50,3 +64,176 @@ class Squared:
 
 Penalty = Huber | Squared
 PENALTIES: dict[str, type[Penalty]] = {"huber": Huber, "squared": Squared}
+
+
+WIDEST = 12.0
+"""E-folds beyond which no coefficient goes, in centred units: a line search that leaps stays among finite numbers."""
+
+
+AT_AN_END = 2 * WIDEST
+"""A coordinate beyond this is at an end of what is searched: the coefficient is within 4 % of ``WIDEST`` e-folds."""
+EDGE = 1 - 1e-12
+"""Share of ``WIDEST`` up to which a coefficient keeps its digits."""
+
+
+def _bounded(x: Any) -> Any:
+    return WIDEST * jnp.tanh(x / WIDEST)
+
+
+def _unbounded(y: Any) -> Any:
+    return WIDEST * jnp.arctanh(jnp.clip(y / WIDEST, -EDGE, EDGE))
+
+
+INWARD: dict[str, Callable[[Any], Any]] = {
+    "+": lambda x: jnp.exp(_bounded(x)),
+    "-": lambda x: -jnp.exp(_bounded(x)),
+    "any": lambda x: x,
+}
+"""From a coordinate to its coefficient, by the coefficient's sign."""
+OUTWARD: dict[str, Callable[[Any], Any]] = {
+    "+": lambda c: _unbounded(jnp.log(c)),
+    "-": lambda c: _unbounded(jnp.log(-c)),
+    "any": lambda c: c,
+}
+"""From a coefficient back to its coordinate."""
+
+
+@dataclass(frozen=True)
+class FitObjective:
+    """What is compiled: the same for all runs, weights and starts of one law under one penalty.
+
+    Called as ``objective(point, data, weights)`` it is the objective, divided by ``data["scale"]``.
+    """
+
+    law: type
+    penalty: Penalty
+    fixed: tuple[str, ...] = ()
+    output: str = "loss"
+    """Which of the law's outputs was measured."""
+
+    @functools.cached_property
+    def free(self) -> tuple[str, ...]:
+        """Names of the coefficients that are searched, in order."""
+        return tuple(name for name in self.signs if name not in self.fixed)
+
+    @functools.cached_property
+    def signs(self) -> dict[str, str]:
+        """The sign of every coefficient, by name."""
+        return {f.name: f.metadata["sign"] for f in dataclasses.fields(self.law) if not f.metadata.get("static")}
+
+    def at_an_end(self, points: Any) -> Any:
+        """Which coordinates (the last axis) lie at an end of what is searched, where nothing depends on them."""
+        bounded = np.array([self.signs[name] != "any" for name in self.free])
+        return bounded & (np.abs(points) > AT_AN_END)
+
+    @functools.cached_property
+    def _scales(self) -> frozenset[str]:
+        return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["dimension"])
+
+    def _size(self, name: str, data: Mapping[str, Any]) -> Any:
+        """What a coefficient is measured in: the typical output, for the scale of a term."""
+        return data["typical"] if name in self._scales else 1.0
+
+    def centred(self, point: Any, data: Mapping[str, Any]) -> Any:
+        """The law at a point, for designs measured in the data's units."""
+        free = {name: INWARD[self.signs[name]](point[i]) * self._size(name, data) for i, name in enumerate(self.free)}
+        law = self.law(**free, **data["fixed"])
+        if not self.fixed:
+            return law
+        # What is fixed is given in plain units, where a fixed scale does not depend on the free exponents.
+        return laws.in_units(dataclasses.replace(_plain(law, data), **data["fixed"]), data["units"])
+
+    def law_at(self, point: Any, data: Mapping[str, Any]) -> Any:
+        """The law at a point, in its own parameterisation."""
+        return _plain(self.centred(point, data), data)
+
+    def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
+        """The point at which a law (in its own parameterisation) sits."""
+        values = laws.coefficients(laws.in_units(law, data["units"]))
+        return jnp.stack(
+            [OUTWARD[self.signs[n]](jnp.asarray(values[n], float) / self._size(n, data)) for n in self.free]
+        )
+
+    def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
+        """What the law gives every run at a point."""
+        return outputs(self.centred(point, data), data["design"], self.output)
+
+    def penalties(self, point: Any, data: Mapping[str, Any]) -> Any:
+        """Penalty of every run at a point."""
+        return self.penalty(self.predicted(point, data), data["loss"])
+
+    def __call__(self, point: Any, data: Mapping[str, Any], weights: Any) -> Any:
+        return jnp.sum(weights * self.penalties(point, data)) / data["scale"]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def law_at(objective: FitObjective, point: Any, data: Mapping[str, Any]) -> Any:
+    """``objective.law_at``, compiled once for equal forms and shapes."""
+    return objective.law_at(point, data)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def laws_at(objective: FitObjective, points: Any, data: Mapping[str, Any]) -> Any:
+    """The laws at many points, as one law of arrays; what is fixed is the same in all."""
+    stacked = jax.vmap(lambda point: objective.law_at(point, data))(points)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(points),)), stacked)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def points_of(objective: FitObjective, stacked: Any, data: Mapping[str, Any]) -> Any:
+    """The points at which the laws of a law of arrays sit."""
+    return jax.vmap(lambda law: objective.point_of(law, data))(stacked)
+
+
+def outputs(law: Any, design: designs.Design, output: str) -> Any:
+    """One output of a law for a design of arrays."""
+    predicted = jax.vmap(law)(design)
+    return predicted[output] if isinstance(predicted, dict) else predicted
+
+
+def _plain(law: Any, data: Mapping[str, Any]) -> Any:
+    return laws.in_units(law, {kind: 1.0 / unit for kind, unit in data["units"].items()})
+
+
+def units_of(law: type, runs: Runs) -> dict[str, float]:
+    """Geometric means, over the runs that count, of the sizes that a law reads."""
+    kept = runs.weight > 0
+    units = {}
+    for kind, names in designs.KINDS.items():
+        read = [getattr(runs.design, name)[kept] for name in names if name in law.inputs]
+        if read:
+            units[kind] = float(np.exp(np.mean(np.log(np.concatenate(read)))))
+    return units
+
+
+def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> dict[str, Any]:
+    """Everything of the runs that the compiled objective reads, in float64."""
+    # A law whose dimensions are not declared keeps its plain units: slower to fit, and no less right.
+    units = units_of(objective.law, runs) if describes_its_dimensions(objective.law, runs) else {}
+    typical = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
+    with float64():
+        # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
+        flat = np.asarray(objective.penalty(jnp.full(len(runs), typical), jnp.asarray(runs.loss)))
+    spread = float(np.average(flat, weights=runs.weight))
+    return {
+        "design": designs.in_units(runs.design, units),
+        "loss": runs.loss,
+        "typical": np.float64(typical),
+        "units": {kind: np.float64(unit) for kind, unit in units.items()},
+        "fixed": {name: np.float64(fixed[name]) for name in objective.fixed},
+        "scale": np.float64(spread if spread > 0 else 1.0),
+    }
+
+
+def describes_its_dimensions(law: type, runs: Runs) -> bool:
+    """Whether measuring a law of this class in other units leaves its predictions as they are."""
+    units = units_of(law, runs)
+    runs = runs.where(np.arange(len(runs)) < 3)
+    signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}
+    sizes = 0.3 + 0.01 * np.arange(len(signs))
+    one = law(**{n: -x if s == "-" else x for (n, s), x in zip(signs.items(), sizes, strict=True)})
+    with float64():
+        plain = jax.vmap(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}))(runs.design)
+        centred = jax.vmap(one)(designs.in_units(runs.design, units))
+    pairs = zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True)
+    return all(np.allclose(one, other, rtol=1e-6, equal_nan=True) for one, other in pairs)

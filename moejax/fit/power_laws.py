@@ -61,7 +61,7 @@ def hyperparameter_law(
     """
     if learning_rate is None or batch_tokens is None:
         return ()
-    found = []
+    laws = []
     for part, mask in parts.items():
         kept = np.zeros(len(runs), bool)
         for number in np.unique(budget[mask]):
@@ -79,8 +79,8 @@ def hyperparameter_law(
                 batch_exponent=batch[1],
             )
             ends = {"learning_rate_exponent": rate[2], "batch_exponent": batch[2]}
-            found.append(_laws(f"hyperparameters of {part} (Eq. 5)", law, budget[kept], ends))
-    return tuple(found)
+            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", law, budget[kept], ends))
+    return tuple(laws)
 
 
 def allocation_law(
@@ -93,7 +93,7 @@ def allocation_law(
     tokens, spent = runs.design.tokens, runs.design.flops
     if tokens is None:
         return ()
-    found = []
+    laws = []
     for part, mask in parts.items():
         best = []
         for number in np.unique(budget[mask]):
@@ -110,8 +110,8 @@ def allocation_law(
                 model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
             )
             ends = {"model_exponent": scale[2], "tokens_exponent": data[2]}
-            found.append(_laws(f"allocation of {part} (Eq. 6)", law, budget[best], ends))
-    return tuple(found)
+            laws.append(_laws(f"allocation of {part} (Eq. 6)", law, budget[best], ends))
+    return tuple(laws)
 
 
 def enough(budget: Int[np.ndarray, " runs"]) -> bool:

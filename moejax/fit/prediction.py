@@ -12,15 +12,15 @@ import scipy.stats
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.answers import Answer
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
-from moejax.fit.decide import beyond, reach
+from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.estimands import Estimand
+from moejax.fit.estimates import beyond, reach
 from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
-from moejax.fit.freedom import left_by
 from moejax.fit.metrics import predict
-from moejax.fit.problem import outputs
+from moejax.fit.objective import outputs
 from moejax.fit.runs import Runs, runs_from
 from moejax.interval import check_level
 from moejax.laws.design import Design
@@ -28,7 +28,7 @@ from moejax.laws.law import coefficients
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
+class PredictionIntervals:
     """Ranges for new runs, one entry each."""
 
     low: Float[np.ndarray, " designs"]
@@ -47,7 +47,7 @@ def predict_runs(
     *,
     covariance: str = "sandwich",
     by: str = "group",
-) -> Predicted:
+) -> PredictionIntervals:
     """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
 
     The variance of log loss is that of the coefficients (from the resampled laws' predictions, or by the delta
@@ -72,12 +72,12 @@ def predict_runs(
             return jnp.log(outputs(law, new.design, result.output))
 
         if runs is not None:
-            found, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
-        elif result.evidence is not None and result.evidence.axes:
-            found = result.evidence.spread(result.law, log_loss)
+            uncertain, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
+        elif result.uncertainty is not None and result.uncertainty.axes:
+            uncertain = result.uncertainty.spread(result.law, log_loss)
         else:
             raise UserError("The fit holds no covariance; fit again with moejax fit --out for a range.")
-        spread, known = found.errors**2, found.freedom
+        spread, known = uncertain.errors**2, uncertain.degrees_of_freedom
     else:
         moved = np.stack([np.log(predict(law, new, result.output)) for law in _each(resampled)])
         # Laws that give no number there are left out; the interval of a decision counts them.
@@ -86,9 +86,9 @@ def predict_runs(
     left = np.square(result.scatter)
     # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
     total = np.maximum(spread + left, 1e-300)
-    freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
-    reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(freedom, 1.0)) * np.sqrt(spread + left)
-    return Predicted(
+    degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
+    reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(degrees_of_freedom, 1.0)) * np.sqrt(spread + left)
+    return PredictionIntervals(
         low=np.exp(middle - reach),
         loss=np.exp(middle),
         high=np.exp(middle + reach),
@@ -97,22 +97,22 @@ def predict_runs(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretold:
+class RunPrediction:
     """One run that is not yet trained."""
 
-    answer: Answer
-    predicted: Predicted
+    estimand: Estimand
+    predicted: PredictionIntervals
     level: float
     by_resamples: bool
     """Whether the coefficients' share comes from resampled fits, or from standard errors."""
 
     def text(self, runs: Runs, level: float) -> str:
         """The prediction, its range and what the range is made of, in words."""
-        p, outside = self.predicted, sentences(beyond(reach(self.answer.given), runs))
+        p, outside = self.predicted, sentences(beyond(reach(self.estimand.given), runs))
         held = f", {IF_THE_FORM_HOLDS}" if outside else ""
         source = "resamples" if self.by_resamples else "standard errors"
         lines = [
-            f"{self.answer.title}: {p.loss[0]:.5g}, {level:.0%} of such runs in "
+            f"{self.estimand.title}: {p.loss[0]:.5g}, {level:.0%} of such runs in "
             f"[{p.low[0]:.5g}, {p.high[0]:.5g}]{held} "
             f"({p.from_coefficients:.0%} of the variance from coefficients, by {source}; the rest lack of fit)"
         ]
@@ -121,9 +121,9 @@ class Foretold:
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
         p = self.predicted
-        ends = {"low": p.low[0], self.answer.name: p.loss[0], "high": p.high[0]}
+        ends = {"low": p.low[0], self.estimand.name: p.loss[0], "high": p.high[0]}
         return {
-            "given": dict(self.answer.given),
+            "given": dict(self.estimand.given),
             **{name: float(value) if np.isfinite(value) else None for name, value in ends.items()},
             "level": self.level,
             "from_coefficients": p.from_coefficients,
@@ -131,32 +131,32 @@ class Foretold:
         }
 
 
-def foretell(
+def predict_run(
     result: FitResult,
     runs: Runs,
-    answer: Answer,
+    estimand: Estimand,
     resampled: Bootstrap | None = None,
     level: float = 0.9,
     *,
     covariance: str = "sandwich",
     by: str = "group",
-) -> Foretold:
-    """The range of one run that is described by what an answer is asked at.
+) -> RunPrediction:
+    """The range of one run that is described by what an estimand is asked at.
 
     Raises:
       UserError: as ``predict_runs``.
     """
-    design = Design(**answer.given)
+    design = Design(**estimand.given)
     predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)
-    return Foretold(answer=answer, predicted=predicted, level=level, by_resamples=resampled is not None)
+    return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=resampled is not None)
 
 
 def range_of(fit: FitResult, design: Design, level: float = 0.9) -> dict[str, float] | None:
     """The range of one new run by a fit from a file: ``low``, ``high`` and ``level``; None if the file gives none."""
-    if fit.evidence is None or not fit.evidence.axes:
+    if fit.uncertainty is None or not fit.uncertainty.axes:
         return None
-    found = predict_runs(fit, None, None, design, level)
-    low, high = float(found.low[0]), float(found.high[0])
+    predicted = predict_runs(fit, None, None, design, level)
+    low, high = float(predicted.low[0]), float(predicted.high[0])
     return {"low": low, "high": high, "level": level} if np.isfinite([low, high]).all() else None
 
 
@@ -164,17 +164,17 @@ IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: th
 """What a range outside the fitted runs rests on, and nothing in these runs can test."""
 
 
-def range_in_words(fit: FitResult, found: Mapping[str, float] | None, *, beyond: bool) -> str:
+def range_in_words(fit: FitResult, interval: Mapping[str, float] | None, *, beyond: bool) -> str:
     """The same as a sentence, or why there is none.
 
     Args:
       beyond: whether the run lies outside the fitted ones.
     """
-    if found is not None:
-        ends = f"[{found['low']:.5g}, {found['high']:.5g}]"
-        said = f"{found['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
+    if interval is not None:
+        ends = f"[{interval['low']:.5g}, {interval['high']:.5g}]"
+        said = f"{interval['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
         return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
-    if fit.evidence is None:
+    if fit.uncertainty is None:
         return "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
     return "These runs give no covariance, and so no range."
 

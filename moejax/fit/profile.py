@@ -1,4 +1,4 @@
-"""Profile intervals: how far a coefficient or a decision can be pushed before the runs object."""
+"""Profile intervals: how far a coefficient or a functional can be pushed before the runs reject it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from moejax.errors import UserError
+from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
 from moejax.fit.fit_result import FitResult
-from moejax.fit.optimum import Decision, Optimum, optimum
-from moejax.fit.problem import Form
+from moejax.fit.objective import FitObjective
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.quantities import format
 
@@ -34,7 +35,7 @@ CLOSE = 1e-6
 """Standard errors by which a number that is held may miss its value."""
 
 
-def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9) -> Interval:
+def profile(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9) -> Interval:
     """The values of one number that the runs do not reject, every coefficient refitted at each.
 
     The objective is minimised among the laws that give the number a value; where it exceeds its minimum by
@@ -43,12 +44,13 @@ def profile(result: FitResult, runs: Runs, decision: Decision, level: float = 0.
     it does not depend on luck. An end that the runs do not set is infinite.
 
     Raises:
-      UserError: the decision is more than one number, or not finite, or no coefficient moves it.
+      UserError: the functional is more than one number, or not finite, or no coefficient moves it.
     """
-    walk = _walk(result, runs, decision, level)
+    walk = _walk(result, runs, functional, level)
     middle = walk.middle
     low, high = (
-        float(walk.back(_end(walk.at, walk.decision, walk.start, sign * walk.unit, walk.limit))) for sign in (-1.0, 1.0)
+        float(walk.back(_end(walk.at, walk.functional, walk.start, sign * walk.unit, walk.limit)))
+        for sign in (-1.0, 1.0)
     )
     low = -np.inf if middle > 0 and low == 0 else low
     return Interval(low=low, middle=middle, high=high, deviation=walk.deviation, undefined=0.0)
@@ -66,7 +68,7 @@ class Curve:
     """The rise at which the interval of ``profile`` ends."""
 
 
-def curve(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9, farthest: float = 4.0) -> Curve:
+def curve(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9, farthest: float = 4.0) -> Curve:
     """The profile of one number, half a standard error from point to point, until it is well beyond the limit.
 
     Args:
@@ -75,22 +77,22 @@ def curve(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9,
     Raises:
       UserError: as ``profile``.
     """
-    walk = _walk(result, runs, decision, level)
-    lowest = float(_at(walk.at, walk.decision, np.append(walk.at.point, 0.0), walk.start, walk.unit)[0])
-    found = [(walk.middle, 0.0)]
+    walk = _walk(result, runs, functional, level)
+    lowest = float(_at(walk.at, walk.functional, np.append(walk.at.point, 0.0), walk.start, walk.unit)[0])
+    points = [(walk.middle, 0.0)]
     for sign in (-1.0, 1.0):
         state, place = np.append(walk.at.point, 0.0), walk.start
         for _ in range(round(2 * farthest)):
             target = place + sign * 0.5 * walk.unit
-            reached = _reached(walk.at, walk.decision, state, (place, target), walk.unit)
+            reached = _reached(walk.at, walk.functional, state, (place, target), walk.unit)
             if reached is None:
                 break
             state, place = reached, target
-            rise = float(_at(walk.at, walk.decision, state, walk.start, walk.unit)[0]) - lowest
-            found.append((float(walk.back(place)), rise))
+            rise = float(_at(walk.at, walk.functional, state, walk.start, walk.unit)[0]) - lowest
+            points.append((float(walk.back(place)), rise))
             if rise > 2.5 * walk.limit:
                 break
-    values, rises = np.array(sorted(found)).T
+    values, rises = np.array(sorted(points)).T
     return Curve(
         values=values,
         rises=2 * rises / walk.at.dispersion,
@@ -102,8 +104,8 @@ def curve(result: FitResult, runs: Runs, decision: Decision, level: float = 0.9,
 class _Walk:
     """Where a profile starts and how it goes: what is positive is walked in its logarithm."""
 
-    at: Optimum
-    decision: Decision
+    at: FitDerivatives
+    functional: Functional
     middle: float
     start: float
     """``middle`` in the coordinate that is walked."""
@@ -114,62 +116,64 @@ class _Walk:
     deviation: float
 
 
-def _walk(result: FitResult, runs: Runs, decision: Decision, level: float) -> _Walk:
-    at = optimum(result, runs)
-    answer, _ = at.decide(decision)
-    if answer.size != 1 or not np.isfinite(answer).all():
-        raise UserError(f"A profile is of one finite number; the decision gave {answer}.")
-    slope = at.slopes(decision)[0]
+def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -> _Walk:
+    at = derivatives(result, runs)
+    numbers, _ = at.evaluate(functional)
+    if numbers.size != 1 or not np.isfinite(numbers).all():
+        raise UserError(f"A profile is of one finite number; the estimand gave {numbers}.")
+    slope = at.slopes(functional)[0]
     spread = float(np.sqrt(max(slope @ at.solve(slope[:, None])[:, 0] * at.dispersion, 0.0)))
-    if not spread > STILL * abs(float(answer[0])):
+    if not spread > STILL * abs(float(numbers[0])):
         raise UserError(
             "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
         )
     limit = float(scipy.stats.chi2.ppf(level, 1)) * at.dispersion / 2
-    middle = float(answer[0])
+    middle = float(numbers[0])
     # What is positive is walked in its logarithm: its ends can be factors away, and none lies below 0.
     walked, there, back, unit = (
-        (_Logarithm(decision), np.log, np.exp, spread / middle) if middle > 0 else (decision, float, float, spread)
+        (_Logarithm(functional), np.log, np.exp, spread / middle) if middle > 0 else (functional, float, float, spread)
     )
     start = float(there(middle))
     return _Walk(
-        at=at, decision=walked, middle=middle, start=start, unit=unit, back=back, limit=limit, deviation=spread
+        at=at, functional=walked, middle=middle, start=start, unit=unit, back=back, limit=limit, deviation=spread
     )
 
 
 @dataclass(frozen=True)
 class _Logarithm:
-    """The logarithm of a decision; equal for equal decisions, so that it is compiled once."""
+    """The logarithm of a functional; equal for equal decisions, so that it is compiled once."""
 
-    decision: Decision
+    functional: Functional
 
     def __call__(self, law: Any) -> Any:
-        return jnp.log(ravel_pytree(self.decision(law))[0][0])
+        return jnp.log(ravel_pytree(self.functional(law))[0][0])
 
 
-def in_words(found: Interval, level: float = 0.9) -> str:
+def in_words(interval: Interval, level: float = 0.9) -> str:
     """A profile interval, its open ends in words."""
-    low, middle, high = (format(v, 5) if np.isfinite(v) else "open" for v in (found.low, found.middle, found.high))
+    low, middle, high = (
+        format(v, 5) if np.isfinite(v) else "open" for v in (interval.low, interval.middle, interval.high)
+    )
     text = f"{middle}, {level:.0%} profile [{low}, {high}]"
-    ends = [end for end, value in (("smaller", found.low), ("larger", found.high)) if not np.isfinite(value)]
+    ends = [end for end, value in (("smaller", interval.low), ("larger", interval.high)) if not np.isfinite(value)]
     return f"{text}: these runs reject no {' and no '.join(ends)} value" if ends else text
 
 
-def _end(at: Optimum, decision: Decision, middle: float, step: float, limit: float) -> float:
+def _end(at: FitDerivatives, functional: Functional, middle: float, step: float, limit: float) -> float:
     """Where the profile crosses the limit, walking in steps that grow, each refit starting from the last.
 
     Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
     """
     state, inside = np.append(at.point, 0.0), 0.0
-    lowest = float(_at(at, decision, state, middle, step)[0])
+    lowest = float(_at(at, functional, state, middle, step)[0])
 
     def excess(steps: float) -> float:
         nonlocal state, inside
-        found = _reached(at, decision, state, (middle + inside * step, middle + steps * step), step)
-        if found is None:
+        reached = _reached(at, functional, state, (middle + inside * step, middle + steps * step), step)
+        if reached is None:
             return float("nan")
-        if (value := float(_at(at, decision, found, middle, step)[0]) - lowest - limit) < 0 and steps > inside:
-            state, inside = found, steps
+        if (value := float(_at(at, functional, reached, middle, step)[0]) - lowest - limit) < 0 and steps > inside:
+            state, inside = reached, steps
         return value
 
     stride = 0.5
@@ -183,56 +187,67 @@ def _end(at: Optimum, decision: Decision, middle: float, step: float, limit: flo
 
 
 def _reached(
-    at: Optimum, decision: Decision, state: np.ndarray, way: tuple[float, float], unit: float, halvings: int = 5
+    at: FitDerivatives,
+    functional: Functional,
+    state: np.ndarray,
+    way: tuple[float, float],
+    unit: float,
+    halvings: int = 5,
 ) -> np.ndarray | None:
     """The constrained point at the end of a way that starts at ``state``, by halves where one leap fails."""
     begin, end = way
-    found = _constrained(at, decision, state, end, unit)
-    if found is not None or not halvings:
-        return found
-    halfway = _reached(at, decision, state, (begin, (begin + end) / 2), unit, halvings - 1)
-    return None if halfway is None else _reached(at, decision, halfway, ((begin + end) / 2, end), unit, halvings - 1)
+    reached = _constrained(at, functional, state, end, unit)
+    if reached is not None or not halvings:
+        return reached
+    halfway = _reached(at, functional, state, (begin, (begin + end) / 2), unit, halvings - 1)
+    return None if halfway is None else _reached(at, functional, halfway, ((begin + end) / 2, end), unit, halvings - 1)
 
 
-def _constrained(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
-    """The point of least objective at which the decision is ``target``, with its multiplier; None if none is near.
+def _constrained(
+    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
+) -> np.ndarray | None:
+    """The point of least objective at which the functional is ``target``, with its multiplier; None if none is near.
 
     Newton's steps go to and fro where the residual of a run passes Huber's threshold, and there the way of least
     objectives may end and go on elsewhere; a descent finds where.
     """
-    found = _newton(at, decision, state, target, unit)
-    return _descent(at, decision, state, target, unit) if found is None else found
+    polished = _newton(at, functional, state, target, unit)
+    return _descent(at, functional, state, target, unit) if polished is None else polished
 
 
-def _descent(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
+def _descent(
+    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
+) -> np.ndarray | None:
     """The same by sequential quadratic programming, which needs slopes alone."""
 
     def parts(point: np.ndarray) -> tuple[float, np.ndarray, float, np.ndarray]:
-        # Lagrange's function with the multipliers 0 and 1: the objective, and what the decision adds to it.
-        (value, free, _), (_, bound, _) = (_at(at, decision, np.append(point, m), target, unit) for m in (0.0, 1.0))
+        # Lagrange's function with the multipliers 0 and 1: the objective, and what the functional adds to it.
+        (value, free, _), (_, bound, _) = (_at(at, functional, np.append(point, m), target, unit) for m in (0.0, 1.0))
         return float(value) / float(at.data["scale"]), free[:-1], float(free[-1]), (bound - free)[:-1]
 
     held = {"type": "eq", "fun": lambda point: parts(point)[2], "jac": lambda point: parts(point)[3]}
     with np.errstate(all="ignore"):
-        found = scipy.optimize.minimize(
+        minimum = scipy.optimize.minimize(
             lambda point: parts(point)[:2], state[:-1], jac=True, constraints=held, method="SLSQP", tol=1e-12
         )
-    if not (found.success and np.isfinite(found.x).all()):
+    if not (minimum.success and np.isfinite(minimum.x).all()):
         return None
-    _, slope, missed, pull = parts(found.x)
+    _, slope, missed, pull = parts(minimum.x)
     if not abs(missed) < CLOSE:
         return None
-    there = np.append(found.x, -(slope @ pull) / (pull @ pull))
-    polished = _newton(at, decision, there, target, unit)
+    there = np.append(minimum.x, -(slope @ pull) / (pull @ pull))
+    polished = _newton(at, functional, there, target, unit)
     return there if polished is None else polished
 
 
-def _newton(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> np.ndarray | None:
+def _newton(
+    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
+) -> np.ndarray | None:
     """Newton on Lagrange's equations, from a state near their solution."""
     for _ in range(NEWTON_STEPS):
-        _, residual, jacobian = _at(at, decision, state, target, unit)
+        _, residual, jacobian = _at(at, functional, state, target, unit)
         if not (np.isfinite(residual).all() and np.isfinite(jacobian).all()):
-            # The step led to a law under which the decision is no number, as an optimum that does not exist there.
+            # The step led to a law under which the functional is no number, as an optimum that does not exist there.
             return None
         step = np.linalg.lstsq(jacobian, residual, rcond=1e-13)[0]
         state = state - step / max(1.0, float(np.abs(step[:-1]).max()))
@@ -243,26 +258,33 @@ def _newton(at: Optimum, decision: Decision, state: np.ndarray, target: float, u
     return None
 
 
-def _at(at: Optimum, decision: Decision, state: np.ndarray, target: float, unit: float) -> tuple[Any, Any, Any]:
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        parts = _lagrange(at.form, decision, state, at.data, at.weight, (target, unit))
+def _at(
+    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
+) -> tuple[Any, Any, Any]:
+    with float64():
+        parts = _lagrange(at.objective, functional, state, at.data, at.weight, (target, unit))
     return tuple(map(np.asarray, parts))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _lagrange(
-    form: Form, decision: Decision, state: Any, data: Mapping[str, Any], weight: Any, target: tuple[Any, Any]
+    objective: FitObjective,
+    functional: Functional,
+    state: Any,
+    data: Mapping[str, Any],
+    weight: Any,
+    target: tuple[Any, Any],
 ) -> tuple[Any, Any, Any]:
     """Objective, and the equations of Lagrange with their derivative, at a point and a multiplier.
 
-    ``target`` is the value that the decision must have, and the unit in which a miss is measured.
+    ``target`` is the value that the functional must have, and the unit in which a miss is measured.
     """
 
     def value(point: Any) -> Any:
-        return jnp.sum(weight * form.penalties(point, data))
+        return jnp.sum(weight * objective.penalties(point, data))
 
     def lagrangian(both: Any) -> Any:
-        answer = ravel_pytree(decision(form.law_at(both[:-1], data)))[0][0]
-        return value(both[:-1]) / data["scale"] + both[-1] * (answer - target[0]) / target[1]
+        number = ravel_pytree(functional(objective.law_at(both[:-1], data)))[0][0]
+        return value(both[:-1]) / data["scale"] + both[-1] * (number - target[0]) / target[1]
 
     return value(state[:-1]), jax.grad(lagrangian)(state), jax.hessian(lagrangian)(state)

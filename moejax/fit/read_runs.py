@@ -1,4 +1,4 @@
-"""The door of a fit: from any table of runs to the runs of a law, every doubt said and no row dropped in silence."""
+"""Read any table of runs into the runs of a law: every suspicion is reported, and no row is dropped silently."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pandas as pd
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
-from moejax.fit import sweeps
+from moejax.fit import table_checks
 from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
-from moejax.fit.doubts import doubtful_losses, doubts, duplicates, rows_in_words
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.door import POSITIVE, law_class
+from moejax.laws.predict import POSITIVE, law_class
 from moejax.wording import told
 
 
@@ -36,7 +36,7 @@ class ReadRuns:
     """The rows themselves, a pandas DataFrame, for splits by any column."""
     notes: tuple[str, ...]
     dropped: tuple[str, ...] = ()
-    """Of the notes, those that say which rows were left out, and why."""
+    """The notes that say which rows were left out, and why."""
 
 
 def read_runs(
@@ -101,7 +101,7 @@ def read_runs(
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
         judge = "loss" if loss in OUTPUTS else loss
         _require(frame, (judge,), named, ours)
-        frame, beaten = sweeps.best_by(frame, told_apart_by, judge, best_by, named)
+        frame, beaten = table_checks.best_by(frame, told_apart_by, judge, best_by, named)
         dropped += beaten
     if drop_duplicates:
         frame, repeated = _once(frame, told_apart_by, loss)
@@ -129,7 +129,7 @@ def read_runs(
     believed = frame.drop(columns=list(wrong))
     unsure = () if trust_units else gaps(believed, told_apart_by)
     if loss not in OUTPUTS:
-        unsure = (*unsure, *doubtful_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
+        unsure = (*unsure, *check_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
     return ReadRuns(
         runs=runs,
         rows=frame.index.to_numpy() + 1,
@@ -139,7 +139,7 @@ def read_runs(
             *dropped,
             *_weighed(runs, weight),
             *unsure,
-            *doubts(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law),
+            *check_table(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law),
         ),
         dropped=dropped,
     )
@@ -253,15 +253,15 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
 
 def _numeric(frame: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
     """The table with some columns as numbers, text in them as NaN, and what that text is by column."""
-    found, texts = {}, {}
+    numbers, texts = {}, {}
     for name in names:
         try:
-            found[name] = run_table.numbers(frame[name])
+            numbers[name] = run_table.numbers(frame[name])
         except ValueError:
             wrong = np.array([not _is_number(value) for value in frame[name]])
-            found[name] = run_table.numbers(frame[name].where(~wrong))
+            numbers[name] = run_table.numbers(frame[name].where(~wrong))
             texts[name] = f"it holds {frame[name][wrong].iloc[0]!r} in {rows_in_words(frame.index[wrong])}"
-    return frame.assign(**found), texts
+    return frame.assign(**numbers), texts
 
 
 def _is_number(value: Any) -> bool:
@@ -296,8 +296,8 @@ def _sound(
     notes = []
     bad = np.zeros(len(frame), bool)
     for what, rows in faults.items():
-        if (found := frame.index[np.asarray(rows)]).size:
-            notes.append(f"{named}: {what} in {len(found)} of {len(frame)} rows ({rows_in_words(found)})")
+        if (wrong := frame.index[np.asarray(rows)]).size:
+            notes.append(f"{named}: {what} in {len(wrong)} of {len(frame)} rows ({rows_in_words(wrong)})")
             bad |= np.asarray(rows)
     if notes and not drop:
         diverged = " A run that diverged has no loss to fit." if not np.isfinite(frame[loss]).all() else ""

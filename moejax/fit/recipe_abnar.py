@@ -15,9 +15,8 @@ from moejax.fit.bootstrap import to_json as intervals_to_json
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split, at_least
-from moejax.fit.isoflop_analysis import Isoflops, analyse
-from moejax.fit.isoflop_law import best_sizes_by_law
-from moejax.fit.isoflop_runs import first, isoflop_budgets, sparsity_of
+from moejax.fit.isoflop_analysis import Isoflops, analyse, best_sizes_by_law
+from moejax.fit.isoflop_budgets import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts

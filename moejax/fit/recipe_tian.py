@@ -6,21 +6,20 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import scipy.stats
 from jaxtyping import Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.budgets import budgets
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.leverages import LEAST_BUDGETS, Family, leverages
 from moejax.fit.metrics import Metrics, metrics, predict
 from moejax.fit.objective import Squared
 from moejax.fit.power_laws import PowerLaws, allocation_law, hyperparameter_law
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol, Starts
+from moejax.float64 import float64
 from moejax.laws.leverage import Leverage
 
 INPUTS = Leverage.inputs
@@ -31,7 +30,7 @@ NO_START, NO_MAXIMUM = 1e-12, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class FunctionalForm:
     """One functional form of leverage in one factor, the other two held."""
 
     factor: str
@@ -40,7 +39,7 @@ class Form:
     points: int
     coefficients: dict[str, float]
     r_squared: float
-    """Of log leverage."""
+    """R² of log leverage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class TianRecipe:
     level: float
     undefined: int
     """Points without a leverage: the mixture's loss lies below what the dense curve ever reaches."""
-    forms: tuple[Form, ...]
+    forms: tuple[FunctionalForm, ...]
     joint: FitResult
     held_out: Metrics | None
     residuals: Residuals
@@ -90,8 +89,8 @@ class TianRecipe:
         lines += [f"  {self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)"]
         lines += ["", f"{'factor':<8}{'form':<34}{'fits':>6}{'median R² of log EL':>22}"]
         for factor, form in dict.fromkeys((one.factor, one.form) for one in self.forms):
-            found = [one.r_squared for one in self.forms if (one.factor, one.form) == (factor, form)]
-            lines.append(f"{factor:<8}{form:<34}{len(found):>6}{np.median(found):>22.4f}")
+            r_squared = [one.r_squared for one in self.forms if (one.factor, one.form) == (factor, form)]
+            lines.append(f"{factor:<8}{form:<34}{len(r_squared):>6}{np.median(r_squared):>22.4f}")
         lines += ["", f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"]
         lines += [f"  {name:<22}{value:.6g}" for name, value in self.joint.coefficients.items()]
         lines.append(f"  R² {self.joint.metrics.r_squared:.4f}, RMSE {self.joint.metrics.rmse:.4f}")
@@ -186,7 +185,7 @@ def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     """Activation ratio and granularity of every run, rounded so that equal ones are equal."""
     if missing := [name for name in INPUTS if getattr(runs.design, name) is None]:
         raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         ratio, granularity = (np.asarray(x, float) for x in (runs.design.activation_ratio, runs.design.granularity))
     return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])
 
@@ -217,7 +216,7 @@ def _forms(
     budget: Int[np.ndarray, " points"],
     flops: np.ndarray,
     starts: Starts,
-) -> list[Form]:
+) -> list[FunctionalForm]:
     """Eqs. 1 to 3 wherever the other two factors are held, with the alternatives of Tables 16 and 17."""
     factors = {"A": ratio, "G": granularity, "C": flops[budget]}
     forms = []
@@ -228,8 +227,8 @@ def _forms(
             if len(np.unique(values[same])) < LEAST_BUDGETS:
                 continue
             common = {"factor": factor, "held": dict(zip(others, map(float, held), strict=True))}
-            found = _in_ratio(points.only(same), starts) if factor == "A" else _in_logs(factor, points, values, same)
-            forms += [Form(**common, points=int(same.sum()), **one) for one in found]
+            fits = _in_ratio(points.only(same), starts) if factor == "A" else _in_logs(factor, points, values, same)
+            forms += [FunctionalForm(**common, points=int(same.sum()), **one) for one in fits]
     return forms
 
 
@@ -238,26 +237,26 @@ def _in_ratio(points: Runs, starts: Starts) -> list[dict[str, Any]]:
     none = {"flops_slope": 0.0, "granularity_square": 0.0, "granularity_slope": 0.0}
     plain = none | {"ratio_start": NO_START, "ratio_maximum": NO_MAXIMUM}
     kept = points.weight > 0
-    found = []
+    fits = []
     for form, fixed in (("saturating power law (Eq. 1)", none), ("power law", plain)):
         fit = fit_law(Leverage, points, starts=starts, fixed=fixed, penalty=Squared())
         predicted = np.log(predict(fit.law, points, fit.output)[kept])
         free = {name: value for name, value in fit.coefficients.items() if name not in fixed}
-        found.append({"form": form, "coefficients": free, "r_squared": _share(np.log(points.loss[kept]), predicted)})
-    return found
+        fits.append({"form": form, "coefficients": free, "r_squared": _share(np.log(points.loss[kept]), predicted)})
+    return fits
 
 
 def _in_logs(factor: str, points: Runs, values: np.ndarray, same: np.ndarray) -> list[dict[str, Any]]:
     """Polynomials of log leverage in the factor's logarithm, of the base that Eq. 4 has."""
     log, forms = LOGS[factor]
     x, y = log(values[same]), np.log(points.loss[same])
-    found = []
+    fits = []
     for form, degree in forms.items():
         weights = np.polynomial.Polynomial.fit(x, y, degree).convert().coef
         predicted = np.polynomial.Polynomial(weights)(x)
         named = {f"power_{power}": float(weight) for power, weight in enumerate(weights)}
-        found.append({"form": form, "coefficients": named, "r_squared": _share(y, predicted)})
-    return found
+        fits.append({"form": form, "coefficients": named, "r_squared": _share(y, predicted)})
+    return fits
 
 
 LOGS: dict[str, Any] = {

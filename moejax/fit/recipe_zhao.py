@@ -19,8 +19,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts
 from moejax.laws.expert_count import ExpertCount
 from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
-from moejax.laws.five_factor import FiveFactor
-from moejax.laws.five_factor_optima import best_active_experts, best_shared_share
+from moejax.laws.five_factor import FiveFactor, best_active_experts, best_shared_share
 from moejax.laws.granularity import Granularity
 from moejax.laws.law import coefficients
 from moejax.laws.marginal import (
@@ -116,17 +115,17 @@ class ZhaoRecipe:
         return "\n".join([*lines, *(f"  ! {warning}" for warning in self.nested[-1].fit.warnings)])
 
     def _margin_line(self, factor: str) -> str:
-        found = [margin for margin in self.margins if margin.factor == factor]
-        if not found:
+        margins = [margin for margin in self.margins if margin.factor == factor]
+        if not margins:
             return "no group of runs varies it alone in enough values"
-        best = np.array([margin.best for margin in found if margin.inside])
+        best = np.array([margin.best for margin in margins if margin.inside])
         where = (
             f"best at {np.median(best):.4g} (median; quartiles {np.quantile(best, 0.25):.4g} to "
             f"{np.quantile(best, 0.75):.4g}) in the {len(best)} whose optimum lies among the values trained"
             if len(best)
             else "none has its optimum among the values trained"
         )
-        return f"{len(found)} groups, median R² {np.median([m.r_squared for m in found]):.3f}; {where}"
+        return f"{len(margins)} groups, median R² {np.median([m.r_squared for m in margins]):.3f}; {where}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -215,12 +214,12 @@ def margins_of(factor: Factor, runs: Runs, *, seed: int = 0, progress: Progress 
     groups = [label.ravel() == number for number in range(label.max() + 1)]
     groups = [g & (runs.weight > 0) for g in groups]
     groups = [g for g in groups if len(np.unique(varied[g])) > free]
-    found = []
+    margins = []
     for number, group in enumerate(groups):
         report(f"margins of {factor.name}", number, len(groups))
         fit = fit_law(factor.law, runs.only(group), starts=Sobol(MARGIN_STARTS, seed))
         (best,) = (float(value) for value in factor.optimum(fit.law).value.values())
-        found.append(
+        margins.append(
             Margin(
                 factor=factor.name,
                 held={name: float(values[group][0]) for name, values in others.items()},
@@ -231,7 +230,7 @@ def margins_of(factor: Factor, runs: Runs, *, seed: int = 0, progress: Progress 
                 r_squared=fit.metrics.r_squared,
             )
         )
-    return found
+    return margins
 
 
 MARGIN_STARTS = 32

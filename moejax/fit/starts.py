@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit import problem
-from moejax.fit.problem import Form
+from moejax.fit.objective import FitObjective
+from moejax.fit.objective import points_of as coordinates_of
+from moejax.float64 import float64
 
 Points = Float[np.ndarray, "starts free"]
 
@@ -23,33 +24,33 @@ Points = Float[np.ndarray, "starts free"]
 class Sobol:
     """Points that fill a box around what the coefficients can be, once sizes are measured in their means.
 
-    The scale of a term is measured in the typical loss (``Form``), so it lies between a fiftieth of it and twice;
-    exponents, and what may have either sign, are of order 1; what is left, such as a number of experts at which a
-    benefit ends, can be anything.
+    The scale of a term is measured in the typical loss (``FitObjective``), so it lies between a fiftieth of it and
+    twice; exponents, and what may have either sign, are of order 1; what is left, such as a number of experts at which
+    a benefit ends, can be anything.
     """
 
     count: int = 2048
     seed: int = 0
 
-    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+    def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         # Takes half a second to import, and most who read this module spread no points.
         from scipy.stats import qmc
 
-        boxes = np.log([_box(form, name) for name in form.free])
+        boxes = np.log([_box(objective, name) for name in objective.free])
         # The points are balanced where their number is a power of 2: the first of so many are taken.
         powers = math.ceil(math.log2(self.count))
         cube = qmc.Sobol(len(boxes), rng=np.random.default_rng(self.seed)).random_base2(powers)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
-        either = np.array([form.signs[name] == "any" for name in form.free])
+        either = np.array([objective.signs[name] == "any" for name in objective.free])
         return np.where(either, np.exp(boxes[:, 1]) * (2 * cube - 1), logs)
 
 
-def _box(form: Form, name: str) -> tuple[float, float]:
+def _box(objective: FitObjective, name: str) -> tuple[float, float]:
     """Smallest and largest size of a coefficient among the starts."""
-    fields = {f.name: f for f in dataclasses.fields(form.law)}
+    fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
-    ordinary = fields[name].metadata["dimension"] or name in exponents or form.signs[name] == "any"
+    ordinary = fields[name].metadata["dimension"] or name in exponents or objective.signs[name] == "any"
     return (0.02, 2.0) if ordinary else (0.02, 300.0)
 
 
@@ -63,32 +64,32 @@ class Grid:
 
     values: Mapping[str, Sequence[float | int]]
 
-    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
-        if missing := [name for name in form.free if name not in self.values]:
+    def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
+        if missing := [name for name in objective.free if name not in self.values]:
             raise UserError(
-                f"The grid of starts has no values for {', '.join(missing)} of {form.law.__name__}; choose other "
+                f"The grid of starts has no values for {', '.join(missing)} of {objective.law.__name__}; choose other "
                 f"starts, add them, or fix them."
             )
-        axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in form.free), indexing="ij")
+        axes = np.meshgrid(*(np.asarray(self.values[name], np.float64) for name in objective.free), indexing="ij")
         combinations = np.stack([axis.ravel() for axis in axes], axis=1)
         fixed = {name: np.full(len(combinations), value) for name, value in data["fixed"].items()}
-        law = form.law(**{name: combinations[:, i] for i, name in enumerate(form.free)}, **fixed)
-        points = points_of(form, data, law)
-        return np.where(_logarithmic(form), np.maximum(points, np.log(SMALLEST)), points)
+        law = objective.law(**{name: combinations[:, i] for i, name in enumerate(objective.free)}, **fixed)
+        points = points_of(objective, data, law)
+        return np.where(_logarithmic(objective), np.maximum(points, np.log(SMALLEST)), points)
 
 
 @dataclass(frozen=True)
-class Given:
+class WarmStart:
     """Laws to start from, in their own parameterisation."""
 
     laws: tuple[Any, ...]
 
-    def __call__(self, form: Form, data: Mapping[str, Any]) -> Points:
+    def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
         stacked = jax.tree.map(lambda *leaves: np.array(leaves, np.float64), *self.laws)
-        return points_of(form, data, stacked)
+        return points_of(objective, data, stacked)
 
 
-Starts = Sobol | Grid | Given
+Starts = Sobol | Grid | WarmStart
 
 
 def _e_to(powers: Sequence[float | int]) -> tuple[float, ...]:
@@ -131,14 +132,14 @@ OUTERMOST = 30.0
 """Where a start beyond all reason is moved to: farther out the objective is flat."""
 
 
-def points_of(form: Form, data: Mapping[str, Any], stacked: Any) -> Points:
+def points_of(objective: FitObjective, data: Mapping[str, Any], stacked: Any) -> Points:
     """The points at which a stack of laws starts."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        found = np.asarray(problem.points_of(form, stacked, data))
-    zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in form.free], axis=1)
-    reachable = np.where(zero, np.log(SMALLEST), np.clip(found, -OUTERMOST, OUTERMOST))
-    return np.where(_logarithmic(form), reachable, found)
+    with float64():
+        points = np.asarray(coordinates_of(objective, stacked, data))
+    zero = np.stack([np.asarray(getattr(stacked, name)) == 0 for name in objective.free], axis=1)
+    reachable = np.where(zero, np.log(SMALLEST), np.clip(points, -OUTERMOST, OUTERMOST))
+    return np.where(_logarithmic(objective), reachable, points)
 
 
-def _logarithmic(form: Form) -> Any:
-    return np.array([form.signs[name] != "any" for name in form.free])
+def _logarithmic(objective: FitObjective) -> Any:
+    return np.array([objective.signs[name] != "any" for name in objective.free])

@@ -12,12 +12,12 @@ import pandas as pd
 from moejax.errors import UserError
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.prediction import predict_runs
-from moejax.laws.door import predict as predict_one
 from moejax.laws.law import coefficients, require_inputs
+from moejax.laws.predict import predict as predict_one
 
 if TYPE_CHECKING:
-    from moejax.fit.evidence import Evidence
     from moejax.fit.fit_result import FitResult
+    from moejax.fit.stored_uncertainty import StoredUncertainty
 
 GREEK = re.compile("alpha|beta|gamma|delta|epsilon|zeta|eta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega")
 
@@ -29,11 +29,11 @@ def conf_int(result: FitResult, level: float = 0.9) -> pd.DataFrame:
     Raises:
       UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
     """
-    found = _evidence(result).spread(result.law, lambda law: [*coefficients(law).values()])
-    unset = [name in result.fixed or name in result.stuck for name in result.coefficients]
-    found = dataclasses.replace(found, errors=np.where(unset, np.nan, found.errors))
-    low, high = found.ends(level, np.asarray([*keeps_sign(result.law).values()]))
-    columns = {"value": found.middle, "std_err": found.errors, "low": low, "high": high}
+    spread = _evidence(result).spread(result.law, lambda law: [*coefficients(law).values()])
+    unset = [name in result.fixed or name in result.unidentified for name in result.coefficients]
+    spread = dataclasses.replace(spread, errors=np.where(unset, np.nan, spread.errors))
+    low, high = spread.ends(level, np.asarray([*keeps_sign(result.law).values()]))
+    columns = {"value": spread.middle, "std_err": spread.errors, "low": low, "high": high}
     return pd.DataFrame(columns, index=pd.Index([*result.coefficients], name="coefficient"))
 
 
@@ -57,18 +57,20 @@ def predict(result: FitResult, design: Any, level: float = 0.9) -> pd.DataFrame:
     ]
     # They also refuse what cannot be.
     beyond = [predict_one(result, one).extrapolated for one in each]
-    found = predict_runs(result, None, None, type(design)(**columns), level)
+    predicted = predict_runs(result, None, None, type(design)(**columns), level)
     words = ["; ".join(f"{name} {factor:.3g}×" for name, factor in one.items()) for one in beyond]
-    return pd.DataFrame({**columns, result.output: found.loss, "low": found.low, "high": found.high, "beyond": words})
+    return pd.DataFrame(
+        {**columns, result.output: predicted.loss, "low": predicted.low, "high": predicted.high, "beyond": words}
+    )
 
 
 def to_latex(result: FitResult, level: float = 0.9) -> str:
     """Coefficients with their intervals as a tabular of LaTeX, for booktabs."""
     name = type(result.law).__name__
     try:
-        found = conf_int(result, level)
+        intervals = conf_int(result, level)
     except ValueError:
-        found = None
+        intervals = None
     lines = [
         f"% {name}, {result.metrics.runs} runs, data {result.data_hash}; needs \\usepackage{{booktabs}}",
         r"\begin{tabular}{lrr}",
@@ -79,20 +81,22 @@ def to_latex(result: FitResult, level: float = 0.9) -> str:
     for f in dataclasses.fields(result.law):
         if f.name not in result.coefficients:
             continue
-        interval = "not set by the data" if f.name in result.stuck else "given" if f.name in result.fixed else "--"
-        if found is not None and np.isfinite(found.loc[f.name, "std_err"]):
-            interval = f"$[{_number(found.loc[f.name, 'low'])},\\ {_number(found.loc[f.name, 'high'])}]$"
+        interval = (
+            "not set by the data" if f.name in result.unidentified else "given" if f.name in result.fixed else "--"
+        )
+        if intervals is not None and np.isfinite(intervals.loc[f.name, "std_err"]):
+            interval = f"$[{_number(intervals.loc[f.name, 'low'])},\\ {_number(intervals.loc[f.name, 'high'])}]$"
         lines.append(rf"${_symbol(f.metadata['symbol'])}$ & ${_number(result.coefficients[f.name])}$ & {interval} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
-def _evidence(result: FitResult) -> Evidence:
-    if result.evidence is None or not result.evidence.axes:
+def _evidence(result: FitResult) -> StoredUncertainty:
+    if result.uncertainty is None or not result.uncertainty.axes:
         raise UserError(
             "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are "
             "too few. Fit again with moejax.fit or moejax fit --out, to more runs."
         )
-    return result.evidence
+    return result.uncertainty
 
 
 def _symbol(symbol: str) -> str:

@@ -63,15 +63,15 @@ def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) ->
     for name in values:
         expression, source = as_factor(read_from.get(name, name), map(str, frame.columns))
         sources[name] = Source(expression, None if source is None else said_unit(source))
-    found = {}
+    sentences = {}
     for name, column in values.items():
         low, high = POSSIBLE[_kind(name)]
         wrong = (column < low) | (column > high)
         if wrong.any():
-            found[name] = _out_of_range(name, column, wrong, frame.index, values, sources, rows_in_words)
-    if not found:
-        found |= _contradicted(values, frame.index, sources, rows_in_words) or _per_param(values, sources)
-    return found
+            sentences[name] = _out_of_range(name, column, wrong, frame.index, values, sources, rows_in_words)
+    if not sentences:
+        sentences |= _contradicted(values, frame.index, sources, rows_in_words) or _per_param(values, sources)
+    return sentences
 
 
 def _kind(name: str) -> str:
@@ -163,7 +163,7 @@ def _off_balance(
 ) -> float:
     """Decades between a column's tokens per parameter and balanced ones, by what is known of the other; 0 if nothing.
 
-    Of another column that is in no possible unit either, by whichever of its units goes best with this.
+    Another column that is in no possible unit either counts by whichever of its units goes best with this.
     """
     others = ("tokens",) if _kind(name) == "params" else ("params_active", "params_total")
     other = next((each for each in others if each in known), None)
@@ -279,7 +279,7 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
         name: (1.0, *FACTORS[_kind(name)]) if sources[name].unit is None else (sources[name].unit,)
         for name in (size, "tokens")
     }
-    found = []
+    together = []
     for by_size in choices[size]:
         for by_tokens in choices["tokens"]:
             moved = {size: values[size] * by_size, "tokens": values["tokens"] * by_tokens}
@@ -289,8 +289,8 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
             if changed and usual and USUAL_PER_PARAM[0] <= ratio <= USUAL_PER_PARAM[1]:
                 # Of units that balance alike, both the same.
                 order = (len(changed), abs(np.log10(ratio / BALANCED_PER_PARAM)), by_size != by_tokens, by_size)
-                found.append((order, changed))
-    return [changed for _, changed in sorted(found, key=lambda one: one[0])]
+                together.append((order, changed))
+    return [changed for _, changed in sorted(together, key=lambda one: one[0])]
 
 
 def gaps(frame: Any, names: Sequence[str]) -> tuple[str, ...]:

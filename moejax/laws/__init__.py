@@ -1,91 +1,44 @@
-"""Scaling laws as pure functions: one law a file. Import a law from its file; ``LAWS`` finds it by name."""
+"""Scaling laws as pure functions: one law a file. Import a law from its file; ``LAWS`` finds it by name.
 
-from moejax.laws import (
-    allocation,
-    chinchilla,
-    data_constrained,
-    dense_to_moe,
-    effective_params,
-    expert_count,
-    fewer_factors,
-    five_factor,
-    granularity,
-    hyperparameters,
-    isoflop_surface,
-    kaplan,
-    leverage,
-    loss_compute,
-    marginal,
-    resources,
-    routed,
-    sparsity,
-)
+A law's file ends with its ``ENTRIES``; adding a law adds one file, and its name here.
+"""
+
+from importlib import import_module
+
+from moejax.laws.decision import DecisionRule
+from moejax.laws.entry import LawEntry
 from moejax.laws.published import Published
 
-LAWS: dict[str, type] = {
-    "kaplan": kaplan.Kaplan,
-    "chinchilla": chinchilla.Chinchilla,
-    "data_constrained": data_constrained.DataConstrained,
-    "loss_compute": loss_compute.LossCompute,
-    "five_factor": five_factor.FiveFactor,
-    "four_factor": fewer_factors.FourFactor,
-    "three_factor": fewer_factors.ThreeFactor,
-    "two_factor": fewer_factors.TwoFactor,
-    "marginal_active": marginal.MarginalActive,
-    "marginal_experts": marginal.MarginalExperts,
-    "marginal_shared": marginal.MarginalShared,
-    "sparsity": sparsity.Sparsity,
-    "isoflop_surface": isoflop_surface.IsoflopSurface,
-    "granularity": granularity.Granularity,
-    "expert_count": expert_count.ExpertCount,
-    "routed": routed.Routed,
-    "dense_to_moe": dense_to_moe.DenseToMoe,
-    "effective_params": effective_params.EffectiveParams,
-    "leverage": leverage.Leverage,
-    "hyperparameters": hyperparameters.Hyperparameters,
-    "allocation": allocation.Allocation,
-    "resources": resources.Resources,
-}
+FILES = (
+    "kaplan",
+    "chinchilla",
+    "data_constrained",
+    "loss_compute",
+    "five_factor",
+    "fewer_factors",
+    "marginal",
+    "sparsity",
+    "isoflop_surface",
+    "granularity",
+    "expert_count",
+    "routed",
+    "dense_to_moe",
+    "effective_params",
+    "leverage",
+    "hyperparameters",
+    "allocation",
+    "resources",
+)
+"""The files that hold laws, in the order in which laws are listed."""
+
+ENTRIES: tuple[LawEntry, ...] = tuple(entry for file in FILES for entry in import_module(f"{__name__}.{file}").ENTRIES)
+LAWS: dict[str, type] = {entry.name: entry.law for entry in ENTRIES}
 """Every law by its name."""
-
-PUBLISHED: dict[str, dict[str, Published]] = {
-    "kaplan": kaplan.PUBLISHED,
-    "chinchilla": chinchilla.PUBLISHED,
-    "data_constrained": data_constrained.PUBLISHED,
-    "loss_compute": loss_compute.PUBLISHED,
-    "five_factor": five_factor.PUBLISHED,
-    "four_factor": {},
-    "three_factor": {},
-    "two_factor": {},
-    "marginal_active": {},
-    "marginal_experts": {},
-    "marginal_shared": {},
-    "sparsity": sparsity.PUBLISHED,
-    "isoflop_surface": isoflop_surface.PUBLISHED,
-    "granularity": granularity.PUBLISHED,
-    "expert_count": expert_count.PUBLISHED,
-    "routed": routed.PUBLISHED,
-    "dense_to_moe": dense_to_moe.PUBLISHED,
-    "effective_params": effective_params.PUBLISHED,
-    "leverage": leverage.PUBLISHED,
-    "hyperparameters": hyperparameters.PUBLISHED,
-    "allocation": allocation.PUBLISHED,
-    "resources": resources.PUBLISHED,
-}
+PUBLISHED: dict[str, dict[str, Published]] = {entry.name: dict(entry.published) for entry in ENTRIES}
 """Published constants by law and set; a law's first set is its default."""
-
-ALIASES: dict[str, str] = {
-    "hoffmann": "chinchilla",
-    "besiroglu": "chinchilla",
-    "zhao": "five_factor",
-    "abnar": "sparsity",
-    "krajewski": "granularity",
-    "ludziejewski": "expert_count",
-    "muennighoff": "data_constrained",
-    "clark": "routed",
-    "wang": "dense_to_moe",
-    "chapter_002": "effective_params",
-    "tian": "leverage",
-    "li": "resources",
-}
-"""Laws by the first author of the paper."""
+ALIASES: dict[str, str] = {alias: entry.name for entry in ENTRIES for alias in entry.aliases}
+"""Laws by other names, most often the first author of the paper."""
+DECISIONS: dict[type, tuple[DecisionRule, ...]] = {entry.law: entry.decides for entry in ENTRIES if entry.decides}
+"""What a law decides; a law that is not here decides nothing by itself."""
+NOT_SEARCHED: dict[type, str] = {entry.law: entry.not_searched for entry in ENTRIES if entry.not_searched}
+"""Laws that have another way to their coefficients than a search, with the reason."""

@@ -55,7 +55,7 @@ class BackboneByActive:
 class BackboneByTotal:
     """Parameters outside the experts are a fixed ``share`` of all: N_a = (share + (1-share)·(1-S))·N.
 
-    At high S (beyond 0.95 for a share of 5 %, 0.75 for 25 %) this reading reverses the document's trends: N_a* no
+    At high S (beyond 0.95 for a share of 5 %, 0.75 for 25 %) this convention reverses the document's trends: N_a* no
     longer falls with S, because the backbone dominates.
     """
 

@@ -9,6 +9,7 @@ import jax
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import coefficient, law
 from moejax.laws.published import Published
 
@@ -78,15 +79,25 @@ PUBLISHED = {
     "tian-2025-moe": Published(
         law=Allocation(model_scale=0.1915, model_exponent=0.5095, tokens_scale=5.2232, tokens_exponent=0.4905),
         source="Tian et al. 2025, Table 5, MoE",
-        mark="verified",
+        provenance="verified",
         fitted={"flops": (3e17, 3e20)},
         remark="64 experts, 4 active and 1 shared; M·D is 1.0002 C.",
     ),
     "tian-2025-dense": Published(
         law=Allocation(model_scale=0.0655, model_exponent=0.5422, tokens_scale=15.2582, tokens_exponent=0.4578),
         source="Tian et al. 2025, Table 5, dense",
-        mark="verified",
+        provenance="verified",
         fitted={"flops": (3e17, 3e20)},
         remark="M·D is 0.9994 C.",
     ),
 }
+
+
+ENTRIES = (
+    LawEntry(
+        name="allocation",
+        law=Allocation,
+        published=PUBLISHED,
+        claims={"compute_optimal": lambda: compute_optimal(PUBLISHED["tian-2025-moe"].law, 1e22)},
+    ),
+)

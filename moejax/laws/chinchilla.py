@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -9,9 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables
+from moejax.laws.decision import SPLIT, DecisionRule, optimum
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
-from moejax.laws.loss_compute import LossCompute
+from moejax.laws.loss_compute import LossCompute, flops_for_loss, least_flops
 from moejax.laws.published import Published
 
 
@@ -52,7 +55,7 @@ PUBLISHED = {
     "hoffmann-2022": Published(
         law=HOFFMANN_2022,
         source="Hoffmann et al. 2022, Eq. 10 (Approach 3), with the digits of the published source file",
-        mark="read",
+        provenance="read",
         data="MassiveText, one epoch",
         fitted={"params_active": (70e6, 16e9), "tokens": (5e9, 500e9)},
         remark="The fit had not converged; besiroglu-2024 is the same data fitted to the end.",
@@ -66,7 +69,7 @@ PUBLISHED = {
             tokens_exponent=0.3658,
         ),
         source="Besiroglu et al. 2024: 240 of Hoffmann's runs, read off its Figure 4",
-        mark="verified",
+        provenance="verified",
         data="MassiveText, one epoch",
         fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
     ),
@@ -79,7 +82,7 @@ PUBLISHED = {
             tokens_exponent=0.367172,
         ),
         source="the minimum of besiroglu-2024's objective on its data, to more digits than printed there",
-        mark="verified",
+        provenance="verified",
         data="MassiveText, one epoch",
         fitted={"params_active": (57e6, 16.2e9), "tokens": (0.82e9, 318e9)},
     ),
@@ -88,7 +91,7 @@ PUBLISHED = {
             irreducible=0.47, params_scale=16.3, params_exponent=0.126, tokens_scale=26.7, tokens_exponent=0.127
         ),
         source="Krajewski et al. 2024, Table 1, dense",
-        mark="read",
+        provenance="read",
         data="C4",
         remark="Parameters are counted without embeddings; the irreducible loss is that of the fine-grained law.",
     ),
@@ -145,3 +148,41 @@ def training_flops(variables: Variables) -> dict[str, Any]:
 
 def _loss(law: Chinchilla, variables: Variables) -> Any:
     return law(Design(params_active=variables["params_active"], tokens=variables["tokens"]))
+
+
+def dense_at_one(
+    experts: str, claim: Callable[..., Claim], slice_at: Callable[[Any, Any], Chinchilla]
+) -> tuple[DecisionRule, ...]:
+    """The rules of a law that is Chinchilla's at every value of ``experts``, and the dense law at 1.
+
+    Args:
+      experts: the name of what is held, such as ``expansion``.
+      claim: ``claim(law, flops, experts)``: the best split at that value.
+      slice_at: the law at one value.
+    """
+
+    def leverage(law: Any, flops: float, **given: float) -> dict[str, Any]:
+        """FLOPs of the dense model per FLOP of the mixture at equal loss, each at its own best split."""
+        loss = frontier(slice_at(law, given[experts]))(Design(flops=flops))
+        return {"efficiency_leverage": flops_for_loss(frontier(slice_at(law, 1.0)), loss) / flops}
+
+    return (
+        optimum(claim, given=("flops", experts), gives=SPLIT),
+        DecisionRule(("flops", experts), {"efficiency_leverage": "EL"}, leverage),
+        least_flops(lambda law, **given: frontier(slice_at(law, given[experts])), given=(experts,)),
+    )
+
+
+ENTRIES = (
+    LawEntry(
+        name="chinchilla",
+        law=Chinchilla,
+        aliases=("hoffmann", "besiroglu"),
+        published=PUBLISHED,
+        decides=(
+            optimum(compute_optimal, given=("flops",), gives={**SPLIT, "params_active": "N*"}),
+            least_flops(frontier),
+        ),
+        claims={"compute_optimal": lambda: compute_optimal(HOFFMANN_2022, 1e24)},
+    ),
+)

@@ -18,16 +18,16 @@ class Chip:
     flops_per_second: float
     """Peak of dense matrix products in bfloat16; no structured sparsity."""
     memory_bytes: float
-    """Of the chip's own memory."""
+    """Size of the chip's own memory."""
     source: str
     memory_bytes_per_second: float = 0.0
-    """Between the chip and its own memory; 0 where it is not entered."""
+    """Bandwidth between the chip and its own memory; 0 where it is not entered."""
     link_bytes_per_second: float = 0.0
-    """To one neighbour in a torus, one way; 0 for chips that are joined otherwise."""
+    """Bandwidth to one neighbour in a torus, one way; 0 for chips that are joined otherwise."""
     torus_dimensions: int = 0
     """2 or 3 for chips that are joined to a torus, two neighbours in each dimension; else 0."""
     cycles_per_second: float = 0.0
-    """Of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where it is not entered."""
+    """Clock of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where not entered."""
 
 
 _TPU = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"

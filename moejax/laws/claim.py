@@ -118,23 +118,23 @@ def check(claim: Claim, *, away: float = 0.5) -> Checked:
         value, objective, held = jax.tree.map(
             _float64, (dict(claim.value), _pytree(claim.objective), _pytree(claim.held))
         )
-        found = _examine(objective, held, value)
-        numeric = _argmin(objective, value, found, away)
-        drift = jax.tree.map(lambda a, b: float(abs(a / b - 1)), held(numeric), found["held"])
+        at_value = _examine(objective, held, value)
+        numeric = _argmin(objective, value, at_value, away)
+        drift = jax.tree.map(lambda a, b: float(abs(a / b - 1)), held(numeric), at_value["held"])
         if max(drift.values(), default=0.0) > 1e-9:
             raise ValueError(
                 f"The claim '{claim.statement}' holds {sorted(drift)} fixed, which is not a product of powers of "
                 f"{sorted(value)}; substitute the constraint into the objective instead."
             )
-        curvature, least = float(found["curvature"]), float(found["objective"])
+        curvature, least = float(at_value["curvature"]), float(at_value["objective"])
         return Checked(
             value={**jax.tree.map(float, value), claim.objective_name: least},
-            residual=float(found["residual"]),
+            residual=float(at_value["residual"]),
             curvature=curvature,
             numeric={**jax.tree.map(float, numeric), claim.objective_name: float(objective(numeric))},
             agreement=_apart(numeric, value),
             resolution=4 * math.sqrt(np.finfo(np.float64).eps * abs(least) / curvature) if curvature > 0 else 0.0,
-            held=jax.tree.map(float, dict(found["held"])),
+            held=jax.tree.map(float, dict(at_value["held"])),
         )
 
 
@@ -168,15 +168,15 @@ def _examine(objective: Any, held: Any, value: Variables) -> dict[str, Any]:
     }
 
 
-def _argmin(objective: Any, value: Variables, found: Mapping[str, Any], away: float) -> dict[str, jax.Array]:
+def _argmin(objective: Any, value: Variables, at_value: Mapping[str, Any], away: float) -> dict[str, jax.Array]:
     from scipy.optimize import minimize
 
-    tangent = found["tangent"]
+    tangent = at_value["tangent"]
     start = jnp.full(tangent.shape[1], away)
-    rise = jnp.abs(objective(_move(value, tangent, start)) - found["objective"])
+    rise = jnp.abs(objective(_move(value, tangent, start)) - at_value["objective"])
 
     def scaled(steps: np.ndarray) -> tuple[float, np.ndarray]:
-        risen, slope = _rise_and_slope(jnp.asarray(steps), objective, value, tangent, found["objective"])
+        risen, slope = _rise_and_slope(jnp.asarray(steps), objective, value, tangent, at_value["objective"])
         return float(risen / rise), np.asarray(slope / rise)
 
     # SciPy's search shares nothing with the derivation, nor with the fits; it compiles nothing either. Where rounding

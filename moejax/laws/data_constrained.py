@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from moejax.laws.chinchilla import Chinchilla, optimal_params
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
@@ -81,7 +82,7 @@ PUBLISHED = {
             tokens_decay=15.387756,
         ),
         source="Muennighoff et al. 2023, constants of the code released with it (huggingface/datablations)",
-        mark="verified",
+        provenance="verified",
         data="C4, up to 9,000 epochs",
         fitted={
             "params_active": (7.1e6, 8.67e9),
@@ -94,3 +95,6 @@ PUBLISHED = {
         "authors say, and do not expect its losses.",
     ),
 }
+
+
+ENTRIES = (LawEntry(name="data_constrained", law=DataConstrained, aliases=("muennighoff",), published=PUBLISHED),)

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
+from moejax.laws.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
-from moejax.laws.published import Published
 
 
 @law
@@ -65,4 +65,11 @@ def _loss(law: DenseToMoe, num_experts: Any, variables: Variables) -> Any:
     return law(Design(num_experts=num_experts, **variables))
 
 
-PUBLISHED: dict[str, Published] = {}
+ENTRIES = (
+    LawEntry(
+        name="dense_to_moe",
+        law=DenseToMoe,
+        aliases=("wang",),
+        decides=dense_at_one("num_experts", compute_optimal, DenseToMoe.at_experts),
+    ),
+)

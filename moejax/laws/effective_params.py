@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import jax
 
-from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
+from moejax.laws.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.claim import Claim, Variables
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
@@ -60,7 +61,7 @@ PUBLISHED = {
     "chapter-002": Published(
         law=CHAPTER_002,
         source="chapter 002, 'Plain Python: Predicting Loss for a Candidate MoE', lines 4-8",
-        mark="verified",
+        provenance="verified",
         remark="Illustrative, not fitted: Hoffmann's constants, rounded, with gamma = 0.35. The chapter's printed "
         "losses do not follow from them.",
     ),
@@ -97,3 +98,15 @@ def compute_optimal(law: EffectiveParams, flops: Any, expansion: Any) -> Claim:
 def _loss(law: EffectiveParams, expansion: Any, variables: Variables) -> Any:
     active = variables["params_active"]
     return law(Design(params_active=active, params_total=active * expansion, tokens=variables["tokens"]))
+
+
+ENTRIES = (
+    LawEntry(
+        name="effective_params",
+        law=EffectiveParams,
+        aliases=("chapter_002",),
+        published=PUBLISHED,
+        decides=dense_at_one("expansion", compute_optimal, dense_slice),
+        claims={"compute_optimal": lambda: compute_optimal(CHAPTER_002, 3.4e24, 18.1)},
+    ),
+)

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
+from moejax.laws.chinchilla import Chinchilla, dense_at_one, optimal_split, training_flops
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 from moejax.laws.saturation import saturate
@@ -94,9 +95,21 @@ PUBLISHED = {
             irreducible=1.3637,
         ),
         source="Ludziejewski et al. 2025, Table 3",
-        mark="verified",
+        provenance="verified",
         data="FineWeb-Edu",
         fitted={"params_active": (79e6, 2.72e9), "tokens": (0.5e9, 80e9), "expert_expansion": (1, 32)},
         remark="Reproduces the document's Tables 1 and 4.",
     ),
 }
+
+
+ENTRIES = (
+    LawEntry(
+        name="expert_count",
+        law=ExpertCount,
+        aliases=("ludziejewski",),
+        published=PUBLISHED,
+        decides=dense_at_one("num_experts", compute_optimal, ExpertCount.at_experts),
+        claims={"compute_optimal": lambda: compute_optimal(PUBLISHED["ludziejewski-2025"].law, 1e22, 32.0)},
+    ),
+)

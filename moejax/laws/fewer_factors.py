@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
-from moejax.laws.five_factor import FiveFactor
+from moejax.laws.entry import LawEntry
+from moejax.laws.five_factor import FiveFactor, best_active_experts
 from moejax.laws.law import LOSS, coefficient, coefficients, law
 
 
@@ -98,3 +100,18 @@ class FourFactor:
 
     def __call__(self, design: Design) -> Any:
         return self.as_five_factor(design)
+
+
+def _best_experts(law: FourFactor) -> dict[str, Any]:
+    return {"optimal_active_experts": best_active_experts(law.as_five_factor)}
+
+
+ENTRIES = (
+    LawEntry(
+        name="four_factor",
+        law=FourFactor,
+        decides=(DecisionRule((), {"optimal_active_experts": "G*"}, _best_experts),),
+    ),
+    LawEntry(name="three_factor", law=ThreeFactor),
+    LawEntry(name="two_factor", law=TwoFactor),
+)

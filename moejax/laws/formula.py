@@ -104,7 +104,7 @@ class Equation:
 
 
 @dataclass(frozen=True)
-class Form:
+class Formula:
     """What the docstring of a law says."""
 
     text: str
@@ -116,7 +116,7 @@ class Form:
     """The other paragraphs."""
 
 
-def form(law: type) -> Form:
+def formula(law: type) -> Formula:
     """What a law's docstring says.
 
     Raises:
@@ -129,7 +129,7 @@ def form(law: type) -> Form:
     equations = parse(text[:-1])
     used = {name for equation in equations for side in (equation.left, equation.right) for name in names(side)}
     letters = {letter: said for letter, said in _LETTER.findall(" ".join(prose.split())) if letter in used}
-    return Form(text[:-1], equations, {name: said.replace("``", "") for name, said in letters.items()}, prose)
+    return Formula(text[:-1], equations, {name: said.replace("``", "") for name, said in letters.items()}, prose)
 
 
 def parse(text: str) -> tuple[Equation, ...]:
@@ -172,11 +172,11 @@ class _Reader:
         self.tokens: list[str] = []
         end = 0
         while end < len(self.text):
-            found = _TOKEN.match(self.text, end)
-            if found is None:
+            token = _TOKEN.match(self.text, end)
+            if token is None:
                 raise ValueError(f"{self.text[end:]!r} in the formula {text!r} cannot be read.")
-            self.tokens.append(found[1])
-            end = found.end()
+            self.tokens.append(token[1])
+            end = token.end()
         self.at = 0
 
     @property
@@ -192,18 +192,18 @@ class _Reader:
 
     def must(self, token: str) -> None:
         if not self.took(token):
-            found = " ".join(self.tokens[self.at :]) or "nothing"
-            raise ValueError(f"The formula {self.text!r} has {found!r} where {token!r} must stand.")
+            rest = " ".join(self.tokens[self.at :]) or "nothing"
+            raise ValueError(f"The formula {self.text!r} has {rest!r} where {token!r} must stand.")
 
     def equations(self) -> tuple[Equation, ...]:
-        found = [self.equation()]
+        equations = [self.equation()]
         while self.took(*_BETWEEN):
             while self.took(*_BETWEEN):
                 pass
-            found.append(self.equation())
+            equations.append(self.equation())
         if self.next:
             self.must("the end")
-        return tuple(found)
+        return tuple(equations)
 
     def equation(self) -> Equation:
         left, arguments = self.term(), []
@@ -224,14 +224,14 @@ class _Reader:
     def term(self) -> Tree:
         if self.took("Σ"):
             return Series(self.term())
-        found = self.factor()
+        tree = self.factor()
         while sign := self.took("·", "/"):
             other = self.factor()
             if sign == "/":
-                found = Quotient(found, other)
+                tree = Quotient(tree, other)
             else:
-                found = Product((*(found.factors if isinstance(found, Product) else (found,)), other))
-        return found
+                tree = Product((*(tree.factors if isinstance(tree, Product) else (tree,)), other))
+        return tree
 
     def factor(self) -> Tree:
         if function := self.took(*FUNCTIONS):
@@ -255,9 +255,9 @@ class _Reader:
 
     def atom(self) -> Tree:
         if self.took("("):
-            found = self.sum()
+            inner = self.sum()
             self.must(")")
-            return found
+            return inner
         if self.next[:1].isdigit():
             return Number(self.took(self.next))
         return self.name()

@@ -8,7 +8,9 @@ import jax
 
 from moejax.laws.chinchilla import Chinchilla, optimal_split, training_flops
 from moejax.laws.claim import Claim, Variables
+from moejax.laws.decision import SPLIT, optimum
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
@@ -94,7 +96,7 @@ PUBLISHED = {
             tokens_exponent=0.1465,
         ),
         source="Krajewski et al. 2024, Table 1, with the digits of the authors' configuration",
-        mark="verified",
+        provenance="verified",
         data="C4",
         fitted=_RUNS,
         remark="Reproduces the losses of Table 2 to 0.003 with N = N_act·(8·64+4)/12. E was 64 in every run. Ranges of "
@@ -111,9 +113,26 @@ PUBLISHED = {
             tokens_exponent=0.147,
         ),
         source="Krajewski et al. 2024, Table 1",
-        mark="read",
+        provenance="read",
         data="C4",
         fitted=_RUNS,
         remark="Rounding the exponents lowers every loss by about 0.02 nats.",
     ),
 }
+
+
+def _sizes(law: Granularity, flops: Any, granularity: Any, expansion: Any) -> Claim:
+    # The paper's G is twice a Design's granularity.
+    return compute_optimal(law, flops, 2 * granularity, expansion)
+
+
+ENTRIES = (
+    LawEntry(
+        name="granularity",
+        law=Granularity,
+        aliases=("krajewski",),
+        published=PUBLISHED,
+        decides=(optimum(_sizes, given=("flops", "granularity", "expansion"), gives=SPLIT),),
+        claims={"compute_optimal": lambda: compute_optimal(PUBLISHED["krajewski-2024"].law, 1e22, 16.0, 43.0)},
+    ),
+)

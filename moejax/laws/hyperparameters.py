@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import coefficient, law
 from moejax.laws.published import Published
 
@@ -40,7 +41,7 @@ PUBLISHED = {
             learning_rate_scale=1.1576, learning_rate_exponent=-0.1529, batch_scale=0.0694, batch_exponent=0.3644
         ),
         source="Tian et al. 2025, Eq. 5",
-        mark="read",
+        provenance="read",
         fitted={"flops": (3e17, 3e20)},
         remark="64 experts, 4 active and 1 shared. It does not give the learning rates and batches of the document's "
         "own Tables 8 and 9; tian-2025-tables does.",
@@ -53,8 +54,11 @@ PUBLISHED = {
             batch_exponent=0.366869,
         ),
         source="least squares in logs through the six rows of Tian et al. 2025, Table 8 (batches of 4096 tokens)",
-        mark="verified",
+        provenance="verified",
         fitted={"flops": (2e18, 6e20)},
         remark="Within 0.6 % of every row.",
     ),
 }
+
+
+ENTRIES = (LawEntry(name="hyperparameters", law=Hyperparameters, published=PUBLISHED),)

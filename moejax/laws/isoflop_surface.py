@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from moejax.errors import UserError
+from moejax.laws.argmin import argmin_between
 from moejax.laws.claim import Claim, Variables, in_float64
 from moejax.laws.design import Design
-from moejax.laws.interval import argmin_between
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, constant, law
-from moejax.laws.published import Published
 
 
 @law
@@ -108,8 +108,8 @@ def best_params_total(law: IsoflopSurface, active_experts_share: Any, low: Any, 
     def loss(log_total: Any) -> Any:
         return _at_sparsity(law, active_experts_share, {"params_total": jnp.exp(log_total)})
 
-    found = argmin_between(loss, jnp.log(low), jnp.log(high))
-    return jnp.exp(found), loss(found)
+    best = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(best), loss(best)
 
 
 def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, high: Any) -> tuple[Any, Any]:
@@ -118,8 +118,8 @@ def best_active_experts_share(law: IsoflopSurface, params_total: Any, low: Any, 
     def loss(log_share: Any) -> Any:
         return _at_size(law, params_total, {"active_experts_share": jnp.exp(log_share)})
 
-    found = argmin_between(loss, jnp.log(low), jnp.log(high))
-    return jnp.exp(found), loss(found)
+    best = argmin_between(loss, jnp.log(low), jnp.log(high))
+    return jnp.exp(best), loss(best)
 
 
 def _require_quadratic(law: IsoflopSurface) -> None:
@@ -138,4 +138,11 @@ def _at_size(law: IsoflopSurface, params_total: Any, variables: Variables) -> An
     return law(Design(params_total=params_total, num_experts=1 / variables["active_experts_share"], top_k=1.0))
 
 
-PUBLISHED: dict[str, Published] = {}
+ENTRIES = (
+    LawEntry(
+        name="isoflop_surface",
+        law=IsoflopSurface,
+        not_searched="it holds at one budget of FLOPs and is linear in its coefficients, so it is solved budget by "
+        "budget, not searched (moejax.laws.isoflop_surface.fit_surface).",
+    ),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
@@ -38,9 +39,12 @@ PUBLISHED = {
     "kaplan-2020": Published(
         law=Kaplan(params_scale=6.4e13, params_exponent=0.076, tokens_scale=1.8e13, tokens_exponent=0.103),
         source="Kaplan et al. 2020, Table 2",
-        mark="secondary",
+        provenance="secondary",
         data="WebText2, 50,257 tokens of vocabulary",
         fitted={"params_active_nonembedding": (768, 1.5e9), "tokens": (22e6, 23e9)},
         remark="Hoffmann et al. showed that its learning-rate schedules favoured large models over long training.",
     ),
 }
+
+
+ENTRIES = (LawEntry(name="kaplan", law=Kaplan, published=PUBLISHED),)

@@ -2,7 +2,7 @@
 
 The same object is fitted (``jax.grad`` in the coefficients), optimised over (``jax.grad`` in the design),
 bootstrapped (``jax.vmap`` over laws) and plotted. A law is written for one point, in plain arithmetic; it never
-branches on values and never checks them: checks live at the door (``moejax.laws.door``). That it is given what it
+branches on values and never checks them: that is done by ``moejax.laws.predict``. That it is given what it
 reads is all that is checked when it is called.
 """
 

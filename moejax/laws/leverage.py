@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.claim import Claim, Variables
+from moejax.laws.decision import optimum
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import coefficient, law
 from moejax.laws.loss_compute import LossCompute, flops_for_loss
 from moejax.laws.published import Published
@@ -105,9 +107,22 @@ PUBLISHED = {
             ratio_maximum=5.28e16,
         ),
         source="Tian et al. 2025, Table 6",
-        mark="verified",
+        provenance="verified",
         fitted={"flops": (3e18, 3e20), "activation_ratio": (3 / 257, 1.0), "granularity": (2.0, 16.0)},
         remark="The headline's A = 3.1 % is E_a/E = 12/384, without the shared expert; by the definition of Table 3 "
         "MoE-mini has A = 3.4 % and a leverage of 6.98, not above 7.",
     ),
 }
+
+
+ENTRIES = (
+    LawEntry(
+        name="leverage",
+        law=Leverage,
+        aliases=("tian",),
+        published=PUBLISHED,
+        # The best granularity depends on neither the activation ratio nor the FLOPs: any will do.
+        decides=(optimum(lambda law: optimal_granularity(law, 0.1, 1e20), gives={"granularity": "G*"}),),
+        claims={"optimal_granularity": lambda: optimal_granularity(PUBLISHED["tian-2025"].law, 0.031, 1e22)},
+    ),
+)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
+from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 
@@ -43,8 +46,22 @@ PUBLISHED = {
     "kaplan-2020": Published(
         law=LossCompute(scale=(3.1e8 * FLOPS_PER_PETAFLOP_DAY) ** 0.050, exponent=-0.050, irreducible=0.0),
         source="Kaplan et al. 2020, Eq. 1.3: L(C_min) = (3.1e8 PF-days / C_min)^0.050",
-        mark="secondary",
+        provenance="secondary",
         data="WebText2, 50,257 tokens of vocabulary",
         remark="C_min is the compute at a batch size far below the critical one.",
     ),
 }
+
+
+def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ...] = ()) -> DecisionRule:
+    """The rule that gives the least FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
+    return DecisionRule(
+        ("loss", *given),
+        {"optimal_flops": "C*"},
+        lambda law, loss, **quantities: {"optimal_flops": flops_for_loss(frontier_of(law, **quantities), loss)},
+    )
+
+
+ENTRIES = (
+    LawEntry(name="loss_compute", law=LossCompute, published=PUBLISHED, decides=(least_flops(lambda law: law),)),
+)

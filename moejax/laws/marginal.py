@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import jax
 
 from moejax.laws.claim import Claim, Variables
+from moejax.laws.decision import optimum
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 
 Partial = jax.tree_util.Partial
@@ -113,3 +115,22 @@ def _at_experts(law: MarginalExperts, variables: Variables) -> Any:
 def _at_shared(law: MarginalShared, variables: Variables) -> Any:
     share = variables["shared_share"]
     return law(Design(top_k=1 - share, num_shared_experts=share))
+
+
+ENTRIES = (
+    LawEntry(
+        name="marginal_active",
+        law=MarginalActive,
+        decides=(optimum(optimal_active, gives={"params_active": "N_a*"}),),
+    ),
+    LawEntry(
+        name="marginal_experts",
+        law=MarginalExperts,
+        decides=(optimum(optimal_experts, gives={"active_experts": "G*"}),),
+    ),
+    LawEntry(
+        name="marginal_shared",
+        law=MarginalShared,
+        decides=(optimum(optimal_shared, gives={"shared_share": "S*"}),),
+    ),
+)

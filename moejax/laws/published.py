@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MARKS = {
+PROVENANCE = {
     "verified": "recomputed from the authors' data or configuration, or held to their own printed results",
     "read": "read in the document itself, not recomputed",
     "secondary": "known from other documents that quote it",
@@ -22,8 +22,8 @@ class Published:
     """The law with these constants."""
     source: str
     """Document, equation or table."""
-    mark: str
-    """A key of ``MARKS``."""
+    provenance: str
+    """A key of ``PROVENANCE``."""
     data: str = ""
     """What the loss was measured on, as far as the document says."""
     fitted: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)

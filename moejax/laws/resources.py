@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import coefficient, constant, law
 from moejax.laws.published import Published
 
@@ -106,8 +107,11 @@ PUBLISHED = {
     "li-2026": Published(
         law=Resources(dense_ratio=3904 / 1408, dense_aspect=88.0, sequence_length=16384.0),
         source="ICLR 2026 explainer, Appendix C: D_ffn = 3904 and D_m = 1408, zeta = 88, S = 16384",
-        mark="read",
+        provenance="read",
         remark="S is stated for the search over shapes only. The explainer holds mu near 20 and D_m/L of 60 to 120 to "
         "be reasonable, and r_a near 20 % to be best up to 7B.",
     ),
 }
+
+
+ENTRIES = (LawEntry(name="resources", law=Resources, aliases=("li",), published=PUBLISHED),)

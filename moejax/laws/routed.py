@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
+from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
 from moejax.laws.law import LOSS, coefficient, law
 from moejax.laws.published import Published
 from moejax.laws.saturation import saturate
@@ -74,7 +76,7 @@ PUBLISHED = {
             experts_maximum=314.478,
         ),
         source="Clark et al. 2022, Table 3, S-BASE",
-        mark="verified",
+        provenance="verified",
         data=_DATA,
         fitted=_RUNS,
         remark=_REMARK,
@@ -89,7 +91,7 @@ PUBLISHED = {
             experts_maximum=469.982,
         ),
         source="Clark et al. 2022, Table 3, RL-R",
-        mark="verified",
+        provenance="verified",
         data=_DATA,
         fitted=_RUNS,
         remark=_REMARK,
@@ -104,9 +106,24 @@ PUBLISHED = {
             experts_maximum=477.741,
         ),
         source="Clark et al. 2022, Table 3, HASH",
-        mark="verified",
+        provenance="verified",
         data=_DATA,
         fitted=_RUNS,
         remark=_REMARK,
     ),
 }
+
+
+def _effective(law: Routed, params_active: Any, num_experts: Any) -> dict[str, Any]:
+    return {"effective_params": law.effective_params(params_active, num_experts)}
+
+
+ENTRIES = (
+    LawEntry(
+        name="routed",
+        law=Routed,
+        aliases=("clark",),
+        published=PUBLISHED,
+        decides=(DecisionRule(("params_active", "num_experts"), {"effective_params": "N_eff"}, _effective),),
+    ),
+)

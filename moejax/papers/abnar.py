@@ -10,7 +10,7 @@ from typing import Any
 from moejax.architecture import Architecture
 from moejax.fit.objective import Huber
 from moejax.fit.starts import ABNAR_GRID
-from moejax.laws import sparsity_optima as optima
+from moejax.laws import sparsity as optima
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT
 from moejax.laws.claim import check
 from moejax.laws.conventions import FLOPS

@@ -11,7 +11,7 @@ from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.design import Design
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Records, recorder, same, trend
 
 TITLE = 'Explainer of "MoE needs a more aggressive data scaling strategy" (ICLR 2026)'

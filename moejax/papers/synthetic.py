@@ -9,7 +9,7 @@ import pandas as pd
 
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.papers.zhao_experiments import table_6
 from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage

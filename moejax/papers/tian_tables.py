@@ -10,7 +10,7 @@ from moejax.architecture import Architecture
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.papers.record import Number, Reading, Records, recorder, short
 
 record = recorder("tian")

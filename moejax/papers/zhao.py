@@ -7,7 +7,7 @@ import math
 
 from scipy.optimize import root_scalar
 
-from moejax.laws import five_factor_optima as optima
+from moejax.laws import five_factor as optima
 from moejax.laws.claim import check
 from moejax.laws.design import Design
 from moejax.laws.five_factor import ZHAO_2025 as LAW

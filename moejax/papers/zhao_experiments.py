@@ -11,7 +11,7 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
-from moejax.laws.five_factor_practice import routed_experts_factor
+from moejax.laws.five_factor import routed_experts_factor
 from moejax.papers.record import Number, Reading, Record, Records, recorder
 from moejax.papers.zhao_shapes import SHAPES, shape, sizes, widths
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from moejax.laws import five_factor_optima as optima
-from moejax.laws import five_factor_practice as practice
+from moejax.laws import five_factor as optima
+from moejax.laws import five_factor as practice
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.five_factor import ZHAO_2025 as LAW
 from moejax.papers.record import Number, Reading, Records, recorder

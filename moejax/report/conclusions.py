@@ -138,8 +138,10 @@ def laws_table(found: Findings) -> list[Table]:
         ]
         for law in found.concluded.analysed.laws
     ]
-    choice = found.concluded.analysed.choice
-    return [Table("Laws (errors in nats/token)", columns, rows, [choice.sentence] if choice else [])] if rows else []
+    selection = found.concluded.analysed.selection
+    return (
+        [Table("Laws (errors in nats/token)", columns, rows, [selection.sentence] if selection else [])] if rows else []
+    )
 
 
 def coefficients(law: FittedLaw) -> Table:
@@ -171,11 +173,11 @@ def coefficients(law: FittedLaw) -> Table:
 
 def _verdict(name: str, law: FittedLaw) -> str:
     interval = law.intervals[name]
-    if name in law.fit.stuck:
+    if name in law.fit.unidentified:
         return NOT_SET
     if interval.undefined > 0:
         return f"no answer in {interval.undefined:.1%} of resamples"
-    return NOT_DETERMINED if interval.says_nothing else ""
+    return NOT_DETERMINED if interval.uninformative else ""
 
 
 def _ends(interval: Any) -> str:

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from moejax.fit.derivatives import Functional
 from moejax.fit.fit_law import ends
 from moejax.fit.fit_result import FitResult
 from moejax.fit.influence import influence
 from moejax.fit.metrics import predict
-from moejax.fit.optimum import Decision
 from moejax.fit.profile import curve
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 
 
-def coefficients(result: FitResult) -> dict[str, Decision]:
+def coefficients(result: FitResult) -> dict[str, Functional]:
     """Every coefficient that was searched and that the data set, as something to ask the law for."""
-    free = [name for name in result.coefficients if name not in result.fixed and name not in result.stuck]
+    free = [name for name in result.coefficients if name not in result.fixed and name not in result.unidentified]
     return {name: _Coefficient(name) for name in free}
 
 
 class _Coefficient:
-    """The decision that is one coefficient; equal for equal names, so that it is compiled once."""
+    """The functional that is one coefficient; equal for equal names, so that it is compiled once."""
 
     def __init__(self, name: str):
         self.name = name
@@ -46,26 +46,28 @@ def labels(read: ReadRuns) -> list[str]:
     return [str(name) for name in names]
 
 
-def profile_table(result: FitResult, runs: Runs, answers: Mapping[str, Decision] | None = None) -> pd.DataFrame:
-    """Profiles of several answers, of every coefficient if none is named; one that no run moves is left out."""
+def profile_table(result: FitResult, runs: Runs, estimands: Mapping[str, Functional] | None = None) -> pd.DataFrame:
+    """Profiles of several estimands, of every coefficient if none is named; one that no run moves is left out."""
     parts = []
-    for name, decision in (answers or coefficients(result)).items():
+    for name, functional in (estimands or coefficients(result)).items():
         try:
-            found = curve(result, runs, decision)
+            found = curve(result, runs, functional)
         except ValueError:
             continue
-        parts.append(pd.DataFrame({"answer": name, "value": found.values, "rise": found.rises, "limit": found.limit}))
-    return pd.concat(parts) if parts else pd.DataFrame({"answer": [], "value": [], "rise": [], "limit": []})
+        parts.append(pd.DataFrame({"estimand": name, "value": found.values, "rise": found.rises, "limit": found.limit}))
+    return pd.concat(parts) if parts else pd.DataFrame({"estimand": [], "value": [], "rise": [], "limit": []})
 
 
-def influence_table(result: FitResult, runs: Runs, name: str, decision: Decision, labels: list[str]) -> pd.DataFrame:
+def influence_table(
+    result: FitResult, runs: Runs, name: str, functional: Functional, labels: list[str]
+) -> pd.DataFrame:
     """What one number would gain without each run, to first order."""
-    (found,) = influence(result, runs, decision)
+    (found,) = influence(result, runs, functional)
     return pd.DataFrame(
         {
             "run": labels,
-            "answer": name,
-            "answer_value": found.answer,
+            "estimand": name,
+            "estimate": found.value,
             "if_removed": np.asarray(found.if_removed, np.float64),
         }
     )

@@ -15,7 +15,7 @@ from moejax.fit import holdout
 from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import atomic_write, write_json
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
 from moejax.quantities import format
 from moejax.report import evidence, render
@@ -63,7 +63,7 @@ ANSWERS = (
 
 
 def _beside(source: Path) -> dict[str, Any]:
-    """Standard errors, held-out errors and answers that lie in the same file."""
+    """Standard errors, held-out errors and estimands that lie in the same file."""
     found = read_plain(source)
     return {name: found[name] for name in ANSWERS if name in found}
 
@@ -113,7 +113,7 @@ def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
 def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:
     """By figure, what it is drawn from."""
     update(0.1, "profiles")
-    answers = evidence.coefficients(fit)
+    estimands = evidence.coefficients(fit)
     found = {
         PREDICTIONS.name: pd.DataFrame(
             {
@@ -123,12 +123,12 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
                 "predicted_nats_per_token": read.frame["predicted"],
             }
         ),
-        "profile": evidence.profile_table(fit, read.runs, answers),
+        "profile": evidence.profile_table(fit, read.runs, estimands),
     }
     update(0.6, "influence of runs")
-    if answers:
-        last = next(reversed(answers))
-        found["influence"] = evidence.influence_table(fit, read.runs, last, answers[last], evidence.labels(read))
+    if estimands:
+        last = next(reversed(estimands))
+        found["influence"] = evidence.influence_table(fit, read.runs, last, estimands[last], evidence.labels(read))
     update(0.7, "agreement of starts")
     found["starts"] = evidence.starts_table(fit, read.runs)
     return {name: table for name, table in found.items() if len(table)}
@@ -198,4 +198,4 @@ def _intervals(beside: dict[str, Any]) -> dict[str, Any]:
 def _mark(fit: FitResult, name: str, intervals: dict[str, Any]) -> str:
     if name in fit.fixed:
         return "given"
-    return NOT_SET if name in fit.stuck else verdict(intervals.get(name))
+    return NOT_SET if name in fit.unidentified else verdict(intervals.get(name))

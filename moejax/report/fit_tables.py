@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moejax.fit.answers import where_in_words
+from moejax.fit.estimands import where_in_words
 from moejax.fit.extrapolation import in_words
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, Column, Table, percent
@@ -49,7 +49,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         Table("Profiles", (Column(""), *ends), _profiles(found), key="profiles"),
         Table(
             "Runs that decide most",
-            (Column(""), Column("left out"), Column("refitted", format), Column("foretold", format)),
+            (Column(""), Column("left out"), Column("refitted", format), Column("predicted", format)),
             _influence(found),
             key="decisive",
         ),
@@ -65,7 +65,7 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
 
 def verdict(interval: Mapping[str, Any] | None) -> str:
     """Whether a resampled interval determines anything."""
-    return NOT_DETERMINED if interval and interval.get("says_nothing") else ""
+    return NOT_DETERMINED if interval and interval.get("uninformative") else ""
 
 
 def range_of(interval: Mapping[str, Any] | None) -> str:
@@ -127,9 +127,9 @@ def _influence(found: Mapping[str, Any]) -> list[list[Any]]:
         if "reason" in one:
             rows.append([_asked(one), None, one["reason"], None])
             continue
-        rows.append([_asked(one), "none", one["answer"], ""])
-        each = zip(one["rows"], one["refitted"], one["foretold"], strict=True)
-        rows += [["", f"row {row}", refitted, foretold] for row, refitted, foretold in each]
+        rows.append([_asked(one), "none", one["value"], ""])
+        each = zip(one["rows"], one["refitted"], one["predicted"], strict=True)
+        rows += [["", f"row {row}", refitted, predicted] for row, refitted, predicted in each]
         rows.append(["", "all of these", one["without_all"], ""])
     return rows
 

@@ -13,7 +13,7 @@ from moejax import table_file
 from moejax.config import dump
 from moejax.interval import Interval
 from moejax.json_text import json_text
-from moejax.laws.formula import form
+from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
 from moejax.report.conclusions import best, coefficients, decision_table, laws_table, next_table, runs_table
@@ -37,7 +37,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
     """The page's text."""
     concluded = found.concluded
     shown = found.runs if len(found.runs) <= ROWS else found.runs.nsmallest(ROWS, "loss").sort_index()
-    study, choice = concluded.study, concluded.analysed.choice
+    study, selection = concluded.study, concluded.analysed.selection
     config = {**study.identity(), "analysis": dump(study.analysis)} if study else None
     return page_of(
         "page.html.j2",
@@ -47,8 +47,8 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         corpus=concluded.corpus,
         sanity_checks=concluded.sanity_checks,
         laws=concluded.analysed.laws,
-        choice=choice,
-        best_law=next((law for law in concluded.analysed.laws if choice and law.name == choice.simplest), None),
+        selection=selection,
+        best_law=next((law for law in concluded.analysed.laws if selection and law.name == selection.simplest), None),
         decisions=concluded.analysed.decisions,
         limits=concluded.analysed.limits,
         count=len(found.runs),
@@ -113,7 +113,7 @@ def _environment() -> Environment:
         "decision_table": decision_table,
         "against_naive": against_naive,
         "worth": worth,
-        "formula": lambda law: f"{form(type(law)).text}.",
+        "formula": lambda law: f"{formula(type(law)).text}.",
     }
     return environment
 

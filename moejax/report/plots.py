@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib import rc_context
 
 from moejax.errors import UserError
-from moejax.fit.derived_columns import with_derived
-from moejax.laws.door import published
+from moejax.fit.column_names import with_derived
+from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
     evidence,
@@ -101,16 +101,16 @@ PLOTS = by_name(
     Plot(
         name="profile",
         draw=evidence.profiles,
-        columns=("answer", "value", "rise", "limit"),
+        columns=("estimand", "value", "rise", "limit"),
         example=synthetic.profiles,
-        shows="how sharply runs set each answer",
+        shows="how sharply runs set each estimand",
     ),
     Plot(
         name="influence",
         draw=evidence.influence,
-        columns=("run", "answer", "answer_value", "if_removed"),
+        columns=("run", "estimand", "estimate", "if_removed"),
         example=synthetic.influences,
-        shows="runs that decide an answer",
+        shows="runs that decide an estimate",
     ),
     Plot(
         name="starts",

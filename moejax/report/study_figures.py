@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from matplotlib import rc_context
 
-from moejax.fit.derived_columns import with_derived
+from moejax.fit.column_names import with_derived
 from moejax.report import sources
 from moejax.report.figures import (
     expert_loads,

@@ -13,7 +13,7 @@ import pandas as pd
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.laws.design import Design
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.report.figures.inputs import evaluate
 
 NOISE = 0.004
@@ -111,9 +111,9 @@ def plans() -> pd.DataFrame:
 def profiles() -> pd.DataFrame:
     """Two profiles: one that closes on both sides, one that the runs leave open above."""
     value = np.linspace(-3.0, 3.0, 13)
-    closed = pd.DataFrame({"answer": "irreducible", "value": 1.7 + 0.02 * value, "rise": value**2})
+    closed = pd.DataFrame({"estimand": "irreducible", "value": 1.7 + 0.02 * value, "rise": value**2})
     rise = np.where(value < 0, value**2, 2.2 * (1 - np.exp(-value)))
-    left_open = pd.DataFrame({"answer": "params_active at 1e22", "value": 1e9 * np.exp(value), "rise": rise})
+    left_open = pd.DataFrame({"estimand": "params_active at 1e22", "value": 1e9 * np.exp(value), "rise": rise})
     return pd.concat([closed, left_open]).assign(limit=2.706)
 
 
@@ -122,7 +122,7 @@ def influences() -> pd.DataFrame:
     moved = rng().normal(0.0, 2e7, 30)
     moved[[3, 17]] = 3e8, -2e8
     names = [f"model-{i:02d}, 4B tokens" for i in range(30)]
-    return pd.DataFrame({"run": names, "answer": "params_active at 1e22", "answer_value": 1.2e9, "if_removed": moved})
+    return pd.DataFrame({"run": names, "estimand": "params_active at 1e22", "estimate": 1.2e9, "if_removed": moved})
 
 
 def fitted() -> pd.DataFrame:

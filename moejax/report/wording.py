@@ -38,7 +38,7 @@ def confirmations(decision: ComputeOptimum) -> list[tuple[str, ...]]:
             autodiff.get(name, ""),
             number(name, checked.numeric[name]),
             interval(name, decision.intervals[name]),
-            NOT_DETERMINED if decision.intervals[name].says_nothing else "",
+            NOT_DETERMINED if decision.intervals[name].uninformative else "",
         )
         for name, words in VARIABLES.items()
     ]

@@ -13,13 +13,13 @@ import numpy as np
 from moejax import run_table
 from moejax.fit import holdout
 from moejax.fit.bootstrap import Bootstrap, bootstrap
-from moejax.fit.choice import Choice, Compared, choose
-from moejax.fit.evidence import with_evidence
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
+from moejax.fit.model_selection import Compared, ModelSelection, choose
 from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import Runs
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.interval import Interval
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
@@ -62,7 +62,7 @@ class FittedLaw:
     @property
     def not_determined(self) -> list[str]:
         """Coefficients whose interval spans everything."""
-        return [name for name, interval in self.intervals.items() if interval.says_nothing]
+        return [name for name, interval in self.intervals.items() if interval.uninformative]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Analysed:
     runs: int
     laws: list[FittedLaw]
     decisions: list[ComputeOptimum]
-    choice: Choice | None = None
+    selection: ModelSelection | None = None
     """The law to extrapolate with, or why these runs name none; None without laws."""
     limits: list[str]
     """What a table of this size and range can and cannot tell, in sentences."""
@@ -98,8 +98,8 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
         decisions += decided
     update(1.0, "fitted")
     caveats = [*limits(frame, fitted, decisions), *left_out]
-    choice = choose(compared, reach) if compared else None
-    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, choice=choice, limits=caveats)
+    selection = choose(compared, reach) if compared else None
+    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, selection=selection, limits=caveats)
 
 
 def _analyse_law(
@@ -113,7 +113,7 @@ def _analyse_law(
     # Units were checked where the table came from: a training, or the table that was named.
     read = read_runs(table, LAWS[name], trust_units=True)
     stage(0, f"fitting {name} to {len(read.runs)} runs")
-    fit = with_evidence(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
+    fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
     stage(1, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
     stage(2, f"{name}: predicting what is held out from the rest")
@@ -152,7 +152,7 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
             )
         caveats += [f"{law.name}: {warning}" for warning in law.fit.warnings]
     for decision in decisions:
-        open_ones = [name for name, interval in decision.intervals.items() if interval.says_nothing]
+        open_ones = [name for name, interval in decision.intervals.items() if interval.uninformative]
         if open_ones:
             caveats.append(
                 f"{decision.law}, {family(decision)}: the optimum's {' and '.join(open_ones)} at "
@@ -169,7 +169,7 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
 def _fitted(
     name: str, fit: FitResult, resampled: Bootstrap, runs: Runs, held_out: HeldOutCheck, analysis: Analysis
 ) -> FittedLaw:
-    every = resampled.decide(lambda law: jax.vmap(law)(runs.design))
+    every = resampled.evaluate(lambda law: jax.vmap(law)(runs.design))
     low, high = np.nanquantile(every, [0.05, 0.95], axis=0)
     return FittedLaw(
         name=name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from moejax.fit.bootstrap import Bootstrap
+from moejax.float64 import float64
 from moejax.interval import Interval
-from moejax.laws import chinchilla, effective_params
+from moejax.laws import DECISIONS, LAWS
 from moejax.laws.claim import Checked, Claim, check
+from moejax.laws.decision import DecisionRule
 
 ClaimOf = Callable[[Any], Claim]
 """From a law to the claim about its optimum, at one budget."""
@@ -38,8 +41,28 @@ class ComputeOptimum:
 
 
 def claims(law_name: str, flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    """The optima that have a closed form for a law, by expansion; none for a law without an allocation."""
-    return CLAIMS.get(law_name, lambda flops, expansions: [])(flops, expansions)
+    """The optima that have a closed form for a law, by expansion; none for a law that does not split a budget.
+
+    A law of mixtures is asked at the largest expansion and, as the baseline that it must beat, at 1, the dense model.
+    """
+    rule = _split_rule(law_name)
+    if rule is None:
+        return []
+    asked = (max(expansions), 1.0) if "expansion" in rule.given else (1.0,)
+    return [(expansion, functools.partial(_optimum, rule, flops=flops, expansion=expansion)) for expansion in asked]
+
+
+def _split_rule(law_name: str) -> DecisionRule | None:
+    """The rule by which a law splits a budget by a claim, whatever the model or at one expansion."""
+    for rule in DECISIONS.get(LAWS[law_name], ()):
+        if rule.claim is not None and rule.given in (("flops",), ("flops", "expansion")):
+            return rule
+    return None
+
+
+def _optimum(rule: DecisionRule, law: Any, *, flops: Any, expansion: Any) -> Claim:
+    assert rule.claim is not None
+    return rule.claim(law, **{name: {"flops": flops, "expansion": expansion}[name] for name in rule.given})
 
 
 def decide(
@@ -71,39 +94,15 @@ def family(decision: ComputeOptimum) -> str:
 
 def prices(law_name: str, law: Any, flops: float, expansion: float) -> dict[str, float]:
     """Shadow prices of the budget and of the total parameters, by ``jax.grad`` through the closed form."""
-    if law_name not in BEST:
+    rule = _split_rule(law_name)
+    if rule is None:
         return {}
 
     def least_loss(logs: dict[str, Any]) -> Any:
-        claim = BEST[law_name](law, jnp.exp(logs["flops"]), jnp.exp(logs["expansion"]))
+        claim = _optimum(rule, law, flops=jnp.exp(logs["flops"]), expansion=jnp.exp(logs["expansion"]))
         return claim.objective(claim.value)
 
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         at = {"flops": jnp.log(jnp.asarray(flops, float)), "expansion": jnp.log(jnp.asarray(expansion, float))}
         slopes = {name: float(value) for name, value in jax.grad(least_loss)(at).items()}
     return {name: value for name, value in slopes.items() if name == "flops" or expansion > 1}
-
-
-BEST: dict[str, Callable[[Any, Any, Any], Claim]] = {
-    "chinchilla": lambda law, flops, expansion: chinchilla.compute_optimal(law, flops),
-    "effective_params": effective_params.compute_optimal,
-}
-"""The optimum of a law at a budget and an expansion, by the law's name."""
-
-
-def _dense(flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    return [(1.0, lambda law: BEST["chinchilla"](law, flops, 1.0))]
-
-
-def _effective(flops: float, expansions: list[float]) -> list[tuple[float, ClaimOf]]:
-    # The dense column comes along as the falsifier: a mixture is good news only relative to it.
-    return [
-        (expansion, lambda law, expansion=expansion: BEST["effective_params"](law, flops, expansion))
-        for expansion in (max(expansions), 1.0)
-    ]
-
-
-CLAIMS: dict[str, Callable[[float, list[float]], list[tuple[float, ClaimOf]]]] = {
-    "chinchilla": _dense,
-    "effective_params": _effective,
-}

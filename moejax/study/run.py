@@ -12,7 +12,7 @@ from moejax import run_table
 from moejax.config import build, dump
 from moejax.data.corpus import Summary, open_corpus, read_summary
 from moejax.errors import UserError
-from moejax.fit.derived_columns import with_derived
+from moejax.fit.column_names import with_derived
 from moejax.folder import atomic_write, check_as_written, check_replaceable, only_writer, outputs_of
 from moejax.laws import LAWS
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
@@ -293,7 +293,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
         "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],
         "decisions": dump(analysed.decisions),
-        "choice": analysed.choice and dump(analysed.choice),
+        "selection": analysed.selection and dump(analysed.selection),
         "limits": analysed.limits,
     }
 

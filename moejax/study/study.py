@@ -133,7 +133,7 @@ class Study:
                 "that the largest can be held out: add one, or leave analysis.laws empty."
             )
 
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What the analysis will not be able to do with these runs, in sentences."""
         runs = [(one.name, budget) for one in self.trainings() for budget in one.recipe.budgets_tokens]
         if self.analysis.hold_out_models:

@@ -303,7 +303,7 @@ def on_a_table(draw, command, stored):
         "next": {"--k": numbers, "--reach": numbers, "--candidates": st.sampled_from([name, "none.csv"])},
         "report": {"--laws": laws, "--resamples": numbers},
         "leverage": {"--flops": numbers, "--level": numbers},
-        "plot": {"--format": names, "--answer": names},
+        "plot": {"--format": names, "--estimand": names},
     }[command]
     must = {
         "fit": [name, "--law", draw(laws)],

@@ -1,4 +1,4 @@
-"""The command line: help a person can read, configs at the door, mistakes as sentences with exit status 2."""
+"""The command line: help a person can read, configs checked as they come in, mistakes as sentences, exit status 2."""
 
 import dataclasses
 import gc

@@ -129,7 +129,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     said = json.loads(capsys.readouterr().out)
     interval = said["intervals"]["params_active"]
     assert interval["low"] < said["optimum"]["values"]["params_active"] < interval["high"]
-    assert (interval["by"], interval["level"], interval["says_nothing"]) == ("resamples", 0.9, False)
+    assert (interval["by"], interval["level"], interval["uninformative"]) == ("resamples", 0.9, False)
     assert main(["design", "--law", fit, "--flops", "1e24", "--level", "0.999"]) == 0
     shown = capsys.readouterr()
     assert "4 groups cannot carry 5 coefficients" in shown.err

@@ -127,7 +127,7 @@ def test_a_launched_training_has_the_numbers_it_would_have_here():
         here = load(Training, ONE.removeprefix("--config="), overrides)
         study = study_of(here)
         study.check()
-        assert study.doubts() == []
+        assert study.warnings() == []
         stored = build(Study, json.loads(json.dumps({**study.identity(), "analysis": dump(study.analysis)})))
         there = {one.name: one.fingerprint() for one in stored.trainings()}
         assert there == {one.name: one.fingerprint() for one in members(here)}

@@ -10,7 +10,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli import leverage as command
-from moejax.fit.answers import decision_answers, find
+from moejax.fit.estimands import decision_estimands, find
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.loss_compute import LossCompute
@@ -41,9 +41,9 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
     words = ("leverage", "expansion=16", "expansion=1", "--law", "effective_params", "--flops", "1e22")
     assert main([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["leverage"]
-    (answer,) = find("EL", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": 16.0}), EffectiveParams)
+    (estimand,) = find("EL", decision_estimands(EffectiveParams, {"flops": 1e22, "expansion": 16.0}), EffectiveParams)
     with jax.enable_x64(True):
-        assert row["leverage"] == pytest.approx(float(answer.of(CHAPTER_002)), rel=1e-6)
+        assert row["leverage"] == pytest.approx(float(estimand.functional(CHAPTER_002)), rel=1e-6)
     assert row["low"] is None
     assert main([*words]) == 0
     assert "at equal loss" in capsys.readouterr().out

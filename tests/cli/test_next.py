@@ -69,7 +69,7 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     ("more", "says"),
     [
         (("--target", "deepseek-v3.1"), "deepseek-v3.1:tokens="),
-        (("--target", "M*:flops=1e23"), "There is no answer M*"),
+        (("--target", "M*:flops=1e23"), "There is no estimand M*"),
         (("--target", "loss:params_active=7B"), "also give tokens"),
         (("--target", LARGE, "--k", "0"), "--k is 0"),
         (("--target", LARGE, "--reach", "0.5"), "--reach is 0.5"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from moejax.design.leverage import held, leverage, proportions, resampled
-from moejax.fit.answers import decision_answers, find
+from moejax.fit.estimands import decision_estimands, find
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.effective_params import CHAPTER_002
@@ -15,9 +15,9 @@ SIXTEEN, DENSE = held({"expansion": 16.0}), held({"expansion": 1.0})
 
 
 def closed_form(law):
-    (answer,) = find("EL", decision_answers(type(law), {"flops": 1e22, "expansion": 16.0}), type(law))
+    (estimand,) = find("EL", decision_estimands(type(law), {"flops": 1e22, "expansion": 16.0}), type(law))
     with jax.enable_x64(True):
-        return float(answer.of(law))
+        return float(estimand.functional(law))
 
 
 def test_leverage_over_dense_models_is_the_closed_form():

@@ -19,7 +19,7 @@ from moejax.cli import law_pages
 from moejax.cli.law_pages import DESIGNED, RELATED
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import Design
-from moejax.laws.formula import form, parse
+from moejax.laws.formula import formula, parse
 from moejax.laws.law import coefficients, in_units
 from moejax.papers.errata import findings, paper_of, places_in, section
 from moejax.papers.plots import ALL
@@ -58,7 +58,7 @@ def drawn(html):
 
 @pytest.mark.parametrize("name", LAWS)
 def test_a_formula_is_drawn_as_it_is_written(name):
-    equations = form(LAWS[name]).equations
+    equations = formula(LAWS[name]).equations
     assert tuple(parse(text)[0] for text in drawn(block(equations))) == equations
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 import scipy.optimize
@@ -15,18 +14,19 @@ from moejax.experimental_design.experiment_plan import choose_runs, deviations
 from moejax.experimental_design.laplace_posterior import laplace_posterior
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.relax import RunBudget, corner, relax
-from moejax.fit.answers import decision_answers, find, predicted_answer
+from moejax.fit.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given, Sobol
+from moejax.fit.starts import Sobol, WarmStart
+from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams
 
 NOISE = 0.003
-LARGE = predicted_answer(Chinchilla, {"params_active": 70e9, "tokens": 1.4e12})
+LARGE = prediction_estimand(Chinchilla, {"params_active": 70e9, "tokens": 1.4e12})
 
 
 def designs(active, tokens):
@@ -46,7 +46,7 @@ def measured(design, seed=0, noise=NOISE):
 
 @pytest.fixture(scope="module")
 def posterior():
-    return laplace_posterior(HOFFMANN_2022, measured(TABLE), CANDIDATES, [LARGE.of], noise=NOISE)
+    return laplace_posterior(HOFFMANN_2022, measured(TABLE), CANDIDATES, [LARGE.functional], noise=NOISE)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def planned(posterior):
 
 def test_a_run_adds_what_its_row_of_the_information_says(posterior):
     arrays, counts = posterior_arrays([posterior]), np.zeros(48)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         before = sums(arrays, counts)
         one = share_left(arrays, with_run(arrays, before, 7, 1.0), before)
         counts[7] = 1.0
@@ -102,9 +102,9 @@ def test_the_deviation_that_is_promised_is_that_of_fits_to_such_runs(planned):
     assert len(table) == 9
     found = []
     for seed in range(40):
-        start = Given((HOFFMANN_2022,))
+        start = WarmStart((HOFFMANN_2022,))
         fit = fit_law(HOFFMANN_2022, measured(every, seed), penalty=Squared(), starts=start)
-        found.append(float(np.log(LARGE.of(fit.law))))
+        found.append(float(np.log(LARGE.functional(fit.law))))
     assert np.std(found) == pytest.approx(float(planned.after[0]), rel=0.5)
 
 
@@ -116,8 +116,8 @@ def test_a_run_may_be_repeated_where_that_is_allowed(posterior):
 
 def test_an_answer_that_the_runs_leave_open_is_said_to_be_and_the_runs_that_settle_it_are_found():
     one_size = designs([1e8], [1e9, 2e9, 4e9, 8e9])
-    (best,) = find("N*", decision_answers(Chinchilla, {"flops": 1e23}), Chinchilla)
-    seen = laplace_posterior(HOFFMANN_2022, measured(one_size), CANDIDATES, [best.of], noise=NOISE)
+    (best,) = find("N*", decision_estimands(Chinchilla, {"flops": 1e23}), Chinchilla)
+    seen = laplace_posterior(HOFFMANN_2022, measured(one_size), CANDIDATES, [best.functional], noise=NOISE)
     found = choose_runs([seen], CANDIDATES.flops, RunBudget(flops=1e21, runs=8))
     assert found.unidentified == ((True,),)
     assert found.still_unidentified == ((False,),)
@@ -126,16 +126,16 @@ def test_an_answer_that_the_runs_leave_open_is_said_to_be_and_the_runs_that_sett
 
 @pytest.mark.slow
 def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it_do():
-    (best,) = find("N*", decision_answers(Chinchilla, {"flops": 1e21}), Chinchilla)
+    (best,) = find("N*", decision_estimands(Chinchilla, {"flops": 1e21}), Chinchilla)
     found = propose(
         {"chinchilla": Chinchilla},
         measured(designs([1e8], np.geomspace(1e9, 1e11, 8))),
         of_table(runs_from(CANDIDATES, np.ones(48)), []),
-        {"chinchilla": [best.of]},
+        {"chinchilla": [best.functional]},
         RunBudget(flops=1e21, runs=12),
         starts=Sobol(256),
     )
-    lost = found.fits["chinchilla"].stuck
+    lost = found.fits["chinchilla"].unidentified
     assert lost
     assert found.assumed["chinchilla"] == {name: getattr(HOFFMANN_2022, name) for name in lost}
     assert found.plan.unidentified == ((True,),)
@@ -148,8 +148,8 @@ def test_what_a_fit_lost_is_planned_for_as_published_and_the_runs_that_settle_it
         }
     )
     after = fit_law(Chinchilla, measured(every), starts=Sobol(256))
-    assert not after.stuck
-    off = np.log(float(best.of(after.law)) / float(best.of(HOFFMANN_2022)))
+    assert not after.unidentified
+    off = np.log(float(best.functional(after.law)) / float(best.functional(HOFFMANN_2022)))
     # Before, nothing was known of it; .3 % of noise in 20 runs leave it within a fifth.
     assert abs(off) < 0.2
 
@@ -170,7 +170,12 @@ def test_laws_that_agree_on_the_table_are_told_apart_where_they_differ():
     effective = EffectiveParams(**same, expansion_exponent=1.0)
     posteriors = [
         laplace_posterior(
-            law, measured(table), candidates, [predicted_answer(type(law), given).of], noise=NOISE, weight=0.5
+            law,
+            measured(table),
+            candidates,
+            [prediction_estimand(type(law), given).functional],
+            noise=NOISE,
+            weight=0.5,
         )
         for law in (HOFFMANN_2022, effective)
     ]
@@ -227,7 +232,7 @@ def test_a_proposal_starts_from_a_table_and_says_what_it_was_fitted_to():
         {"chinchilla": Chinchilla},
         runs,
         of_table(runs_from(CANDIDATES, np.ones(48)), [f"row {i}" for i in range(48)]),
-        {"chinchilla": [LARGE.of]},
+        {"chinchilla": [LARGE.functional]},
         BUDGET,
         starts=Sobol(256),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moejax.fit.answers import predicted_answer
+from moejax.fit.estimands import prediction_estimand
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
@@ -35,7 +35,7 @@ def test_planned_runs_come_near_a_grid_of_three_times_their_flops_and_are_better
         HOFFMANN_2022,
         grid(np.geomspace(5e7, 2e9, 6), np.geomspace(1e9, 5e10, 6)),
         grid(np.geomspace(5e7, 2e9, 9), np.geomspace(1e9, 5e10, 9)),
-        (predicted_answer(Chinchilla, {"params_active": 6e10, "tokens": 2.8e12}),),
+        (prediction_estimand(Chinchilla, {"params_active": 6e10, "tokens": 2.8e12}),),
     )
     rows = {
         row["arm"]: row

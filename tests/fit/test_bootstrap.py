@@ -57,10 +57,10 @@ def test_runs_that_were_held_out_of_the_fit_are_not_drawn():
 
 
 def test_an_interval_that_spans_everything_says_so():
-    assert interval([0.01, 5.0, 300.0]).says_nothing
-    assert interval([-1.0, 0.5, 1.0]).says_nothing
-    assert interval([np.nan, 1.0, 1.1]).says_nothing
-    assert not interval([1.0, 1.1, 1.2]).says_nothing
+    assert interval([0.01, 5.0, 300.0]).uninformative
+    assert interval([-1.0, 0.5, 1.0]).uninformative
+    assert interval([np.nan, 1.0, 1.1]).uninformative
+    assert not interval([1.0, 1.1, 1.2]).uninformative
     assert "not determined" in str(interval([0.01, 5.0, 300.0]))
     assert interval([0.01, 5.0, 300.0]).ends(str).endswith(" (not determined by these runs)")
     assert interval([1.0, 1.1, np.nan]).ends("{:.1f}".format).startswith("[1.0, 1.1], no answer under 33% of the laws")
@@ -69,7 +69,7 @@ def test_an_interval_that_spans_everything_says_so():
 def test_a_decision_without_an_answer_is_counted_not_hidden():
     found = RESAMPLED.interval(lambda law: jnp.sqrt(-law.irreducible))
     assert found.undefined == 1.0
-    assert found.says_nothing
+    assert found.uninformative
 
 
 def test_fixed_coefficients_do_not_move():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from moejax.fit.column_split import each_value, split_by
+from moejax.fit.holdout import each_value, split_by
 from moejax.fit.read_runs import read_runs
 from moejax.laws.sparsity import Sparsity
 

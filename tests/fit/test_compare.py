@@ -8,11 +8,10 @@ import pytest
 from test_fit_law import sweep
 
 from moejax.__main__ import main
-from moejax.fit.choice import choose
-from moejax.fit.compare import compare, of_the_loss
-from moejax.fit.comparison import COLUMNS
+from moejax.fit.comparison import COLUMNS, compare, of_the_loss
 from moejax.fit.holdout import Split, largest
 from moejax.fit.metrics import errors
+from moejax.fit.model_selection import choose
 from moejax.fit.objective import Squared
 from moejax.laws import LAWS
 from moejax.laws.effective_params import CHAPTER_002
@@ -48,7 +47,7 @@ def test_laws_as_good_as_each_other_are_a_tie_and_the_simplest_is_named(found):
     plain = dataclasses.replace(other, held_out=best.held_out)
     tied = dataclasses.replace(found, laws=(best, plain))
     assert len(other.fit.coefficients) < len(best.fit.coefficients)
-    assert (tied.choice.trusted, tied.choice.simplest) == (None, "chinchilla")
+    assert (tied.selection.trusted, tied.selection.simplest) == (None, "chinchilla")
     assert "the simplest of them is chinchilla, of 5 coefficients" in tied.verdict
 
 
@@ -58,25 +57,25 @@ def test_of_tied_laws_with_as_few_coefficients_all_are_named_and_the_lowest_erro
     worse = dataclasses.replace(missing(close, 1 - 1e-5), name="kaplan")
     assert worse.errors.rmse > close.errors.rmse
     for laws in ((worse, close, best), (best, close, worse)):
-        choice = choose(laws, found.beyond)
-        assert choice.simplest == "chinchilla"
+        selection = choose(laws, found.beyond)
+        assert selection.simplest == "chinchilla"
         assert (
             "the simplest of them are chinchilla and kaplan, of 5 coefficients each, and of these chinchilla has"
-            in (choice.sentence)
+            in (selection.sentence)
         )
 
 
 def test_the_simplest_of_a_tie_is_one_that_these_runs_determine_and_the_law_to_fit_next(found):
     best, other = found.laws
-    lost = dataclasses.replace(other.fit, stuck={"irreducible": "nothing depends on it"})
+    lost = dataclasses.replace(other.fit, unidentified={"irreducible": "nothing depends on it"})
     tied = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out, fit=lost)))
-    assert tied.choice.simplest == tied.next_law == best.name
+    assert tied.selection.simplest == tied.next_law == best.name
     assert f"the simplest of those that these runs determine is {best.name}" in tied.verdict
 
 
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
     best = found.laws[0]
-    lost = dataclasses.replace(best.fit, stuck={"irreducible": "nothing depends on it"})
+    lost = dataclasses.replace(best.fit, unidentified={"irreducible": "nothing depends on it"})
     row = dict(
         zip(COLUMNS, dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)).rows()[0], strict=True)
     )
@@ -90,7 +89,7 @@ def test_the_law_that_fits_closest_is_not_trusted_for_that(found):
     proud = dataclasses.replace(other, fit=best.fit)
     swapped = dataclasses.replace(found, laws=(dataclasses.replace(best, fit=other.fit), proud))
     assert "chinchilla fits all runs closest" in swapped.verdict
-    assert swapped.choice.trusted == "effective_params"
+    assert swapped.selection.trusted == "effective_params"
 
 
 def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
@@ -129,22 +128,22 @@ def test_how_far_a_law_is_behind_the_best_has_an_interval_and_a_law_is_not_behin
     behind = found.behind(other)
     assert 0 < behind.low < other.errors.rmse - best.errors.rmse < behind.high
     assert (found.behind(best).low, found.behind(best).high) == (0.0, 0.0)
-    assert found.choice.tied == ()
+    assert found.selection.tied == ()
     assert found.to_json()["laws"][1]["behind"]["low"] == behind.low
 
 
 def test_a_law_that_the_held_out_runs_cannot_tell_from_the_best_is_named(found):
     best, other = found.laws
     twin = dataclasses.replace(found, laws=(best, dataclasses.replace(other, held_out=best.held_out)))
-    assert twin.choice.tied == ("chinchilla",)
+    assert twin.selection.tied == ("chinchilla",)
     assert "cannot tell effective_params from chinchilla" in twin.verdict
     assert twin.to_json()["trusted"] is None
 
 
 def test_a_test_that_hardly_reaches_beyond_the_fitted_runs_names_no_law(found):
-    choice = choose(found.laws, {"tokens": 1.25})
-    assert choice.trusted is None
-    assert "reaches 1.25 times beyond" in choice.sentence
+    selection = choose(found.laws, {"tokens": 1.25})
+    assert selection.trusted is None
+    assert "reaches 1.25 times beyond" in selection.sentence
     assert choose(found.laws, {"tokens": 1.25, "expansion": 9.0}).trusted is None
     assert choose(found.laws, {"tokens": 2.5}).trusted == "effective_params"
 
@@ -153,17 +152,19 @@ def test_a_law_that_the_runs_do_not_determine_is_not_trusted_however_low_its_err
     best, other = found.laws
     few = dataclasses.replace(best.fit.metrics, runs=11)
     held_out = tuple(dataclasses.replace(one, fit=dataclasses.replace(one.fit, metrics=few)) for one in best.held_out)
-    lost = dataclasses.replace(best.fit, stuck={"irreducible": "no prediction depends on it"})
+    lost = dataclasses.replace(best.fit, unidentified={"irreducible": "no prediction depends on it"})
     for undetermined in (dataclasses.replace(best, held_out=held_out), dataclasses.replace(best, fit=lost)):
-        choice = choose([undetermined, other], found.beyond)
-        assert choice.trusted is None
-        assert "these runs are too few" in choice.sentence
+        selection = choose([undetermined, other], found.beyond)
+        assert selection.trusted is None
+        assert "these runs are too few" in selection.sentence
 
 
 def test_the_law_to_fit_next_is_one_that_the_runs_determine(found):
     best, other = found.laws
-    assert found.next_law == found.choice.trusted == best.name
-    lost = dataclasses.replace(best, fit=dataclasses.replace(best.fit, stuck={"irreducible": "nothing depends on it"}))
+    assert found.next_law == found.selection.trusted == best.name
+    lost = dataclasses.replace(
+        best, fit=dataclasses.replace(best.fit, unidentified={"irreducible": "nothing depends on it"})
+    )
     as_good = dataclasses.replace(other, held_out=best.held_out)
     assert dataclasses.replace(found, laws=(lost, as_good)).next_law == other.name
 
@@ -198,9 +199,9 @@ def missing(law, factor):
 def test_a_law_that_predicts_badly_is_not_trusted_for_being_the_best(found):
     best, other = found.laws
     for laws in ([missing(best, 1.5)], [missing(best, 1.5), missing(other, 3.0)]):
-        choice = choose(laws, found.beyond)
-        assert (choice.trusted, choice.title) == (None, "no law holds")
-        assert "times the scatter of the runs it is fitted to" in choice.sentence
+        selection = choose(laws, found.beyond)
+        assert (selection.trusted, selection.title) == (None, "no law holds")
+        assert "times the scatter of the runs it is fitted to" in selection.sentence
 
 
 def test_a_law_that_predicts_worse_than_the_mean_is_not_trusted_unless_noise_explains_it(found):
@@ -214,19 +215,19 @@ def test_a_law_that_predicts_worse_than_the_mean_is_not_trusted_unless_noise_exp
         held = dataclasses.replace(
             one, runs=runs, predicted=predicted, metrics=errors(predicted, runs.loss, runs.weight)
         )
-        choice = choose([dataclasses.replace(best, held_out=(held,))], found.beyond)
+        selection = choose([dataclasses.replace(best, held_out=(held,))], found.beyond)
         assert held.metrics.r_squared < 0
-        assert choice.trusted == trusted
-        assert ("worse than their mean" in choice.sentence) == (trusted is None)
+        assert selection.trusted == trusted
+        assert ("worse than their mean" in selection.sentence) == (trusted is None)
 
 
 @pytest.mark.parametrize("nothing", [np.nan, np.inf])
 def test_a_law_that_gives_no_number_is_neither_tied_nor_trusted(found, nothing):
     best, other = found.laws
     silent = missing(other, nothing)
-    choice = choose([best, silent], found.beyond)
-    assert (choice.trusted, choice.tied) == (best.name, ())
-    assert "chinchilla gives no number for some held-out run" in choice.sentence
+    selection = choose([best, silent], found.beyond)
+    assert (selection.trusted, selection.tied) == (best.name, ())
+    assert "chinchilla gives no number for some held-out run" in selection.sentence
     alone = choose([silent], found.beyond)
     assert alone.trusted is None
     assert "none gives a number" in alone.sentence

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from moejax.fit import decide
-from moejax.fit.answers import decision_answers
+from moejax.fit import estimates
 from moejax.fit.bootstrap import bootstrap, table
 from moejax.fit.covariance import coefficient_errors, coefficient_intervals, draws_at, uncertainty
-from moejax.fit.evidence import with_evidence
+from moejax.fit.degrees_of_freedom import alone, satterthwaite, stretch
+from moejax.fit.derivatives import derivatives
+from moejax.fit.estimands import decision_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json
-from moejax.fit.freedom import alone, satterthwaite, stretch
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
-from moejax.fit.optimum import optimum
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
@@ -42,7 +42,7 @@ coverage = load()
 
 def fitted(setting, seed=0):
     runs = coverage.table(setting, seed)
-    return fit_law(Chinchilla, runs, starts=Given((HOFFMANN_2022,)), penalty=setting.penalty), runs
+    return fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,)), penalty=setting.penalty), runs
 
 
 LEAST = 0.75
@@ -94,18 +94,18 @@ def lone(expansions):
     noise = runs.loss / predict(truth, runs)
     exact = predict(truth, runs_from(design, np.ones(len(runs))))
     runs = runs_from(design, exact * noise, group=runs.group)
-    return fit_law(type(truth), runs, starts=Given((truth,)), penalty=Squared()), runs
+    return fit_law(type(truth), runs, starts=WarmStart((truth,)), penalty=Squared()), runs
 
 
 def freedom_of(result, runs, name):
     found, _ = uncertainty(result, runs).spread(lambda law: getattr(law, name))
-    return float(found.freedom[0])
+    return float(found.degrees_of_freedom[0])
 
 
-def doubts(result, runs):
-    evidence = with_evidence(result, runs).evidence
-    assert evidence is not None
-    return evidence.doubts
+def warnings(result, runs):
+    stored = with_uncertainty(result, runs).uncertainty
+    assert stored is not None
+    return stored.warnings
 
 
 def test_a_number_has_as_many_degrees_of_freedom_as_draws_carry_it_whatever_is_said_of_the_others():
@@ -116,7 +116,7 @@ def test_a_number_has_as_many_degrees_of_freedom_as_draws_carry_it_whatever_is_s
 
 
 def test_degrees_of_freedom_of_balanced_groups_are_those_of_a_t_test():
-    """Of a mean over G equal groups Satterthwaite's number is G - 1, exactly."""
+    """Satterthwaite's number for a mean over G equal groups is G - 1, exactly."""
     rows = np.full((4, 1), np.sqrt(1 / 24))
     leverages = [np.linalg.svd(rows, full_matrices=False)[1][:, None] for _ in range(6)]
     np.testing.assert_allclose(satterthwaite(leverages, np.array([[1.0], [-3.0]])), 5.0)
@@ -150,33 +150,33 @@ def test_runs_that_leave_no_residual_give_no_standard_error_and_it_is_said():
     design = Design(params_active=np.array([1e8, 3e8, 1e9, 3e9]), tokens=np.array([2e10, 2e9, 5e10, 6e9]))
     exact = predict(HOFFMANN_2022, runs_from(design, np.ones(4)))
     runs = runs_from(design, exact * np.array([1.001, 0.999, 1.002, 1.0]), group=np.arange(4))
-    four = fit_law(Chinchilla, runs, fixed={"irreducible": 1.69}, starts=Given((HOFFMANN_2022,)), penalty=Squared())
+    four = fit_law(Chinchilla, runs, fixed={"irreducible": 1.69}, starts=WarmStart((HOFFMANN_2022,)), penalty=Squared())
     for kind in ("sandwich", "gauss_newton"):
         assert all(np.isnan(error) for error in coefficient_errors(four, runs, kind=kind).values())
-    (said,) = doubts(four, runs)
+    (said,) = warnings(four, runs)
     assert "Standard errors are not known" in said
 
 
 def test_how_much_one_group_alone_sets_is_said():
     result, runs = lone([1.0] * 11 + [32.0] + [1.0])
-    (said,) = doubts(result, runs)
+    (said,) = warnings(result, runs)
     assert re.search(r"in a direction with \d+ % of the variance", said)
 
 
 def test_a_coefficient_that_rests_on_one_group_is_named_with_the_group():
     result, runs = lone([1.0] * 11 + [32.0] + [1.2])
-    (said,) = doubts(result, runs)
+    (said,) = warnings(result, runs)
     assert re.search(r"What is known of expansion_exponent rests mostly on one group \(run 45, run 46, run 47", said)
     assert re.search(r": 1 degree of freedom|: 1\.\d degrees of freedom", said)
     named = dataclasses.replace(runs, models=tuple(f"dense-{group}" for group in runs.group))
-    assert "rests mostly on one group (dense-11, 4 rows)" in doubts(result, named)[0]
-    assert said in with_evidence(result, runs).warnings
-    assert not doubts(*lone(np.geomspace(1, 32, 13)))
+    assert "rests mostly on one group (dense-11, 4 rows)" in warnings(result, named)[0]
+    assert said in with_uncertainty(result, runs).warnings
+    assert not warnings(*lone(np.geomspace(1, 32, 13)))
 
 
 def test_what_one_group_alone_tells_apart_is_said_and_has_an_error_as_if_its_luck_were_the_others():
     result, runs = lone([1.0] * 11 + [32.0] + [1.0])
-    (said,) = doubts(result, runs)
+    (said,) = warnings(result, runs)
     assert said.startswith("Only one group (run 45, run 46, run 47 and 1 more) tells expansion_exponent apart")
     errors = coefficient_errors(result, runs)
     alike = coefficient_errors(result, runs, kind="gauss_newton")
@@ -186,7 +186,7 @@ def test_what_one_group_alone_tells_apart_is_said_and_has_an_error_as_if_its_luc
 def test_with_every_run_its_own_group_the_covariance_is_hc2():
     """MacKinnon and White (1985): for least squares, squared residuals over 1 - leverage, worked out in full."""
     result, runs = fitted(coverage.Setting(8, 4, 0.0, 0.01, squared=True))
-    at = optimum(result, runs)
+    at = derivatives(result, runs)
     normal = np.linalg.inv(at.jacobian.T @ at.jacobian)
     leverage = np.einsum("rf,fg,rg->r", at.jacobian, normal, at.jacobian)
     meat = (at.jacobian.T * ((at.psi / 2) ** 2 / (1 - leverage))) @ at.jacobian
@@ -201,32 +201,32 @@ def test_an_interval_is_of_one_sign_and_holds_the_fit():
 
 def test_no_more_groups_than_coefficients_is_said_of_standard_errors_and_of_the_bootstrap():
     result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
-    few, known = "! 4 groups cannot carry 5 coefficients", with_evidence(result, runs)
+    few, known = "! 4 groups cannot carry 5 coefficients", with_uncertainty(result, runs)
     assert few in known.summary()
     assert "right for runs that are alike within a group, 4 groups" in known.summary()
     assert any(few[2:] in sentence for sentence in from_json(known.to_json()).warnings)
-    assert "cannot carry" not in with_evidence(result, runs, by="run").summary()
-    assert "cannot carry" not in with_evidence(result, runs, covariance="gauss_newton").summary()
+    assert "cannot carry" not in with_uncertainty(result, runs, by="run").summary()
+    assert "cannot carry" not in with_uncertainty(result, runs, covariance="gauss_newton").summary()
     assert few in table(result, bootstrap(result, runs, 8))
     assert "cannot carry" not in table(result, bootstrap(result, runs, 8, by="run"))
 
 
 def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_of_too_few_groups():
     result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
-    answers = decision_answers(Chinchilla, {"flops": 1e21})
-    alone = decide.decide(result, runs, answers)
-    few = decide.decide(result, runs, answers, resampled=bootstrap(result, runs, 8))
+    estimands = decision_estimands(Chinchilla, {"flops": 1e21})
+    alone = estimates.estimate(result, runs, estimands)
+    few = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8))
     assert [one.interval for one in few] == [one.interval for one in alone]
-    assert "! 4 groups cannot carry 5 coefficients: intervals by resamples" in (said := decide.table(few, runs))
+    assert "! 4 groups cannot carry 5 coefficients: intervals by resamples" in (said := estimates.table(few, runs))
     assert "interval by standard errors, Student's t with df degrees of freedom" in said
-    assert "cannot carry" not in decide.table(alone, runs)
-    for one, plain in zip(few, decide.to_json(few), strict=True):
-        assert f" {one.freedom:.2g} " in said
+    assert "cannot carry" not in estimates.table(alone, runs)
+    for one, plain in zip(few, estimates.to_json(few), strict=True):
+        assert f" {one.degrees_of_freedom:.2g} " in said
         assert plain["interval"]["by"] == "standard errors"
-        assert plain["interval"]["degrees_of_freedom"] == one.freedom
-    by_run = decide.decide(result, runs, answers, resampled=bootstrap(result, runs, 8, by="run"))
+        assert plain["interval"]["degrees_of_freedom"] == one.degrees_of_freedom
+    by_run = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8, by="run"))
     assert {one.by for one in by_run} == {"resamples"}
-    assert "degrees of freedom" not in decide.table(by_run, runs)
+    assert "degrees of freedom" not in estimates.table(by_run, runs)
 
 
 def test_one_group_says_nothing_of_how_groups_differ():

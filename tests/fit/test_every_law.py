@@ -8,7 +8,7 @@ import pytest
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
-from moejax.fit.problem import describes_its_dimensions
+from moejax.fit.objective import describes_its_dimensions
 from moejax.fit.read_runs import read_runs
 from moejax.fit.runs import runs_from
 from moejax.laws import LAWS, PUBLISHED

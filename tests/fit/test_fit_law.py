@@ -9,10 +9,10 @@ import pytest
 from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import from_json, load
 from moejax.fit.metrics import predict
-from moejax.fit.objective import Huber, Squared
-from moejax.fit.problem import Form, data_of
+from moejax.fit.objective import FitObjective, Huber, Squared, data_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given, Grid
+from moejax.fit.starts import Grid, WarmStart
+from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
@@ -45,14 +45,22 @@ def test_the_optimum_is_stationary_in_every_coefficient():
 
 
 def test_no_nearby_law_fits_better():
-    form = Form(EffectiveParams, Huber())
-    data = data_of(form, RUNS, {})
+    objective = FitObjective(EffectiveParams, Huber())
     for name, value in RESULT.coefficients.items():
         for factor in (0.999, 1.001):
             law = dataclasses.replace(RESULT.law, **{name: value * factor})
-            penalty = np.sum(np.asarray(form.penalty(predict(law, RUNS), RUNS.loss)))
+            penalty = np.sum(np.asarray(objective.penalty(predict(law, RUNS), RUNS.loss)))
             assert penalty > RESULT.value
-    assert data["scale"] > 0
+
+
+def test_the_objective_is_the_sum_of_penalties_in_units_of_predicting_one_loss_for_all_runs():
+    objective = FitObjective(EffectiveParams, Huber())
+    data = data_of(objective, RUNS, {})
+    with float64():
+        value = float(objective(objective.point_of(RESULT.law, data), data, RUNS.weight))
+    one_loss = np.full(len(RUNS), np.exp(np.mean(np.log(RUNS.loss))))
+    unit = np.mean(np.asarray(objective.penalty(one_loss, RUNS.loss)))
+    assert value == pytest.approx(RESULT.value / unit, rel=1e-5)
 
 
 def test_the_fit_does_not_depend_on_the_units_of_the_runs():
@@ -115,14 +123,14 @@ def test_a_column_that_never_varies_is_named_as_undetermined():
     runs = sweep(HOFFMANN_2022, noise=0.003)
     flat = dataclasses.replace(runs.design, tokens=np.full(len(runs), 1e11))
     found = fit_law(Chinchilla, runs_from(flat, predict(HOFFMANN_2022, dataclasses.replace(runs, design=flat))))
-    assert "tokens_exponent" in found.stuck
-    assert any("tokens is the same in all runs" in sentence for sentence in found.cannot_tell)
+    assert "tokens_exponent" in found.unidentified
+    assert any("tokens is the same in all runs" in sentence for sentence in found.unidentified_directions)
 
 
 def test_a_dense_table_cannot_set_what_experts_are_worth():
     runs = sweep(HOFFMANN_2022, noise=0.003)
     dense = dataclasses.replace(runs, design=dataclasses.replace(runs.design, params_total=runs.design.params_active))
-    assert "expansion_exponent" in fit_law(EffectiveParams, dense).stuck
+    assert "expansion_exponent" in fit_law(EffectiveParams, dense).unidentified
 
 
 def test_the_summary_names_every_coefficient_and_the_data():
@@ -149,7 +157,7 @@ def test_every_start_of_a_grid_can_be_followed():
 
 
 def test_starting_at_given_laws_is_enough_when_they_are_near():
-    found = fit_law(EffectiveParams, RUNS, starts=Given((CHAPTER_002,)))
+    found = fit_law(EffectiveParams, RUNS, starts=WarmStart((CHAPTER_002,)))
     assert found.starts == 1
     assert found.value == pytest.approx(RESULT.value, rel=1e-9)
 
@@ -186,7 +194,7 @@ def test_a_missing_field_is_named():
 
 
 def test_when_all_starts_fail_the_reason_is_given():
-    absurd = Given((dataclasses.replace(CHAPTER_002, params_exponent=1e5),))
+    absurd = WarmStart((dataclasses.replace(CHAPTER_002, params_exponent=1e5),))
     with pytest.raises(ValueError, match=r"gives no number for \d+ of 120 runs"):
         fit_law(EffectiveParams, RUNS, starts=absurd)
 

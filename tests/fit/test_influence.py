@@ -12,12 +12,12 @@ from test_fit_law import RUNS as EFFECTIVE_RUNS
 from moejax import minimise
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import standard_errors
-from moejax.fit.fit_law import fit_law, form_of
+from moejax.fit.derivatives import derivatives
+from moejax.fit.fit_law import fit_law, objective_of
 from moejax.fit.influence import influence
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Squared
-from moejax.fit.optimum import optimum
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.law import coefficients
@@ -31,13 +31,13 @@ NEAR_ZERO = {"five_factor": {"active_coupling"}}
 
 def refitted(result, runs, start):
     """Coefficients of the fit to changed runs, searched from the old optimum."""
-    form, at = form_of(result), optimum(result, dataclasses.replace(runs, loss=start))
+    objective, at = objective_of(result), derivatives(result, dataclasses.replace(runs, loss=start))
     data = {**at.data, "loss": runs.loss}
-    lanes = minimise.minimise_lanes(form, at.point[None], data, runs.weight[None], tolerance=1e-12)
-    point, _, norm, _ = minimise.newton(form, lanes.points[0], data, runs.weight)
+    lanes = minimise.minimise_lanes(objective, at.point[None], data, runs.weight[None], tolerance=1e-12)
+    point, _, norm, _ = minimise.newton(objective, lanes.points[0], data, runs.weight)
     assert norm < 1e-7
     with jax.enable_x64(True):
-        return coefficients(form.law_at(point, data))
+        return coefficients(objective.law_at(point, data))
 
 
 def assert_influence_is_that_of_refits(law, truth, output, penalty):
@@ -47,7 +47,7 @@ def assert_influence_is_that_of_refits(law, truth, output, penalty):
     name = next(k for k, v in LAWS.items() if v is law)
     unknown = NOT_IDENTIFIABLE.get(name, set()) | NEAR_ZERO.get(name, set())
     fixed = {name: float(value) for name, value in coefficients(truth).items() if name in unknown}
-    result = fit_law(law, runs, starts=Given((truth,)), fixed=fixed, output=output, penalty=penalty)
+    result = fit_law(law, runs, starts=WarmStart((truth,)), fixed=fixed, output=output, penalty=penalty)
     free = [name for name in coefficients(truth) if name not in fixed]
     found = influence(result, runs, lambda one: [getattr(one, name) for name in free])
     for i in np.argsort(-np.abs(found[0].per_nat))[:2]:
@@ -75,7 +75,7 @@ def test_influence_of_a_loss_is_that_of_refits_for_every_law(name):
     assert_influence_is_that_of_refits(LAWS[name], truth, next(iter(LAWS[name].outputs)), Squared())
 
 
-def test_a_run_that_is_removed_moves_the_answer_as_foretold():
+def test_a_run_that_is_removed_moves_the_estimate_as_predicted():
     result = fit_law(LAWS["effective_params"], EFFECTIVE_RUNS, penalty=Squared())
     (found,) = influence(result, EFFECTIVE_RUNS, lambda law: law.tokens_exponent)
     for i in found.most(3):
@@ -83,7 +83,7 @@ def test_a_run_that_is_removed_moves_the_answer_as_foretold():
             LAWS["effective_params"],
             EFFECTIVE_RUNS.only(np.arange(120) != i),
             penalty=Squared(),
-            starts=Given((result.law,)),
+            starts=WarmStart((result.law,)),
         )
         moved = without.coefficients["tokens_exponent"] - result.coefficients["tokens_exponent"]
         assert found.if_removed[i] == pytest.approx(moved, rel=0.35)

@@ -2,36 +2,35 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
-from moejax.fit.isoflop_degrees import chosen, columns_of, least_squares, search_degrees
-from moejax.fit.isoflop_runs import isoflop_budgets
+from moejax.fit.isoflop_budgets import isoflop_budgets
+from moejax.fit.isoflop_surfaces import chosen, columns_of, least_squares, search_degrees
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
+from moejax.float64 import float64
 from moejax.laws.active_params import BackboneByActive
 from moejax.laws.design import Design
 from moejax.laws.isoflop_surface import IsoflopSurface, fit_surface
-from moejax.laws.sparsity import ABNAR_2025
-from moejax.laws.sparsity_optima import best_params_total
+from moejax.laws.sparsity import ABNAR_2025, best_params_total
 
 SPARSITIES = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 BUDGETS = (3e19, 6e19, 1e20, 3e20, 1e21)
 """What Abnar et al. trained: Table 1 and Figure 8."""
-READING = BackboneByActive(ratio=0.5)
-"""N_a(N, S) is not given; every reading serves to make a table."""
+CONVENTION = BackboneByActive(ratio=0.5)
+"""N_a(N, S) is not given; every convention serves to make a table."""
 
 
 def abnar_runs(noise=0.0, seed=0, *, sparsities=SPARSITIES, budgets=BUDGETS, sizes=8, span=4.0):
     """Losses of the published Eq. 6, with noise, at sizes around the best one of every sparsity and budget."""
     rows = []
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         for flops in budgets:
             for sparsity in sparsities:
-                best = float(best_params_total(ABNAR_2025, flops, sparsity, READING))
+                best = float(best_params_total(ABNAR_2025, flops, sparsity, CONVENTION))
                 for total in best * np.geomspace(1 / span, span, sizes):
-                    active = float(READING(total, sparsity))
+                    active = float(CONVENTION(total, sparsity))
                     rows.append((total, active, flops / (6 * active), flops, 1 / (1 - sparsity)))
     total, active, tokens, flops, experts = np.array(rows).T
     design = Design(
@@ -97,7 +96,7 @@ def test_runs_too_few_for_any_surface_are_counted(budgets):
 def test_least_squares_is_that_of_the_law(budgets, degrees):
     runs = budgets[1].runs
     ours = least_squares(columns_of(budgets[1])[:, chosen(degrees)], runs.loss, runs.weight)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         theirs = fit_surface(runs.design, runs.loss, degrees)
     values = iter(ours)
     size, sparsity, interaction = (tuple(next(values) for _ in range(degree)) for degree in degrees)

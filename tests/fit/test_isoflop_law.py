@@ -5,13 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from test_isoflop_degrees import READING, SPARSITIES, abnar_runs
+from test_isoflop_degrees import CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.isoflop_law import best_sizes_by_law
-from moejax.fit.isoflop_runs import isoflop_budgets
-from moejax.laws.sparsity import ABNAR_2025
-from moejax.laws.sparsity_optima import best_params_total
+from moejax.fit.isoflop_analysis import best_sizes_by_law
+from moejax.fit.isoflop_budgets import isoflop_budgets
+from moejax.float64 import float64
+from moejax.laws.sparsity import ABNAR_2025, best_params_total
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +29,16 @@ def test_it_is_the_optimum_of_the_law_under_the_reading_that_made_the_table(budg
     nearby = [dataclasses.replace(ABNAR_2025, tokens_exponent=0.3954 * factor) for factor in (0.99, 1.0, 1.01)]
     found = best_sizes_by_law(ABNAR_2025, resampled(*nearby), budget)
     assert [one.held["sparsity"] for one in found] == list(SPARSITIES)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         for one in found:
-            truth = float(best_params_total(ABNAR_2025, 1e20, one.held["sparsity"], READING))
+            truth = float(best_params_total(ABNAR_2025, 1e20, one.held["sparsity"], CONVENTION))
             assert one.value == pytest.approx(truth, rel=1e-5)
             assert one.low < one.value < one.high
 
 
 def test_among_sizes_that_are_all_too_large_there_is_no_best_one(budget):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        best = np.array([float(best_params_total(ABNAR_2025, 1e20, s, READING)) for s in budget.sparsity])
+    with float64():
+        best = np.array([float(best_params_total(ABNAR_2025, 1e20, s, CONVENTION)) for s in budget.sparsity])
     large = budget.size > 1.2 * best
     found = best_sizes_by_law(
         ABNAR_2025,

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from test_isoflop_degrees import abnar_runs, planted
 
-from moejax.fit.isoflop_runs import isoflop_budgets
-from moejax.fit.isoflop_slices import best_pair, best_sizes, best_sparsities, round_sizes
-from moejax.fit.isoflop_surfaces import fit_surfaces
+from moejax.fit.isoflop_budgets import isoflop_budgets
+from moejax.fit.isoflop_surfaces import best_pair, best_sizes, best_sparsities, fit_surfaces, round_sizes
 from moejax.laws.isoflop_surface import optimal_params_total, optimal_sparsity
 
 

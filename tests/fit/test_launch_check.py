@@ -1,4 +1,4 @@
-"""A launch is advised only on a law that foretold what was kept from it."""
+"""A launch is advised only on a law that predicted what was kept from it."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json, load
 from moejax.fit.noise import noise, outliers
 from moejax.fit.read_runs import read_runs
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 
@@ -23,7 +23,7 @@ def spiked(run=17, loss=5.9):
 
 @pytest.fixture(scope="module")
 def found():
-    return fit_law(EffectiveParams, spiked(), starts=Given((RESULT.law,)))
+    return fit_law(EffectiveParams, spiked(), starts=WarmStart((RESULT.law,)))
 
 
 def test_noise_of_normal_residuals_is_their_standard_deviation():
@@ -61,7 +61,7 @@ def test_a_fit_with_a_spike_comes_back_from_its_file(found, tmp_path):
 
 
 def test_a_spike_does_not_undo_what_the_runs_determine(found):
-    assert found.cannot_tell == RESULT.cannot_tell
+    assert found.unidentified_directions == RESULT.unidentified_directions
 
 
 def test_runs_with_normal_noise_alone_are_all_of_one_family():

@@ -5,11 +5,11 @@ import pytest
 import scipy.stats
 from test_fit_law import RUNS
 
+from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_law import fit_law
 from moejax.fit.objective import Squared
-from moejax.fit.optimum import optimum
 from moejax.fit.profile import in_words, profile
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 
@@ -23,11 +23,11 @@ def exponent(law):
 @pytest.mark.slow
 def test_at_its_ends_a_fit_with_the_coefficient_fixed_is_worse_by_the_chosen_level():
     found = profile(RESULT, RUNS, exponent, level=0.9)
-    allowed = scipy.stats.chi2.ppf(0.9, 1) * optimum(RESULT, RUNS).dispersion / 2
+    allowed = scipy.stats.chi2.ppf(0.9, 1) * derivatives(RESULT, RUNS).dispersion / 2
     assert found.low < RESULT.law.tokens_exponent < found.high
     for end in (found.low, found.high):
         held = fit_law(
-            EffectiveParams, RUNS, penalty=Squared(), fixed={"tokens_exponent": end}, starts=Given((RESULT.law,))
+            EffectiveParams, RUNS, penalty=Squared(), fixed={"tokens_exponent": end}, starts=WarmStart((RESULT.law,))
         )
         assert held.value - RESULT.value == pytest.approx(allowed, rel=0.01)
 
@@ -41,7 +41,7 @@ def half_of_the_tokens():
 def test_a_profile_far_from_a_standard_error_ends_where_fits_with_the_coefficient_fixed_do():
     result, runs = half_of_the_tokens()
     found = profile(result, runs, lambda law: law.irreducible, level=0.5)
-    allowed = scipy.stats.chi2.ppf(0.5, 1) * optimum(result, runs).dispersion / 2
+    allowed = scipy.stats.chi2.ppf(0.5, 1) * derivatives(result, runs).dispersion / 2
     for end in (found.low, found.high):
         held = fit_law(Chinchilla, runs, fixed={"irreducible": end})
         assert held.value - result.value == pytest.approx(allowed, rel=0.02)
@@ -51,7 +51,7 @@ def test_a_profile_far_from_a_standard_error_ends_where_fits_with_the_coefficien
 def test_an_end_factors_away_is_found():
     result, runs = half_of_the_tokens()
     found = profile(result, runs, lambda law: law.tokens_scale)
-    allowed = scipy.stats.chi2.ppf(0.9, 1) * optimum(result, runs).dispersion / 2
+    allowed = scipy.stats.chi2.ppf(0.9, 1) * derivatives(result, runs).dispersion / 2
     held = fit_law(Chinchilla, runs, fixed={"tokens_scale": found.high})
     assert found.high > 30 * result.law.tokens_scale
     assert held.value - result.value == pytest.approx(allowed, rel=0.02)
@@ -62,7 +62,7 @@ def test_an_end_that_the_runs_do_not_set_is_open():
     few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
     result = fit_law(EffectiveParams, few)
     found = profile(result, few, lambda law: law.irreducible, level=0.999)
-    allowed = scipy.stats.chi2.ppf(0.999, 1) * optimum(result, few).dispersion / 2
+    allowed = scipy.stats.chi2.ppf(0.999, 1) * derivatives(result, few).dispersion / 2
     nothing = fit_law(EffectiveParams, few, fixed={"irreducible": 1e-6})
     assert nothing.value - result.value < allowed
     assert np.isneginf(found.low)

@@ -63,7 +63,7 @@ def test_resampled_errors_of_epochs_fit_are_those_of_besiroglu(epoch):
     printed = {"irreducible": 0.03, "params_exponent": 0.02, "tokens_exponent": 0.02}
     for name, value in printed.items():
         assert deviations[name] == pytest.approx(value, abs=0.006), name
-    share = resampled.decide(lambda law: law.tokens_exponent / (law.tokens_exponent + law.params_exponent))
+    share = resampled.evaluate(lambda law: law.tokens_exponent / (law.tokens_exponent + law.params_exponent))
     assert np.std(share) == pytest.approx(0.018, abs=0.002)
 
 
@@ -96,7 +96,7 @@ def flame():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("published", "penalty", "mean", "excess", "stuck"),
+    ("published", "penalty", "mean", "excess", "at_start"),
     [
         ((1.958528, 123.248650, 0.257583, 8886110.52, 0.750334), Squared("nats"), 0.006187, 0.75, set()),
         (
@@ -108,14 +108,14 @@ def flame():
         ),
     ],
 )
-def test_flames_published_fits_are_recomputed_bettered_and_caught(flame, published, penalty, mean, excess, stuck):
+def test_flames_published_fits_are_recomputed_bettered_and_caught(flame, published, penalty, mean, excess, at_start):
     names = ("irreducible", "params_scale", "params_exponent", "tokens_scale", "tokens_exponent")
     given = Chinchilla(**dict(zip(names, published, strict=True)))
     found = diagnose(given, flame, penalty=penalty, grid=HOFFMANN_GRID)
     assert len(flame) == 48
     assert found.value / 48 == pytest.approx(mean, rel=2e-4)
     assert found.excess >= excess * 0.98
-    assert set(found.at_start) == stuck
+    assert set(found.at_start) == at_start
     assert any("above the optimum" in sentence for sentence in found.sentences)
     assert found.best.converged
 

@@ -1,4 +1,4 @@
-"""The door of a fit says every doubt and lets no row vanish."""
+"""Reading a table reports every suspicion and lets no row vanish."""
 
 import shlex
 

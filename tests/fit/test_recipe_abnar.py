@@ -2,18 +2,18 @@
 
 import json
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.optimize
-from test_isoflop_degrees import BUDGETS, READING, SPARSITIES, abnar_runs
+from test_isoflop_degrees import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.__main__ import main
 from moejax.fit.isoflop_analysis import analyse, direction
-from moejax.fit.isoflop_runs import isoflop_budgets
+from moejax.fit.isoflop_budgets import isoflop_budgets
 from moejax.fit.recipe_abnar import abnar, sparsest
 from moejax.fit.starts import Sobol
+from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025
 
@@ -23,7 +23,7 @@ RUNS = abnar_runs(NOISE, span=2.5)
 
 def loss_of(total, flops, sparsity):
     """Eq. 6 at a budget, in NumPy."""
-    tokens = flops / (6 * READING(total, sparsity))
+    tokens = flops / (6 * CONVENTION(total, sparsity))
     return float(
         ABNAR_2025(Design(params_total=total, tokens=tokens, num_experts=np.float64(1 / (1 - sparsity)), top_k=1.0))
     )
@@ -31,7 +31,7 @@ def loss_of(total, flops, sparsity):
 
 def true_size(flops, sparsity):
     """N* of Eq. 6 by SciPy's search: a path that shares nothing with the recipe."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         found = scipy.optimize.minimize_scalar(
             lambda log: loss_of(np.exp(log), flops, sparsity), bounds=(np.log(1e7), np.log(1e12)), method="bounded"
         )
@@ -86,7 +86,7 @@ def test_active_parameters_fall_with_sparsity_while_total_ones_rise(found):
     assert direction(found.total.sizes, "sparsity") == (5, 0, 5)
     assert direction(found.active.sizes, "sparsity") == (0, 5, 5)
     for one in found.active.curves:
-        truth = float(READING(true_size(one.flops, one.held["sparsity"]), one.held["sparsity"]))
+        truth = float(CONVENTION(true_size(one.flops, one.held["sparsity"]), one.held["sparsity"]))
         assert one.value == pytest.approx(truth, rel=0.08)
 
 

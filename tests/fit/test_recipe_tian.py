@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from moejax.fit.budgets import budgets
 from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
 from moejax.fit.recipe_tian import TRAINED_BELOW, joint_law, tian
-from moejax.fit.runs import runs_from
+from moejax.fit.runs import budgets, runs_from
 from moejax.fit.starts import Sobol
+from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
@@ -37,7 +37,7 @@ def ladder(experts, granularities, budgets, noise=0.0, seed=0, leverage=None):
         expert_hidden=2048.0 / granularity,
         flops=flops,
     )
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         gained = np.asarray(jax.vmap(TRUTH)(design)["efficiency_leverage"], float)
         gained = np.where(active > 0, gained if leverage is None else leverage, 1.0)
         loss = np.asarray(DENSE(Design(flops=flops * gained)), float)
@@ -63,7 +63,7 @@ OPTIMA = ("learning_rate", "batch_tokens")
 
 @pytest.mark.slow
 def test_the_leverage_by_curves_is_the_one_put_in(found):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         truth = np.asarray(jax.vmap(TRUTH)(found.points.design)["efficiency_leverage"], float)
     np.testing.assert_allclose(found.points.loss, truth, rtol=0.02)
 
@@ -79,7 +79,7 @@ def test_leverage_under_noise_is_within_its_interval_as_often_as_it_says():
             ratio = np.where(design.num_experts > 0, design.top_k / np.maximum(design.num_experts, 1), 1.0)
             number, flops = budgets(design.flops)
             found = leverages(runs, np.round(ratio, 5), design.granularity, number, flops)
-            with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            with float64():
                 truth = np.asarray(jax.vmap(TRUTH)(runs.where(found.rows).design)["efficiency_leverage"], float)
             hits.append(np.mean((found.low <= truth) & (truth <= found.high)))
             widths.append(np.median(np.log(found.high / found.low)))
@@ -88,7 +88,7 @@ def test_leverage_under_noise_is_within_its_interval_as_often_as_it_says():
 
 
 @pytest.mark.slow
-def test_the_joint_law_foretells_the_leverages_that_were_kept_from_it(found):
+def test_the_joint_law_predicts_the_leverages_that_were_kept_from_it(found):
     assert (found.points.loss >= TRAINED_BELOW).sum() == found.held_out.runs > 0
     assert found.held_out.max_relative_error < 0.05
     best = optimal_granularity(found.law, 0.03, 1e20).value["granularity"]
@@ -127,7 +127,7 @@ def test_without_dense_runs_there_is_nothing_to_measure_leverage_against(runs):
 @pytest.mark.slow
 def test_the_joint_law_of_leverage_is_recovered_from_the_smaller_leverages(runs):
     mixtures = runs.where(runs.design.num_experts > 0)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         leverage = np.asarray(jax.vmap(TRUTH)(mixtures.design)["efficiency_leverage"], float)
     points = dataclasses.replace(mixtures, loss=leverage, output="efficiency_leverage")
     fit, held_out, residuals = joint_law(points, Sobol())

@@ -16,8 +16,7 @@ from moejax.fit.recipe_zhao import FACTORS, NESTED, RIVALS, margins_of, zhao
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import Sobol
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.five_factor_optima import best_active_experts, best_shared_share
+from moejax.laws.five_factor import ZHAO_2025, best_active_experts, best_shared_share
 from moejax.laws.sparsity import ABNAR_2025
 from moejax.stored import write_json
 

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 from importlib.resources import files
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ from moejax.fit.metrics import metrics, predict
 from moejax.fit.objective import Squared
 from moejax.fit.profile import profile
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
+from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import Design
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.five_factor_optima import best_active_experts, best_shared_share, optimal_active_share
+from moejax.laws.five_factor import ZHAO_2025, best_active_experts, best_shared_share, optimal_active_share
 
 WIDTH = 1.645
 """Standard errors from the middle to the end of a 90 % interval."""
@@ -51,7 +50,7 @@ def zhao_decisions(law):
 
 def by_errors(result, runs, decision):
     """Ends of each number's interval, from its standard error."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         middle = np.asarray(decision(result.law), float)
     spread = WIDTH * np.asarray(standard_errors(result, runs, decision, by="run"), float)
     return middle - spread, middle + spread
@@ -72,7 +71,7 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", inter
     exact = predict(truth, sweep, output)
 
     def decided(law):
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        with float64():
             return np.asarray(decision(law), float)
 
     wanted = decided(truth)
@@ -81,7 +80,7 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", inter
         losses = exact * np.exp(noise * np.random.default_rng(seed).normal(size=len(exact)))
         runs = dataclasses.replace(sweep, loss=losses)
         fitted = runs.only(~held_out)
-        result = fit_law(type(truth), fitted, starts=Given((truth,)), penalty=Squared(), output=output)
+        result = fit_law(type(truth), fitted, starts=WarmStart((truth,)), penalty=Squared(), output=output)
         low, high = intervals(result, fitted, decision)
         closed = np.isfinite(low) & np.isfinite(high)
         hits += closed & (low <= wanted) & (wanted <= high)

@@ -5,7 +5,7 @@ from math import log, log2, log10
 import pytest
 
 from moejax.laws.design import Design
-from moejax.laws.door import predict
+from moejax.laws.predict import predict
 
 DEEPSEEK = Design(
     params_total=671e9,

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moejax.float64 import float64
 from moejax.laws.chinchilla import optimal_params, optimal_split
 from moejax.laws.data_constrained import DataConstrained
 from moejax.laws.design import Design
-from moejax.laws.door import predict, published
+from moejax.laws.predict import predict, published
 
 KNOWN = published("muennighoff")
 LAW = KNOWN.law
@@ -78,7 +79,7 @@ def test_after_r_d_repeats_one_more_is_worth_1_over_e_of_a_new_token():
 @settings(deadline=None, max_examples=40)
 @given(any_law(), SIZES, st.floats(0.01, 1.0), st.floats(1.0, 1e6))
 def test_a_model_no_larger_than_its_tokens_ask_for_has_chinchillas_loss_if_no_token_returns(law, tokens, less, more):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         params = less * optimal_params(law.unrepeated, tokens)
         found = law(Design(params_active=params, tokens=tokens, unique_tokens=more * tokens))
         plain = law.unrepeated(Design(params_active=params, tokens=tokens))
@@ -89,7 +90,7 @@ def test_a_model_no_larger_than_its_tokens_ask_for_has_chinchillas_loss_if_no_to
 @given(any_law(), SIZES, SIZES, SIZES, st.floats(1.0, 10.0))
 def test_more_of_anything_never_raises_the_loss(law, params, tokens, unique, more):
     sizes = {"params_active": params, "tokens": tokens, "unique_tokens": unique}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         loss = float(law(Design(**sizes)))
         for name in sizes:
             assert float(law(Design(**{**sizes, name: more * sizes[name]}))) <= loss * (1 + 1e-12), name
@@ -98,7 +99,7 @@ def test_more_of_anything_never_raises_the_loss(law, params, tokens, unique, mor
 
 @pytest.mark.parametrize("unique", [1e9, 3e10, 1e13])
 def test_the_slope_is_finite_where_the_law_bends_and_does_not_jump_at_the_first_repeat_or_excess_parameter(unique):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         enough = float(optimal_params(LAW.unrepeated, unique))
 
         def slopes(params, tokens):

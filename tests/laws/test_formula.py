@@ -9,6 +9,7 @@ import random
 import jax
 import pytest
 
+from moejax.float64 import float64
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.formula import (
@@ -23,7 +24,7 @@ from moejax.laws.formula import (
     Quotient,
     Series,
     Sum,
-    form,
+    formula,
     names,
     parse,
 )
@@ -78,7 +79,7 @@ def solved(equation, known):
 def values(law, design):
     """Every left side of the formula of a law's docstring, by name, at a design."""
     known = {f.metadata["symbol"]: getattr(law, f.name) for f in dataclasses.fields(law)}
-    said = form(type(law))
+    said = formula(type(law))
     for letter, meaning in said.letters.items():
         (read,) = parse(f"x = {meaning}")
         words = set(names(read.right))
@@ -136,13 +137,13 @@ def any_design(chance):
 
 
 def held_to_the_code(law, design):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         exact, point = jax.tree.map(lambda x: jax.numpy.asarray(x, "float64"), (law, design))
         said, found = exact(point), values(law, design)
     if law.outputs == LOSS:
         assert found["L"] == pytest.approx(float(said), rel=1e-12)
         return
-    letters = {meaning: letter for letter, meaning in form(type(law)).letters.items()}
+    letters = {meaning: letter for letter, meaning in formula(type(law)).letters.items()}
     for output in law.outputs:
         assert found[letters[output]] == pytest.approx(float(said[output]), rel=1e-11), output
 
@@ -164,7 +165,7 @@ def test_the_formula_of_the_docstring_is_the_law_with_published_constants(name, 
 
 @pytest.mark.parametrize("name", LAWS)
 def test_every_letter_of_a_formula_is_a_coefficient_or_said_to_be_something(name):
-    said, cls = form(LAWS[name]), LAWS[name]
+    said, cls = formula(LAWS[name]), LAWS[name]
     symbols = {f.metadata["symbol"] for f in dataclasses.fields(cls)} - {""}
     letters = {word for e in said.equations for side in (e.left, e.right, *e.arguments) for word in names(side)}
     defined = {word for equation in said.equations for word in names(equation.left)}
@@ -216,4 +217,4 @@ def test_a_docstring_without_equations_is_a_sentence():
         """What a law says in words"""
 
     with pytest.raises(ValueError, match="Prose must begin with equations and a full stop"):
-        form(Prose)
+        formula(Prose)

@@ -10,28 +10,25 @@ from moejax.laws import allocation, chinchilla, effective_params, expert_count, 
 from moejax.laws.active_params import Proportional
 from moejax.laws.claim import check
 from moejax.laws.design import Design
-from moejax.laws.door import predict, published
 from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.five_factor_optima import (
+from moejax.laws.five_factor import (
+    ZHAO_2025,
+    active_experts_range,
     best_active_experts,
     best_shared_share,
+    efficient_active_share,
     loss_at_optimum,
     loss_compute_limit,
     optimal_active_at_compute,
     optimal_active_share,
-    with_experts,
-)
-from moejax.laws.five_factor_practice import (
-    active_experts_range,
-    efficient_active_share,
     routed_experts_factor,
     shared_share_range,
+    with_experts,
 )
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute, flops_for_loss
-from moejax.laws.sparsity import ABNAR_2025
-from moejax.laws.sparsity_optima import best_params_total, best_sparsity, joint_optimum, optimal_sparsity
+from moejax.laws.predict import predict, published
+from moejax.laws.sparsity import ABNAR_2025, best_params_total, best_sparsity, joint_optimum, optimal_sparsity
 
 ZHAO_MODELS = {
     "gpt-oss-20b": (3.6e9, 21e9, 42.89, 0.22, 0.09, (5.09, 9.04), (0.183, 0.446)),

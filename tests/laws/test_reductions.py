@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.dense_to_moe import DenseToMoe
 from moejax.laws.design import Design
-from moejax.laws.door import predict, published
 from moejax.laws.effective_params import CHAPTER_002
 from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.five_factor_optima import best_active_experts, best_shared_share, with_experts
-from moejax.laws.five_factor_practice import (
+from moejax.laws.five_factor import (
+    ZHAO_2025,
     active_experts_range,
+    best_active_experts,
+    best_shared_share,
     efficient_active_share,
     routed_experts_factor,
     shared_share_range,
+    with_experts,
 )
 from moejax.laws.law import coefficients
+from moejax.laws.predict import predict, published
 
 MIXTURE = Design(params_total=30e9, params_active=3e9, tokens=2e12, num_experts=128, top_k=8, num_shared_experts=2)
 

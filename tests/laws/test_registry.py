@@ -16,8 +16,8 @@ from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
 from moejax.laws.design import Design
-from moejax.laws.door import predict
-from moejax.laws.published import MARKS
+from moejax.laws.predict import predict
+from moejax.laws.published import PROVENANCE
 
 SETS = [(name, constants) for name, sets in PUBLISHED.items() for constants in sets]
 
@@ -87,11 +87,11 @@ def test_a_law_says_its_formula_its_source_and_what_its_letters_mean(name):
 
 
 @pytest.mark.parametrize(("name", "constants"), SETS)
-def test_a_published_set_is_a_law_with_a_source_a_mark_and_a_range_in_words_of_a_design(name, constants):
+def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_words_of_a_design(name, constants):
     entry = PUBLISHED[name][constants]
     assert isinstance(entry.law, LAWS[name])
     assert entry.source
-    assert entry.mark in MARKS
+    assert entry.provenance in PROVENANCE
     for variable, (smallest, largest) in entry.fitted.items():
         assert variable in designs.FIELDS or isinstance(getattr(Design, variable), property)
         assert smallest < largest

@@ -11,8 +11,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.laws import ALIASES
 from moejax.laws.active_params import ACTIVE_PARAMS
-from moejax.laws.sparsity import ABNAR_2025
-from moejax.laws.sparsity_optima import best_sparsity, dense_threshold
+from moejax.laws.sparsity import ABNAR_2025, best_sparsity, dense_threshold
 from moejax.papers.errata import errata
 from moejax.papers.record import ERROR, MATCH, UNDER_READING, UNEXPLAINED, VERDICTS
 from moejax.papers.reproduce import PAPERS, tally

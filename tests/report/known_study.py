@@ -11,11 +11,12 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.corpus import read_summary
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.choice import Choice
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, metrics, predict
+from moejax.fit.model_selection import ModelSelection
 from moejax.fit.objective import Huber
 from moejax.fit.runs import runs_from
+from moejax.float64 import float64
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams, dense_slice
@@ -155,8 +156,8 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
     fitted, decisions = [], []
     for name, law in {"chinchilla": DENSE, "effective_params": TRUTH}.items():
         resampled = _resampled(law, spread)
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            low, high = np.quantile(resampled.decide(lambda one: jax.vmap(one)(design)), [0.05, 0.95], axis=0)
+        with float64():
+            low, high = np.quantile(resampled.evaluate(lambda one: jax.vmap(one)(design)), [0.05, 0.95], axis=0)
         found = metrics(law, table)
         fitted.append(
             FittedLaw(
@@ -182,16 +183,20 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
             decided = decide(name, law, resampled, expansion, claim_of, study.analysis.decision_flops, largest)
             decisions.append(decided)
     analysed = Analysed(
-        runs=len(runs), laws=fitted, decisions=decisions, choice=_choice(fitted), limits=limits(runs, fitted, decisions)
+        runs=len(runs),
+        laws=fitted,
+        decisions=decisions,
+        selection=_selection(fitted),
+        limits=limits(runs, fitted, decisions),
     )
     return Concluded(study, folder, read_summary(folder / "data"), sanity_checks(runs.to_dict("records")), analysed)
 
 
-def _choice(fitted):
+def _selection(fitted):
     """The law of the lowest error, as if nothing stood against it."""
     best = min(fitted, key=lambda law: law.held_out.mae).name
     sentence = f"For extrapolation trust {best}: it has the lowest error."
-    return Choice(best=best, tied=(), simplest=best, trusted=best, title=best, sentence=sentence)
+    return ModelSelection(best=best, tied=(), simplest=best, trusted=best, title=best, sentence=sentence)
 
 
 def _resampled(law, spread: float) -> Bootstrap:
@@ -213,9 +218,9 @@ def _fit(law, found: Metrics) -> FitResult:
         polished=4,
         agreeing=1.0,
         fixed={},
-        stuck={},
+        unidentified={},
         condition_number=30.0,
-        cannot_tell=(),
+        unidentified_directions=(),
         aicc=0.0,
         bic=0.0,
         metrics=found,

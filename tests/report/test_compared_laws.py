@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import rc_context
 
-from moejax.fit.compare import compare, of_the_loss
+from moejax.fit.comparison import compare, of_the_loss
 from moejax.fit.holdout import largest
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from

@@ -17,7 +17,7 @@ from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.prediction import range_of
 from moejax.laws.design import Design
-from moejax.laws.door import predict
+from moejax.laws.predict import predict
 from moejax.model import transformer
 from moejax.report import fit_report
 from moejax.stored import Damaged, read_json, write_json

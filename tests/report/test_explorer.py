@@ -16,15 +16,14 @@ from moejax.cli.command_line import USERS
 from moejax.config import build
 from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
 from moejax.laws import effective_params
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.claim import check
 from moejax.laws.design import Design
-from moejax.laws.door import predict
-from moejax.laws.five_factor import ZHAO_2025
-from moejax.laws.five_factor_practice import active_experts_range, shared_share_range
+from moejax.laws.five_factor import ZHAO_2025, active_experts_range, shared_share_range
+from moejax.laws.predict import predict
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
 from moejax.report.explorer import page, serve, vector
 from moejax.report.explorer.choice import PRESETS, Choice, of_link
@@ -300,7 +299,7 @@ def own_fit(tmp_path_factory):
     frame.to_csv(folder / "runs.csv", index=False)
     names = ("params_active", "params_total", "tokens")
     runs = runs_from(Design(**{name: frame[name].to_numpy() for name in names}), frame["loss"].to_numpy())
-    fit = fit_law(effective_params.EffectiveParams, runs, starts=Given((effective_params.CHAPTER_002,)))
+    fit = fit_law(effective_params.EffectiveParams, runs, starts=WarmStart((effective_params.CHAPTER_002,)))
     fit.save(folder / "fit.json")
     return folder
 

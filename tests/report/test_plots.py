@@ -13,18 +13,18 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
-from moejax.fit.derived_columns import with_derived
+from moejax.fit.column_names import with_derived
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
 from moejax.fit.profile import curve, profile
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
 from moejax.folder import WRITTEN
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.papers import figures as papers_figures
 from moejax.papers.plots import ALL
 from moejax.report import evidence, figures, gallery, synthetic
@@ -170,7 +170,7 @@ def fitted():
     design = Design(params_active=active, tokens=tokens)
     loss = evaluate(HOFFMANN_2022, params_active=active, tokens=tokens)
     runs = runs_from(design, loss * np.exp(np.random.default_rng(0).normal(0, 2e-3, 12)))
-    return fit_law(Chinchilla, runs, penalty=Squared(), starts=Given((HOFFMANN_2022,))), runs
+    return fit_law(Chinchilla, runs, penalty=Squared(), starts=WarmStart((HOFFMANN_2022,))), runs
 
 
 def test_a_profile_curve_crosses_its_limit_where_the_interval_ends(fitted):
@@ -241,7 +241,7 @@ def test_any_law_is_drawn_through_its_runs(name):
     design = Design(**many | {"flops": 6 * active * tokens})
     output = next(iter(law.outputs))
     runs = runs_from(design, predict(law, runs_from(design, np.ones(12)), output), output=output)
-    result = fit_law(law, runs, starts=Given((law,)), penalty=Squared())
+    result = fit_law(law, runs, starts=WarmStart((law,)), penalty=Squared())
     figure = draw(ALL["fit"], inputs_of(ALL["fit"], table=evidence.fit_table(result, runs)))
     rows = pd.DataFrame(figure.rows)
     on_the_line = rows[rows["series"] == "runs"]

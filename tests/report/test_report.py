@@ -94,10 +94,10 @@ def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, 
 
 def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
     first, *others = concluded.analysed.laws
-    stuck = dataclasses.replace(
-        first, fit=dataclasses.replace(first.fit, stuck={"irreducible": "nothing depends on it"})
+    unidentified = dataclasses.replace(
+        first, fit=dataclasses.replace(first.fit, unidentified={"irreducible": "nothing depends on it"})
     )
-    analysed = dataclasses.replace(concluded.analysed, laws=[stuck, *others])
+    analysed = dataclasses.replace(concluded.analysed, laws=[unidentified, *others])
     text = write_report(dataclasses.replace(concluded, analysed=analysed)).read_text(encoding="utf-8")
     badge = '<span class="badge open">not set by the data</span>'
     assert (html.count(badge), text.count(badge)) == (0, 1)

@@ -38,7 +38,7 @@ def unfitted(monkeypatch):
 
     def nothing(table, analysis, update):
         frame = study_run.run_table.read(table)
-        return Analysed(runs=len(frame), laws=[], decisions=[], choice=None, limits=limits(frame, [], []))
+        return Analysed(runs=len(frame), laws=[], decisions=[], selection=None, limits=limits(frame, [], []))
 
     monkeypatch.setattr(study_run, "analyse", nothing)
 
@@ -237,9 +237,9 @@ def _changed(fitted, folder, **parts):
 
 @pytest.mark.parametrize("open_ones", [0, 1])
 def test_what_the_resamples_do_not_determine_is_marked(fitted, tmp_path, open_ones):
-    narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "undefined": 0.0, "says_nothing": False}
+    narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "undefined": 0.0, "uninformative": False}
     names = json.loads((fitted / "fit.json").read_text())["law"]["coefficients"]
-    intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"says_nothing": bool(open_ones)}}
+    intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"uninformative": bool(open_ones)}}
     page, text = _changed(fitted, tmp_path, bootstrap={"level": 0.9, "coefficients": intervals}, decisions=[])
     assert page.count('<span class="badge open">not determined</span>') == open_ones
     assert text.count("not determined") == open_ones

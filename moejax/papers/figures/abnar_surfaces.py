@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.sparsity_optima import best_params_total, best_sparsity
+from moejax.laws.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar import BUDGETS
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column, evaluate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.papers.tian_tables import GROUPS
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered

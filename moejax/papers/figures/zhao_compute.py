@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from moejax.float64 import float64
 from moejax.laws.design import Design
-from moejax.laws.five_factor_optima import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
+from moejax.laws.five_factor import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
@@ -20,7 +21,7 @@ BUDGETS = np.geomspace(1e20, 1e27, 15)
 def best_loss(inputs: FigureInputs) -> Figure:
     """L*(C) at N = 1T, G = 7, S = 0.31; C counts N_a·D, as the paper does."""
     law = inputs.law
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         structure = law.structure(with_experts(EXPERTS, SHARED))
         limit = loss_compute_limit(law, TOTAL, structure)
         exact = np.array(

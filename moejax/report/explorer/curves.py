@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.design.coordinates import PARAMS_ACTIVE, Sizes
+from moejax.float64 import float64
+from moejax.laws.argmin import argmin_between
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
-from moejax.laws.interval import argmin_between
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
 
 Values = Mapping[str, Any]
@@ -55,7 +56,7 @@ def curves(law: Any, values: Mapping[str, float], grids: Mapping[str, np.ndarray
       where the loss is within ``WITHIN`` of the ``least``, and the dense model's best size; ``cells``, losses of the
       landscape.
     """
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (law, dict(values), dict(grids)))
         return jax.tree.map(np.asarray, _curves(*exact))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit.derived_columns import with_derived
+from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult, load
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published

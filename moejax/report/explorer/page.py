@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moejax.fit.prediction import range_in_words
-from moejax.laws.door import law_name
+from moejax.laws.predict import law_name
 from moejax.quantities import format
 from moejax.report.explorer.choice import Choice
 from moejax.report.explorer.knobs import KNOBS
@@ -155,7 +155,7 @@ def _beyond(view: View) -> str:
         sentences.append(f"Nobody says for which range of {', '.join(view.prediction.unchecked)} this was fitted.")
     if view.offered.fit is not None:
         sentences.insert(0, range_in_words(view.offered.fit, view.interval, beyond=bool(said)))
-        sentences += () if view.offered.fit.evidence is None else view.offered.fit.evidence.dropped
+        sentences += () if view.offered.fit.uncertainty is None else view.offered.fit.uncertainty.dropped
     sentences += view.offered.warnings
     if view.offered.published is not None and view.offered.published.remark:
         sentences.append(view.offered.published.remark)

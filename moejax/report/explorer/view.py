@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from moejax.fit.prediction import range_of
+from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.door import Prediction, predict
 from moejax.laws.effective_params import EffectiveParams
+from moejax.laws.predict import Prediction, predict
 from moejax.report.explorer.choice import Choice
 from moejax.report.explorer.curves import WITHIN, curves, design_of
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
@@ -299,7 +300,7 @@ def _every(design: Design, offer: Offer) -> tuple[dict[str, dict[str, float]], f
     asked = {
         key: law for key, law in _PUBLISHED.items() if all(getattr(design, name) is not None for name in law.inputs)
     }
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (asked, offer.leverage.law, design))
         said, leverage = jax.tree.map(float, _answers(*exact))
     return {key: dict(zip(asked[key].outputs, values, strict=True)) for key, values in said.items()}, leverage

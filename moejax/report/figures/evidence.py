@@ -19,17 +19,19 @@ INFLUENTIAL = 12
 
 
 def profiles(inputs: FigureInputs) -> Figure:
-    """How far the objective rises as each answer is pushed away from its best value, everything else fitted again."""
+    """How far the objective rises as each estimand is pushed away from its best value, everything else fitted again."""
     panels = []
-    for answer in list(dict.fromkeys(inputs.table["answer"]))[:PROFILES]:
-        own = inputs.table[inputs.table["answer"] == answer].sort_values("value")
+    for estimand in list(dict.fromkeys(inputs.table["estimand"]))[:PROFILES]:
+        own = inputs.table[inputs.table["estimand"] == estimand].sort_values("value")
         value, rise = column(own, "value"), column(own, "rise")
         limit = float(own["limit"].iloc[0])
         wide = value.min() > 0 and value.max() / value.min() > 5
         lowest = value[np.argmin(rise)]
         panels.append(
             Panel(
-                x=Axis("value", str(answer).replace("_", " "), "quantity" if wide and value.max() > 1e3 else "linear"),
+                x=Axis(
+                    "value", str(estimand).replace("_", " "), "quantity" if wide and value.max() > 1e3 else "linear"
+                ),
                 y=Axis("rise_chi_squared", "rise, units of χ²"),
                 series=[
                     Series(label="profile, all else refitted", x=value, y=rise, colour=BLUE, mark="joined"),
@@ -42,31 +44,31 @@ def profiles(inputs: FigureInputs) -> Figure:
     drawing, rows = draw(panels, columns=3, height=2.2)
     return Figure(
         "Profile likelihoods",
-        "Each answer is held at a value and every coefficient fitted again. Where the curve crosses the grey line the "
-        "90 % interval ends; a curve that never does is an answer that the runs do not set.",
+        "Each estimand is held at a value and every coefficient fitted again. Where the curve crosses the grey line "
+        "the 90 % interval ends; a curve that never does is an estimand that the runs do not set.",
         drawing,
         rows,
     )
 
 
 def influence(inputs: FigureInputs) -> Figure:
-    """What the answer would be without each of the runs that decide it most."""
+    """What the estimate would be without each of the runs that decide it most."""
     table = inputs.table.copy()
-    table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "answer_value")), 1e-300)
+    table["share"] = column(table, "if_removed") / np.maximum(np.abs(column(table, "estimate")), 1e-300)
     table = table.reindex(table["share"].abs().sort_values(ascending=False).index).head(INFLUENTIAL)[::-1]
     shares, names = 100 * column(table, "share"), [str(name) for name in table["run"]]
     drawing, (axes,) = grid(1, 1, height_inches=0.9 + 0.24 * len(names))
     axes.barh(names, shares, color=np.where(shares > 0, BLUE, ORANGE), height=0.65)
     axes.axvline(0.0, color=MUTED, linewidth=0.9)
-    axes.set_xlabel(f"change of {table['answer'].iloc[0]} if the run had not been trained, %")
+    axes.set_xlabel(f"change of {table['estimand'].iloc[0]} if the run had not been trained, %")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     return Figure(
-        "Which runs decide the answer",
-        f"The {len(names)} most decisive runs, to first order, by differentiating through the optimum. An answer that "
-        "hangs on one run is that run's.",
+        "Which runs decide the estimate",
+        f"The {len(names)} most decisive runs, to first order, by differentiating through the optimum. An estimate "
+        "that hangs on one run is that run's.",
         drawing,
-        table[["run", "answer", "answer_value", "if_removed"]][::-1].to_dict("records"),
+        table[["run", "estimand", "estimate", "if_removed"]][::-1].to_dict("records"),
     )
 
 

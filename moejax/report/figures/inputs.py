@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from moejax.fit.problem import outputs
+from moejax.fit.objective import outputs
+from moejax.float64 import float64
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
 from moejax.laws.design import Design
 from moejax.run_table import DataFrame
@@ -49,7 +50,7 @@ def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
     """What a law says of designs whose fields are numbers or arrays that broadcast, in float64."""
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         return np.asarray(_outputs(output, law, Design(**flat)), np.float64).reshape(shape)
 
 

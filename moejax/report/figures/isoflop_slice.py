@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from matplotlib.axes import Axes
 
+from moejax.float64 import float64
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
 from moejax.report.figures.figure import Figure
@@ -62,7 +63,7 @@ def draw(found: Findings) -> Figure | None:
 
 def along(law: Any, flops: float, expansion: float, active: np.ndarray) -> np.ndarray:
     """Loss of a law at every number of active parameters, tokens set by the budget, in float64."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         tokens = flops / (FLOPS_PER_PARAM_AND_TOKEN * active)
         full = np.full_like(active, flops)
         design = Design(params_active=active, params_total=active * expansion, tokens=tokens, flops=full)
@@ -81,7 +82,7 @@ def _optimum(axes: Axes, decision: ComputeOptimum, colour: str) -> None:
 
 
 def _label(decision: ComputeOptimum) -> str:
-    open_ended = decision.intervals["params_active"].says_nothing
+    open_ended = decision.intervals["params_active"].uninformative
     return family(decision) + (": size not determined" if open_ended else "")
 
 

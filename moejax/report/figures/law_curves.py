@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from moejax.laws.door import published
+from moejax.laws.predict import published
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, evaluate

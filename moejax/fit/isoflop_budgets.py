@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.budgets import budgets
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, budgets
+from moejax.float64 import float64
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 WIDEST = 1.25
@@ -62,20 +61,20 @@ def isoflop_budgets(runs: Runs) -> tuple[list[Budget], tuple[str, ...]]:
     runs = runs.where(runs.weight > 0)
     sparsity = sparsity_of(runs)
     number, flops = budgets(runs.design.flops)
-    found, left_out = [], []
+    kept, left_out = [], []
     for one, spent in enumerate(flops):
         here = number == one
         budget = Budget(flops=float(spent), runs=runs.where(here), sparsity=sparsity[here])
         if fault := _fault(budget):
             left_out.append(f"{spent:.3g} FLOPs: {fault}.")
         else:
-            found.append(budget)
-    if not found:
+            kept.append(budget)
+    if not kept:
         raise UserError(
             f"No budget carries an IsoFLOP surface, which needs runs of equal flops: {LEAST_SPARSITIES} sparsities "
             f"(1 - top_k / num_experts), each at {LEAST_SIZES} sizes (params_total). " + " ".join(first(left_out))
         )
-    return found, tuple(left_out)
+    return kept, tuple(left_out)
 
 
 def first(sentences: Sequence[str]) -> list[str]:
@@ -90,7 +89,7 @@ def sparsity_of(runs: Runs) -> Float[np.ndarray, " runs"]:
     Raises:
       UserError: more experts serve a token than there are.
     """
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         sparsity = np.round(np.asarray(runs.design.sparsity, np.float64), 5)
     if (wrong := np.flatnonzero((sparsity < 0) | (sparsity >= 1) | ~np.isfinite(sparsity))).size:
         design, first = runs.design, wrong[0]

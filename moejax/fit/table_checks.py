@@ -9,13 +9,104 @@ from typing import Any
 
 import numpy as np
 
+from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit.column_names import as_factor, map_option, our_name, quoted
-from moejax.fit.sweeps import sentence, swept
 from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.run_table import COLUMNS
 from moejax.wording import command, listed, some
+
+SETTINGS = (
+    *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
+    "sequence_length",
+)
+"""What is tuned for a model and its tokens, in our names; a column of another name counts by ``our_name``."""
+
+TUNED_SHARE = 0.5
+"""Share of the groups of equal inputs in which a setting must vary to be what the table sweeps."""
+
+
+def swept(frame: Any, inputs: Sequence[str]) -> list[str]:
+    """The settings, by the table's own names, that vary among rows whose inputs are equal."""
+    columns = [str(c) for c in frame.columns if our_name(str(c)) in SETTINGS and str(c) not in inputs]
+    repeated = frame[frame.duplicated(list(inputs), keep=False)] if inputs else frame[:0]
+    if not columns or not len(repeated):
+        return []
+    levels = repeated.groupby(list(inputs), sort=False)[columns].nunique(dropna=False)
+    varying = [name for name in columns if (levels[name] > 1).mean() >= TUNED_SHARE]
+    # One setting under two names (theirs, and ours that is read from it) is named once, as the file has it.
+    theirs = {our_name(name): name for name in reversed(varying) if name not in SETTINGS}
+    return [name for name in varying if name not in theirs]
+
+
+def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str]) -> str:
+    """What a table that sweeps says of itself, and the remedy."""
+    groups = frame.groupby(list(inputs), sort=False).ngroups
+    extra = int(frame.duplicated(list(inputs)).sum())
+    option = f"--best-by {','.join(settings)}"
+    return (
+        f"{extra} of {len(frame)} rows repeat an earlier row's sizes with another {listed(settings, 'or')}: a sweep, "
+        f"not replicates. A law of sizes is of the best of each of the {groups} groups; {option} keeps that and drops "
+        f"the rest. As it is, every setting counts as a run."
+    )
+
+
+def best_by(
+    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+) -> tuple[Any, tuple[str, ...]]:
+    """The row of the lowest loss among those that differ only in settings; and what that leaves out, in words.
+
+    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is named.
+
+    Raises:
+      UserError: the table lacks a column, or one is what the law reads or the loss.
+    """
+    columns = [str(column) for column in frame.columns]
+    for name in settings:
+        if name not in columns:
+            raise UserError(f"{named} has no column {name} for --best-by; the columns are {', '.join(columns)}.")
+        if name in inputs or name == loss:
+            raise UserError(
+                f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}; name what was "
+                f"tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
+            )
+    alike = [*inputs, *(["seed"] if "seed" in columns and "seed" not in settings else [])]
+    if not alike:
+        raise UserError(f"{named} has no column that tells models apart; --best-by keeps the best run of each.")
+    losses = run_table.numbers(frame[loss], where=named)
+    ranked = frame.assign(**{loss: losses})[np.isfinite(losses)]
+    if not len(ranked):
+        raise UserError(f"{named} has no {loss} by which --best-by could choose.")
+    kept = np.sort(ranked.groupby(alike, sort=False, dropna=False)[loss].idxmin().to_numpy())
+    best = frame.loc[kept]
+    notes = [
+        f"Dropped: {len(frame) - len(best)} of {len(frame)} rows, which are not the best by {listed(settings)} of "
+        f"their {', '.join(alike)}; {len(best)} are kept."
+    ]
+    return best, (*notes, *_at_ends(frame, best, alike, settings))
+
+
+def _at_ends(frame: Any, best: Any, alike: Sequence[str], settings: Sequence[str]) -> tuple[str, ...]:
+    """Where the best lies at an end of what was tried, which may hide a better one."""
+    at_ends = []
+    for name in settings:
+        try:
+            values = frame[name].astype("float64")
+        except (TypeError, ValueError):
+            continue
+        ends = frame[list(alike)].assign(low=values, high=values).groupby(list(alike), sort=False, dropna=False)
+        ends = ends.agg({"low": "min", "high": "max"}).reset_index()
+        both = best[list(alike)].assign(at=values[best.index]).merge(ends, on=list(alike))
+        tried = both["low"] < both["high"]
+        count = int((tried & ((both["at"] == both["low"]) | (both["at"] == both["high"]))).sum())
+        if count:
+            at_ends.append(f"{name} in {count} of {int(tried.sum())}")
+    if not at_ends:
+        return ()
+    return (f"The best is at an end of the sweep of {some(at_ends)} groups: a better setting may lie beyond.",)
+
 
 SHOWN = 5
 """Rows that a sentence names one by one."""
@@ -35,7 +126,7 @@ def rows_in_words(rows: Any) -> str:
     return f"row{'s' * (len(numbers) > 1)} {', '.join(numbers[:SHOWN])}" + (", …" if len(numbers) > SHOWN else "")
 
 
-def doubts(
+def check_table(
     frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (), law: type | None = None
 ) -> tuple[str, ...]:
     """Sentences about a table, its rows by their index.
@@ -98,8 +189,8 @@ def _differing(frame: Any, inputs: Sequence[str], loss: str) -> str:
     ]
     alike = frame[frame.duplicated(list(inputs), keep=False)].groupby(list(inputs), sort=False)[others]
     share = (alike.nunique(dropna=False) > 1).mean()
-    found = [str(name) for name in others if share[name] >= 0.5]
-    return f", though they differ in {some(found, most=4)}" if found else ""
+    differing = [str(name) for name in others if share[name] >= 0.5]
+    return f", though they differ in {some(differing, most=4)}" if differing else ""
 
 
 def _unread_experts(frame: Any, inputs: Sequence[str], law: type) -> str:
@@ -190,12 +281,12 @@ def _slips(frame: Any, used: set[str]) -> tuple[str, ...]:
 
 
 LARGEST_VOCABULARY = 262_144
-"""Of public language models (Gemma): a model that knows nothing of it has a loss of ln 262,144 = 12.5 nats."""
+"""The largest vocabulary of a public language model (Gemma); guessing in it has a loss of ln 262,144 = 12.5 nats."""
 UNTRAINED = 7.0
 """Nats per token that hardly any trained language model's loss exceeds; perplexities mostly do."""
 
 
-def doubtful_losses(frame: Any, loss: str, read_from: str) -> tuple[str, ...]:
+def check_losses(frame: Any, loss: str, read_from: str) -> tuple[str, ...]:
     """Sentences about losses that no trained model has: of runs that diverged, or in another unit.
 
     Args:

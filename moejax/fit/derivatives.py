@@ -15,30 +15,30 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import form_of
+from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult
-from moejax.fit.freedom import left_by
-from moejax.fit.objective import RESIDUALS, Penalty
-from moejax.fit.problem import Form, data_of, law_at
+from moejax.fit.objective import RESIDUALS, FitObjective, Penalty, data_of, law_at
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
 
 FLAT = 1e-13
 """Share of the largest curvature below which a direction has none."""
 
-Decision = Callable[[Any], Any]
+Functional = Callable[[Any], Any]
 """A number, or a pytree of numbers, taken from a law: a coefficient, an optimal size, a loss at a target."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimum:
+class FitDerivatives:
     """The point at which a fit ended, in the coordinates that were searched, and its derivatives there."""
 
-    form: Form
+    objective: FitObjective
     data: Any
     weight: Float[np.ndarray, " runs"]
     point: Float[np.ndarray, " free"]
     hessian: Float[np.ndarray, "free free"]
-    """Of the weighted sum of penalties."""
+    """Hessian of the weighted sum of penalties."""
     scores: Float[np.ndarray, "runs free"]
     """Slope of every run's penalty, before weights."""
     bends: Float[np.ndarray, "runs free"]
@@ -64,27 +64,27 @@ class Optimum:
     def dispersion(self) -> float:
         """Mean psi² over the mean stiffness, per degree of freedom; for squared residuals, 2·sigma²."""
         runs = int((self.weight > 0).sum())
-        freedom = left_by(runs, len(self.point)) / max(runs, 1)
+        degrees_of_freedom = left_by(runs, len(self.point)) / max(runs, 1)
         square, stiffness = (float(np.average(part, weights=self.weight)) for part in (self.psi**2, self.stiffness))
-        return square / stiffness / freedom
+        return square / stiffness / degrees_of_freedom
 
-    def decide(self, decision: Decision) -> tuple[np.ndarray, Any]:
-        """What a decision is at the optimum, as a flat array, and how to put such an array into its pytree."""
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            flat, unravel = ravel_pytree(decision(law_at(self.form, self.point, self.data)))
+    def evaluate(self, functional: Functional) -> tuple[np.ndarray, Any]:
+        """What a functional is at the optimum, as a flat array, and how to put such an array into its pytree."""
+        with float64():
+            flat, unravel = ravel_pytree(functional(law_at(self.objective, self.point, self.data)))
             return np.asarray(flat), unravel
 
-    def slopes(self, decision: Decision) -> Float[np.ndarray, "answers free"]:
-        """Derivative of a decision in the coordinates."""
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            return np.asarray(_slopes(self.form, decision, self.point, self.data))
+    def slopes(self, functional: Functional) -> Float[np.ndarray, "answers free"]:
+        """Derivative of a functional in the coordinates."""
+        with float64():
+            return np.asarray(_slopes(self.objective, functional, self.point, self.data))
 
     def solve(self, right: Float[np.ndarray, "free columns"]) -> Float[np.ndarray, "free columns"]:
         """H⁻¹ · right; directions without curvature are left out, as the runs say nothing about them."""
         return np.linalg.lstsq(self.hessian, right, rcond=FLAT)[0]
 
 
-def optimum(result: FitResult, runs: Runs) -> Optimum:
+def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     """The optimum of a fit, with its derivatives.
 
     Raises:
@@ -92,17 +92,17 @@ def optimum(result: FitResult, runs: Runs) -> Optimum:
     """
     if runs.data_hash != result.data_hash:
         raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
-    form = form_of(result)
-    data = data_of(form, runs, result.fixed)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        point = np.asarray(form.point_of(result.law, data))
+    objective = objective_of(result)
+    data = data_of(objective, runs, result.fixed)
+    with float64():
+        point = np.asarray(objective.point_of(result.law, data))
         hessian, scores, bends, jacobian, residual = (
-            np.asarray(x) for x in _derivatives(form, point, data, runs.weight)
+            np.asarray(x) for x in _derivatives(objective, point, data, runs.weight)
         )
-        psi = np.asarray(jax.vmap(jax.grad(form.penalty.of_residual))(residual))
-    stiffness = _stiffness(form.penalty, residual, runs.weight, len(point))
-    return Optimum(
-        form=form,
+        psi = np.asarray(jax.vmap(jax.grad(objective.penalty.of_residual))(residual))
+    stiffness = _stiffness(objective.penalty, residual, runs.weight, len(point))
+    return FitDerivatives(
+        objective=objective,
         data=data,
         weight=runs.weight,
         point=point,
@@ -120,7 +120,7 @@ NODES = scipy.stats.norm.ppf((np.arange(200) + 0.5) / 200)
 
 
 WIDTH = 0.7
-"""Of the kernel, in scales of the residuals by the fifth root of their number.
+"""Width of the kernel, in scales of the residuals by the fifth root of their number.
 
 A little narrower than Silverman's .9: measured, 90 % intervals of synthetic tables then hold the truth in .85 to .95.
 """
@@ -138,7 +138,7 @@ def _stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> Float
     low, high = np.quantile(wide[kept], [0.25, 0.75])
     scale = min(float(np.std(wide[kept])), float(high - low) / 1.349)
     smoothed = wide[:, None] + WIDTH * scale * runs**-0.2 * NODES
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         slopes = np.asarray(_bends_of(penalty, smoothed)).mean(axis=1)
     # Residuals so far beyond delta that not even the tails reach it leave a bound, not a number.
     return np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
@@ -151,12 +151,12 @@ def _bends_of(penalty: Penalty, residuals: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _derivatives(form: Form, point: Any, data: Any, weights: Any) -> tuple[Any, ...]:
+def _derivatives(objective: FitObjective, point: Any, data: Any, weights: Any) -> tuple[Any, ...]:
     def penalties(at: Any, loss: Any) -> Any:
-        return form.penalties(at, {**data, "loss": loss})
+        return objective.penalties(at, {**data, "loss": loss})
 
     def residuals(at: Any) -> Any:
-        return RESIDUALS[form.penalty.residual](form.predicted(at, data), data["loss"])
+        return RESIDUALS[objective.penalty.residual](objective.predicted(at, data), data["loss"])
 
     ones = jnp.ones_like(data["loss"])
     # A run's penalty depends on its own loss alone, so one directional derivative holds all of them.
@@ -167,5 +167,5 @@ def _derivatives(form: Form, point: Any, data: Any, weights: Any) -> tuple[Any, 
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _slopes(form: Form, decision: Decision, point: Any, data: Any) -> Any:
-    return jax.jacrev(lambda at: ravel_pytree(decision(form.law_at(at, data)))[0])(point)
+def _slopes(objective: FitObjective, functional: Functional, point: Any, data: Any) -> Any:
+    return jax.jacrev(lambda at: ravel_pytree(functional(objective.law_at(at, data)))[0])(point)

@@ -1,4 +1,4 @@
-"""What a fit knows besides its law, kept in its file: where its runs lay, how uncertain it is, what was left out."""
+"""What a fit's file holds besides the law: ranges of the runs, covariance of the coefficients, rows left out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from jaxtyping import Float
 
 from moejax.config import build, convert
 from moejax.errors import UserError
-from moejax.fit.freedom import satterthwaite
+from moejax.fit.degrees_of_freedom import satterthwaite
 from moejax.fit.intervals import Spread, keeps_sign
+from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.laws.design import FIELDS
 from moejax.laws.law import coefficients
@@ -29,7 +30,7 @@ LARGEST_FOLDS = 50.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class StoredUncertainty:
     """The ranges, the covariance and the omissions of a fit."""
 
     ranges: Mapping[str, tuple[float, float]]
@@ -38,7 +39,7 @@ class Evidence:
     """How the covariance was computed: ``sandwich`` or ``gauss_newton``."""
     by: str
     """What counted as one draw: ``group`` or ``run``."""
-    freedom: int
+    degrees_of_freedom: int
     """Degrees of freedom of Student's t without leverages: runs less fitted coefficients, at least 1."""
     axes: tuple[Mapping[str, float], ...]
     """Independent ways in which the fit may be off: what each adds to every fitted coefficient, as a share of its
@@ -46,22 +47,22 @@ class Evidence:
     deviations: tuple[float, ...]
     """Standard deviation along each axis."""
     leverages: tuple[tuple[tuple[float, ...], ...], ...] = ()
-    """How far every draw pulls the fit towards itself along the axes (``freedom.Leverages``); none if what counts as a
-    draw does not matter to the covariance."""
+    """How far every draw pulls the fit towards itself along the axes (``degrees_of_freedom.Leverages``); none if what
+    counts as a draw does not matter to the covariance."""
     draw_count: int = 0
-    """How many draws take part; 0 in files of old, and where what counts as a draw does not matter."""
-    doubts: tuple[str, ...] = ()
+    """How many draws take part; 0 where what counts as a draw does not matter."""
+    warnings: tuple[str, ...] = ()
     """That draws are too few, and which coefficients rest on one of them, in sentences."""
     dropped: tuple[str, ...] = ()
     """Which rows of the table were left out, and why."""
 
-    def spread(self, law: Any, decision: Any) -> Spread:
-        """How far every number of a decision, flat, may be off, by the delta method; NaN without a covariance."""
+    def spread(self, law: Any, functional: Any) -> Spread:
+        """How far every number of a functional, flat, may be off, by the delta method; NaN without a covariance."""
 
         def numbers(one: Any) -> Any:
-            return ravel_pytree(decision(one))[0]
+            return ravel_pytree(functional(one))[0]
 
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        with float64():
             exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
             middle, values = np.asarray(numbers(exact)), coefficients(exact)
             steps = [
@@ -70,13 +71,13 @@ class Evidence:
             ]
             contrasts = np.array([jax.jvp(numbers, (exact,), (step,))[1] for step in steps]).T
         if not steps:
-            return Spread(middle=middle, errors=np.full(len(middle), np.nan), freedom=np.ones(len(middle)))
+            return Spread(middle=middle, errors=np.full(len(middle), np.nan), degrees_of_freedom=np.ones(len(middle)))
         errors = np.linalg.norm(contrasts * np.asarray(self.deviations), axis=1)
-        return Spread(middle=middle, errors=errors, freedom=self._freedom(contrasts))
+        return Spread(middle=middle, errors=errors, degrees_of_freedom=self._degrees_of_freedom(contrasts))
 
-    def _freedom(self, contrasts: Float[np.ndarray, "answers axes"]) -> Float[np.ndarray, " answers"]:
+    def _degrees_of_freedom(self, contrasts: Float[np.ndarray, "answers axes"]) -> Float[np.ndarray, " answers"]:
         if not self.leverages:
-            return np.full(len(contrasts), float(self.freedom))
+            return np.full(len(contrasts), float(self.degrees_of_freedom))
         return satterthwaite([np.reshape(rows, (-1, len(self.axes))) for rows in self.leverages], contrasts)
 
     def draws(self, law: Any, count: int, seed: int = 0) -> Drawn:
@@ -98,7 +99,7 @@ class Evidence:
             for name, kept in keeps_sign(law).items()
         }
         laws = _with(law, {name: float(value) * shares[name] for name, value in values.items()})
-        return Drawn(laws=laws, steps=steps, evidence=self)
+        return Drawn(laws=laws, steps=steps, uncertainty=self)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -106,12 +107,12 @@ class Evidence:
             "ranges": {name: list(ends) for name, ends in self.ranges.items()},
             "covariance": self.covariance,
             "by": self.by,
-            "freedom": self.freedom,
+            "degrees_of_freedom": self.degrees_of_freedom,
             "axes": [dict(axis) for axis in self.axes],
             "deviations": list(self.deviations),
             "leverages": [[list(row) for row in rows] for rows in self.leverages],
             "draw_count": self.draw_count,
-            "doubts": list(self.doubts),
+            "warnings": list(self.warnings),
             "dropped": list(self.dropped),
         }
 
@@ -124,7 +125,7 @@ class Drawn:
     """One law whose coefficients have an entry per draw."""
     steps: Float[np.ndarray, "draws axes"]
     """How far each is drawn along the axes of the covariance."""
-    evidence: Evidence
+    uncertainty: StoredUncertainty
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
         """The interval of an answer above 0, from what it is under every law; NaN where it is not.
@@ -135,46 +136,43 @@ class Drawn:
         Raises:
           UserError: ``level`` is not between 0 and 1.
         """
-        found = interval(answers, level)
+        normal = interval(answers, level)
         answers = np.asarray(answers, np.float64).ravel()
         known = np.isfinite(answers)
-        if np.sum(known) <= len(self.evidence.axes) or np.any(answers[known] <= 0):
-            return found
+        if np.sum(known) <= len(self.uncertainty.axes) or np.any(answers[known] <= 0):
+            return normal
         centred = self.steps[known] - self.steps[known].mean(axis=0)
         contrast = np.linalg.lstsq(centred, np.log(answers[known]), rcond=None)[0]
         upper = (1 + level) / 2
-        wider = scipy.stats.t.ppf(upper, self.evidence._freedom(contrast[None])[0]) / scipy.stats.norm.ppf(upper)
-        low, high = (found.middle * float((end / found.middle) ** wider) for end in (found.low, found.high))
-        return dataclasses.replace(found, low=low, high=high)
+        wider = scipy.stats.t.ppf(
+            upper, self.uncertainty._degrees_of_freedom(contrast[None])[0]
+        ) / scipy.stats.norm.ppf(upper)
+        low, high = (normal.middle * float((end / normal.middle) ** wider) for end in (normal.low, normal.high))
+        return dataclasses.replace(normal, low=low, high=high)
 
 
-def from_json(plain: Any) -> Evidence:
-    """The inverse of ``Evidence.to_json``.
+def from_json(plain: Any) -> StoredUncertainty:
+    """The inverse of ``StoredUncertainty.to_json``.
 
     Raises:
       UserError: an entry is missing or of another type.
     """
     from moejax.fit.extrapolation import RATIOS
 
-    found = dict(convert(dict, plain, "evidence"))
-    if "directions" in found:
-        # Files of old hold axes that are a standard deviation long.
-        axes = convert(list, found.pop("directions"), "evidence.directions")
-        found |= {"axes": axes, "deviations": [1.0] * len(axes)}
-    evidence = build(Evidence, found, "evidence")
-    for name, (low, high) in evidence.ranges.items():
+    stored = build(StoredUncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
+    for name, (low, high) in stored.ranges.items():
         if name not in {*FIELDS, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
             raise UserError(
-                f"evidence.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that this "
-                f"version of moejax knows, and goes from at least 0 to a number above 0: fit again."
+                f"uncertainty.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that "
+                f"this version of moejax knows, and goes from at least 0 to a number above 0: fit again."
             )
-    lengths = {len(evidence.deviations), *(len(row) for rows in evidence.leverages for row in rows)}
-    if lengths != {len(evidence.axes)}:
-        raise UserError(f"evidence has {len(evidence.axes)} axes, and deviations or leverages of another number.")
-    return evidence
+    lengths = {len(stored.deviations), *(len(row) for rows in stored.leverages for row in rows)}
+    if lengths != {len(stored.axes)}:
+        raise UserError(f"uncertainty has {len(stored.axes)} axes, and deviations or leverages of another number.")
+    return stored
 
 
-def with_evidence(
+def with_uncertainty(
     result: FitResult, runs: Any, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
 ) -> FitResult:
     """The fit with what its file must hold, so that whoever reads it needs no runs.
@@ -183,45 +181,45 @@ def with_evidence(
       UserError: the runs are not those of the fit.
     """
     from moejax.fit.bootstrap import draws_of, too_few
-    from moejax.fit.covariance import CLUSTERED, in_doubt, uncertainty
+    from moejax.fit.covariance import CLUSTERED, leverage_warnings, uncertainty
     from moejax.fit.extrapolation import ranges, where_decided
-    from moejax.fit.problem import law_at
+    from moejax.fit.objective import law_at
 
-    found = uncertainty(result, runs, kind=covariance, by=by)
-    at, draws, axes, deviations, leverages = found.at, found.draws, np.zeros((0, 0)), np.zeros(0), ()
+    estimated = uncertainty(result, runs, kind=covariance, by=by)
+    at, draws, axes, deviations, leverages = estimated.at, estimated.draws, np.zeros((0, 0)), np.zeros(0), ()
     if draws is not None:
         axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
-    elif np.isfinite(found.covariance).all():
-        variances, ways = np.linalg.eigh((found.covariance + found.covariance.T) / 2)
+    elif np.isfinite(estimated.covariance).all():
+        variances, ways = np.linalg.eigh((estimated.covariance + estimated.covariance.T) / 2)
         axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
-    known = bool(np.isfinite(found.covariance).all())
+    known = bool(np.isfinite(estimated.covariance).all())
     said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
     few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
     spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
     moved = [_shares(at, axis, law_at) for axis in axes]
     told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
-    evidence = Evidence(
+    stored = StoredUncertainty(
         ranges=spent | ranges(runs, type(result.law).inputs),
         covariance=covariance,
         by=by,
-        freedom=found.freedom,
+        degrees_of_freedom=estimated.degrees_of_freedom,
         axes=tuple(moved[number] for number in told),
         deviations=tuple(float(deviations[number]) for number in told),
         # Unrounded: a leverage of 1 must stay one.
         leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
         draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
-        doubts=(*few, *in_doubt(result, runs, found, by)),
+        warnings=(*few, *leverage_warnings(result, runs, estimated, by)),
         dropped=tuple(dropped),
     )
-    return dataclasses.replace(result, evidence=evidence)
+    return dataclasses.replace(result, uncertainty=stored)
 
 
 def _shares(at: Any, axis: Any, law_at: Any) -> dict[str, float]:
     """What a unit along an axis of the coordinates adds to every fitted coefficient, as a share of its value."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        law, step = jax.jvp(lambda point: law_at(at.form, point, at.data), (at.point,), (axis,))
+    with float64():
+        law, step = jax.jvp(lambda point: law_at(at.objective, point, at.data), (at.point,), (axis,))
     values, steps = coefficients(law), coefficients(step)
-    return {name: float(steps[name] / values[name]) for name in at.form.free if float(values[name]) != 0}
+    return {name: float(steps[name] / values[name]) for name in at.objective.free if float(values[name]) != 0}
 
 
 def _with(law: Any, values: Mapping[str, Any]) -> Any:

@@ -9,25 +9,24 @@ import numpy as np
 import pytest
 from test_fit_law import RESULT, RUNS
 
-from moejax.fit.answers import coefficient_answers, decision_answers, find, predicted_answer
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import confidence_interval
-from moejax.fit.decide import beyond, beyond_each, decide, reach, table, to_json
-from moejax.fit.decisions import RULES
+from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
+from moejax.fit.estimates import beyond, beyond_each, estimate, reach, table, to_json
 from moejax.fit.extrapolation import outside, sentences, where_decided
 from moejax.fit.fit_law import fit_law
 from moejax.fit.influence import deciding
 from moejax.fit.intervals import share_ends
 from moejax.fit.runs import runs_from
-from moejax.laws import LAWS, PUBLISHED
+from moejax.float64 import float64
+from moejax.laws import DECISIONS, LAWS, PUBLISHED
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.claim import check
 from moejax.laws.dense_to_moe import DenseToMoe
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams, compute_optimal
 from moejax.laws.fewer_factors import FourFactor
-from moejax.laws.five_factor import ZHAO_2025, FiveFactor
-from moejax.laws.five_factor_optima import best_active_experts
+from moejax.laws.five_factor import ZHAO_2025, FiveFactor, best_active_experts
 from moejax.laws.law import coefficients
 from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
 from moejax.laws.sparsity import ABNAR_2025, Sparsity
@@ -63,32 +62,34 @@ def published(law):
     return UNPUBLISHED[law] if law in UNPUBLISHED else next(iter(PUBLISHED[name].values())).law
 
 
-def every_answer(law):
-    given = {rule.given: {name: GIVEN[name] for name in rule.given} for rule in RULES[law]}
-    found = [answer for known in given.values() for answer in decision_answers(law, known)]
-    return list({answer.title: answer for answer in found}.values())
+def every_decision(law):
+    given = {rule.given: {name: GIVEN[name] for name in rule.given} for rule in DECISIONS[law]}
+    found = [estimand for known in given.values() for estimand in decision_estimands(law, known)]
+    return list({estimand.title: estimand for estimand in found}.values())
 
 
-@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
-def test_every_rule_gives_the_answers_it_names_each_a_finite_number_with_its_own_name_and_letter(law):
-    truth, answers = published(law), every_answer(law)
-    wanted = {(name, letter) for rule in RULES[law] for name, letter in rule.gives.items()}
-    assert {(answer.name, answer.symbol) for answer in answers} == wanted
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        assert all(np.isfinite(float(answer.of(truth))) for answer in answers)
-    taken = [name for answer in (*answers, *coefficient_answers(law)) for name in (answer.name, answer.symbol)]
-    of_one_place = {(answer.name, answer.symbol) for answer in (*answers, *coefficient_answers(law))}
+@pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
+def test_every_rule_gives_the_decisions_it_names_each_a_finite_number_with_its_own_name_and_letter(law):
+    truth, estimands = published(law), every_decision(law)
+    wanted = {(name, letter) for rule in DECISIONS[law] for name, letter in rule.gives.items()}
+    assert {(estimand.name, estimand.symbol) for estimand in estimands} == wanted
+    with float64():
+        assert all(np.isfinite(float(estimand.functional(truth))) for estimand in estimands)
+    taken = [
+        name for estimand in (*estimands, *coefficient_estimands(law)) for name in (estimand.name, estimand.symbol)
+    ]
+    of_one_place = {(estimand.name, estimand.symbol) for estimand in (*estimands, *coefficient_estimands(law))}
     assert len({name for pair in of_one_place for name in pair}) == 2 * len(of_one_place), taken
 
 
-@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
-def test_every_answer_has_the_slope_that_small_changes_of_the_coefficients_show(law):
+@pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
+def test_every_decision_has_the_slope_that_small_changes_of_the_coefficients_show(law):
     truth = published(law)
     values, treedef = jax.tree.flatten(truth)
-    for answer in every_answer(law):
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    for estimand in every_decision(law):
+        with float64():
 
-            def at(e_folds, of=answer.of):
+            def at(e_folds, of=estimand.functional):
                 return of(
                     jax.tree.unflatten(treedef, [v * (1 + e_folds) for v, e_folds in zip(values, e_folds, strict=True)])
                 )
@@ -97,18 +98,18 @@ def test_every_answer_has_the_slope_that_small_changes_of_the_coefficients_show(
             step = 1e-5
             _, slope = jax.jvp(jax.jit(at), (np.zeros(len(values)),), (direction,))
             measured = (float(at(step * direction)) - float(at(-step * direction))) / (2 * step)
-            assert float(slope) == pytest.approx(measured, rel=1e-4, abs=1e-12), answer.title
+            assert float(slope) == pytest.approx(measured, rel=1e-4, abs=1e-12), estimand.title
 
 
-@pytest.mark.parametrize("law", RULES, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
 def test_the_fitting_guide_names_what_every_law_decides(law):
-    guide = Path("docs/fitting.md").read_text().split("| law | given | answers |")[1].split("\n\n")[0]
+    guide = Path("docs/fitting.md").read_text().split("| law | given | decides |")[1].split("\n\n")[0]
     name = next(name for name, known in LAWS.items() if known is law)
     lines = [line.split(" | ") for line in guide.splitlines() if f"`{name}`" in line]
-    told = {(given, letter) for _, given, answers in lines for letter in re.findall(r"[A-Za-z_]+\*|EL|N_eff", answers)}
+    told = {(given, letter) for _, given, named in lines for letter in re.findall(r"[A-Za-z_]+\*|EL|N_eff", named)}
     ours = {
         (", ".join(f"`{known}`" for known in rule.given) or "nothing", letter)
-        for rule in RULES[law]
+        for rule in DECISIONS[law]
         for letter in rule.gives.values()
     }
     assert told == ours
@@ -116,11 +117,11 @@ def test_the_fitting_guide_names_what_every_law_decides(law):
 
 def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
     def leverage(expansion):
-        (answer,) = find(
-            "EL", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": expansion}), EffectiveParams
+        (estimand,) = find(
+            "EL", decision_estimands(EffectiveParams, {"flops": 1e22, "expansion": expansion}), EffectiveParams
         )
         with jax.enable_x64(True):
-            return float(answer.of(CHAPTER_002))
+            return float(estimand.functional(CHAPTER_002))
 
     assert leverage(1.0) == pytest.approx(1.0, rel=1e-9)
     assert 1 < leverage(4.0) < leverage(16.0)
@@ -129,36 +130,38 @@ def test_a_mixture_of_one_expert_has_no_leverage_and_more_experts_have_more():
 def test_the_compute_that_a_loss_costs_is_the_budget_whose_best_loss_it_is():
     given = {"flops": 1e22, "expansion": 8.0}
     with jax.enable_x64(True):
-        (best,) = find("L*", decision_answers(EffectiveParams, given), EffectiveParams)
-        loss = float(best.of(CHAPTER_002))
-        (cost,) = decision_answers(EffectiveParams, {"loss": loss, "expansion": 8.0})
-        assert float(cost.of(CHAPTER_002)) == pytest.approx(1e22, rel=1e-9)
+        (best,) = find("L*", decision_estimands(EffectiveParams, given), EffectiveParams)
+        loss = float(best.functional(CHAPTER_002))
+        (cost,) = decision_estimands(EffectiveParams, {"loss": loss, "expansion": 8.0})
+        assert float(cost.functional(CHAPTER_002)) == pytest.approx(1e22, rel=1e-9)
 
 
 def test_sizes_at_a_budget_are_those_of_the_claim_that_a_search_confirms():
     with jax.enable_x64(True):
         claim = compute_optimal(CHAPTER_002, 1e22, 8.0)
         assert check(claim).holds
-        (size,) = find("N_act*", decision_answers(EffectiveParams, {"flops": 1e22, "expansion": 8.0}), EffectiveParams)
-        assert float(size.of(CHAPTER_002)) == pytest.approx(float(claim.value["params_active"]), rel=1e-12)
+        (size,) = find(
+            "N_act*", decision_estimands(EffectiveParams, {"flops": 1e22, "expansion": 8.0}), EffectiveParams
+        )
+        assert float(size.functional(CHAPTER_002)) == pytest.approx(float(claim.value["params_active"]), rel=1e-12)
 
 
 def test_abnars_sizes_spend_the_budget_at_the_sparsity():
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+    with float64():
         found = {
-            answer.symbol: float(answer.of(ABNAR_2025))
-            for answer in decision_answers(Sparsity, {"flops": 1e20, "sparsity": 0.9})
+            estimand.symbol: float(estimand.functional(ABNAR_2025))
+            for estimand in decision_estimands(Sparsity, {"flops": 1e20, "sparsity": 0.9})
         }
     assert 6 * found["N_a*"] * found["D*"] == pytest.approx(1e20, rel=1e-12)
     assert found["N_a*"] == pytest.approx(0.1 * found["N*"], rel=1e-12)
 
 
 def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
-    found = {answer.symbol: answer for answer in decision_answers(FiveFactor)}
-    assert [symbol for symbol, answer in found.items() if answer.is_share] == ["S*"]
+    found = {estimand.symbol: estimand for estimand in decision_estimands(FiveFactor)}
+    assert [symbol for symbol, estimand in found.items() if estimand.is_share] == ["S*"]
     assert set(found) == {"G*", "S*"}
-    assert found["G*"].of(ZHAO_2025) == best_active_experts(ZHAO_2025)
-    assert decision_answers(Chinchilla) == []
+    assert found["G*"].functional(ZHAO_2025) == best_active_experts(ZHAO_2025)
+    assert decision_estimands(Chinchilla) == []
 
 
 @pytest.mark.parametrize(
@@ -178,27 +181,27 @@ def test_what_a_law_decides_by_its_coefficients_alone_needs_nothing_given():
 )
 def test_what_decides_nothing_is_a_sentence_with_what_would(law, given, words):
     with pytest.raises(ValueError, match=words):
-        decision_answers(law, given)
+        decision_estimands(law, given)
 
 
 def test_a_name_that_is_not_known_lists_the_known_ones():
-    answers = [*coefficient_answers(Chinchilla), *decision_answers(Chinchilla, {"flops": 1e22})]
+    estimands = [*coefficient_estimands(Chinchilla), *decision_estimands(Chinchilla, {"flops": 1e22})]
     with pytest.raises(ValueError, match=r"nearest are tokens_exponent.*irreducible \(E\).*optimal_tokens \(D\*\)"):
-        find("tokens_exponnt", answers, Chinchilla)
-    assert [answer.name for answer in find("beta", answers, Chinchilla)] == ["tokens_exponent"]
+        find("tokens_exponnt", estimands, Chinchilla)
+    assert [estimand.name for estimand in find("beta", estimands, Chinchilla)] == ["tokens_exponent"]
 
 
 def test_a_run_is_described_by_what_the_law_reads():
     with pytest.raises(ValueError, match="also give tokens"):
-        predicted_answer(Chinchilla, {"params_active": 1e9})
+        prediction_estimand(Chinchilla, {"params_active": 1e9})
     with pytest.raises(ValueError, match="A design has no size"):
-        predicted_answer(Chinchilla, {"size": 1e9})
+        prediction_estimand(Chinchilla, {"size": 1e9})
 
 
 def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_reaches():
-    answers = decision_answers(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
+    estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
     resampled = bootstrap(RESULT, RUNS, 200)
-    found = decide(RESULT, RUNS, answers, resampled=resampled)
+    found = estimate(RESULT, RUNS, estimands, resampled=resampled)
     for one in found:
         assert one.interval.low < one.value < one.interval.high
         assert one.error == pytest.approx(one.interval.deviation, rel=0.5)
@@ -210,9 +213,9 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
     assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
 
 
-def test_an_answer_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
+def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
     def times(given):
-        found = decide(RESULT, RUNS, decision_answers(EffectiveParams, given))
+        found = estimate(RESULT, RUNS, decision_estimands(EffectiveParams, given))
         return table(found, RUNS), beyond_each(found, RUNS)
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
@@ -235,10 +238,10 @@ def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
 
 
 def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_its_own_degrees_of_freedom():
-    answers = decision_answers(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
-    found = decide(RESULT, RUNS, answers, level=0.8)
+    estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
+    found = estimate(RESULT, RUNS, estimands, level=0.8)
     for one in found:
-        low, high = confidence_interval(RESULT, RUNS, one.answer.of, 0.8, one_sign=True)
+        low, high = confidence_interval(RESULT, RUNS, one.estimand.functional, 0.8, one_sign=True)
         assert 0 < one.interval.low < one.value < one.interval.high
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
     assert "80% interval by standard errors" in (text := table(found, RUNS, 0.8))
@@ -260,19 +263,21 @@ def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
 
 
 def test_a_loss_that_no_compute_reaches_has_no_cost():
-    found = decide(RESULT, RUNS, decision_answers(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
+    found = estimate(RESULT, RUNS, decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
     assert "no answer" in table(found, RUNS)
     assert to_json(found)[0]["value"] is None
 
 
-def test_an_answer_that_no_coefficient_moves_is_at_a_bound_of_its_search():
-    answer = dataclasses.replace(decision_answers(FiveFactor)[0], of=lambda law: 0.999 + 0 * law.irreducible)
-    (found,) = decide(RESULT, RUNS, [answer])
+def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
+    estimand = dataclasses.replace(
+        decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
+    )
+    (found,) = estimate(RESULT, RUNS, [estimand])
     assert "at a bound" in table([found], RUNS)
     assert to_json([found])[0]["standard_error"] is None
 
 
-def test_the_runs_that_decide_are_those_without_which_the_fit_answers_otherwise():
+def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwise():
     loss = np.array(RUNS.loss)
     loss[np.argmax(RUNS.design.tokens)] *= 1.2
     runs = dataclasses.replace(RUNS, loss=loss)

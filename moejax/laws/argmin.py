@@ -31,19 +31,19 @@ def argmin_between(function: Callable[[Any], Any], low: Any, high: Any) -> Any:
 
     start = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, CELLS)]
     left, right = jax.lax.fori_loop(0, BISECTIONS, halve, start)
-    found = (left + right) / 2
+    inside = (left + right) / 2
     ends = jnp.stack([low, high])
     end = ends[jnp.argmin(jax.vmap(function)(ends))]
-    return jnp.where(function(end) <= function(found), end, _followed(slope, found))
+    return jnp.where(function(end) <= function(inside), end, _followed(slope, inside))
 
 
-def _followed(slope: Callable[[Any], Any], found: Any) -> Any:
+def _followed(slope: Callable[[Any], Any], argmin: Any) -> Any:
     """The same number, with the derivatives of the root of ``slope``: bisection only compares, and so has none.
 
     A Newton step from the root, held still, is the implicit function theorem; every step doubles the derivatives'
     order.
     """
-    still = jax.lax.stop_gradient(found)
+    still = jax.lax.stop_gradient(argmin)
     moved = still
     for _ in range(2):
         curvature = jax.grad(slope)(moved)

@@ -1,4 +1,4 @@
-"""Numbers that one may ask of a fitted law, by name: its coefficients, its decisions, its prediction of a run."""
+"""Estimands: what one may ask of a fitted law by name, its coefficients, its decisions, its prediction of a run."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit.decisions import RULES, Rule
-from moejax.fit.optimum import Decision
+from moejax.fit.derivatives import Functional
+from moejax.laws import DECISIONS
+from moejax.laws.decision import DecisionRule
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.door import check_design
 from moejax.laws.law import require_inputs
+from moejax.laws.predict import check_design
 from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Estimand:
     """One number of a law, and how to take it from any law of its form."""
 
     name: str
     symbol: str
     given: Mapping[str, float]
     """Where it is asked; nothing for a coefficient."""
-    of: Decision
+    functional: Functional
 
     @property
     def title(self) -> str:
@@ -46,16 +47,18 @@ def where_in_words(given: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {format(v) if 1e-3 <= v < 1e15 else f'{v:.4g}'}" for name, v in given.items())
 
 
-def coefficient_answers(law: type, fixed: Iterable[str] = ()) -> list[Answer]:
+def coefficient_estimands(law: type, fixed: Iterable[str] = ()) -> list[Estimand]:
     """The coefficients that are fitted."""
     return [
-        Answer(name=f.name, symbol=f.metadata["symbol"], given={}, of=functools.partial(_coefficient, name=f.name))
+        Estimand(
+            name=f.name, symbol=f.metadata["symbol"], given={}, functional=functools.partial(_coefficient, name=f.name)
+        )
         for f in fields(law)
         if not f.metadata.get("static") and f.name not in set(fixed)
     ]
 
 
-def decision_answers(law: type, given: Mapping[str, float] | None = None) -> list[Answer]:
+def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> list[Estimand]:
     """What a law decides where some quantities are given; without any, what it decides by its coefficients alone.
 
     Raises:
@@ -63,14 +66,14 @@ def decision_answers(law: type, given: Mapping[str, float] | None = None) -> lis
     """
     given = dict(given or {})
     _check(given)
-    rules = [rule for rule in RULES.get(law, ()) if set(rule.given) <= set(given) and (rule.given or not given)]
+    rules = [rule for rule in DECISIONS.get(law, ()) if set(rule.given) <= set(given) and (rule.given or not given)]
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
     if given and (unused or not rules):
         raise UserError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
-    return [_answer(rule, name, given) for rule in rules for name in rule.gives]
+    return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
 
 
-def predicted_answer(law: Any, given: Mapping[str, float]) -> Answer:
+def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
     """What a law predicts of one run, of which some quantities are given.
 
     Raises:
@@ -82,33 +85,36 @@ def predicted_answer(law: Any, given: Mapping[str, float]) -> Answer:
     design = Design(**given)
     check_design(design)
     output: str = next(iter(law.outputs))
-    return Answer(
-        name=output, symbol=LETTERS.get(output, output), given=given, of=functools.partial(_predicted, design, output)
+    return Estimand(
+        name=output,
+        symbol=LETTERS.get(output, output),
+        given=given,
+        functional=functools.partial(_predicted, design, output),
     )
 
 
 LETTERS = {"loss": "L", "efficiency_leverage": "EL"}
-"""Of what laws predict."""
+"""Letters of what laws predict."""
 
 
-def find(name: str, answers: Sequence[Answer], law: type) -> list[Answer]:
-    """The answers of that name or letter, one for every place at which it is asked.
+def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
+    """The estimands of that name or letter, one for every place at which it is asked.
 
     Raises:
       UserError: there is none; the sentence has the known ones and what would make more.
     """
-    if found := [answer for answer in answers if name in (answer.name, answer.symbol)]:
-        return found
-    known = list(dict.fromkeys(f"{answer.name} ({answer.symbol})" for answer in answers))
-    near = difflib.get_close_matches(name, [a.name for a in answers], n=3, cutoff=0.6)
+    if named := [one for one in estimands if name in (one.name, one.symbol)]:
+        return named
+    known = list(dict.fromkeys(f"{one.name} ({one.symbol})" for one in estimands))
+    near = difflib.get_close_matches(name, [one.name for one in estimands], n=3, cutoff=0.6)
     hint = f"nearest are {', '.join(near)}; " if near else ""
-    raise UserError(f"There is no answer {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
+    raise UserError(f"There is no estimand {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
 
 
 def what_is_decided(law: type) -> str:
     """What a law decides and what must be given for it, in a sentence."""
     parts: dict[str, list[str]] = {}
-    for rule in RULES.get(law, ()):
+    for rule in DECISIONS.get(law, ()):
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
@@ -120,10 +126,13 @@ def what_is_decided(law: type) -> str:
     )
 
 
-def _answer(rule: Rule, name: str, given: Mapping[str, float]) -> Answer:
+def _estimand(rule: DecisionRule, name: str, given: Mapping[str, float]) -> Estimand:
     used = {key: given[key] for key in rule.given}
-    return Answer(
-        name=name, symbol=rule.gives[name], given=used, of=functools.partial(_decided, rule, tuple(used.items()), name)
+    return Estimand(
+        name=name,
+        symbol=rule.gives[name],
+        given=used,
+        functional=functools.partial(_decided, rule, tuple(used.items()), name),
     )
 
 
@@ -131,13 +140,13 @@ def _coefficient(law: Any, name: str) -> Any:
     return getattr(law, name)
 
 
-def _decided(rule: Rule, given: Iterable[tuple[str, float]], name: str, law: Any) -> Any:
-    return rule.answers(law, **dict(given))[name]
+def _decided(rule: DecisionRule, given: Iterable[tuple[str, float]], name: str, law: Any) -> Any:
+    return rule.decide(law, **dict(given))[name]
 
 
 def _predicted(design: Design, output: str, law: Any) -> Any:
-    found = law(design)
-    return found[output] if isinstance(found, dict) else found
+    outputs = law(design)
+    return outputs[output] if isinstance(outputs, dict) else outputs
 
 
 def _check(given: Mapping[str, float]) -> None:

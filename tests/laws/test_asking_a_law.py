@@ -1,4 +1,4 @@
-"""Mistakes at the door are sentences; predictions outside the fitted range say so."""
+"""Mistakes in what a law is asked are sentences; predictions outside the fitted range say so."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from moejax.laws.design import Design
-from moejax.laws.door import check_design, law_name, predict, published
+from moejax.laws.predict import check_design, law_name, predict, published
 
 MIXTURE = Design(
     params_total=3e9,
@@ -118,6 +118,6 @@ def test_a_dense_model_can_be_asked_of_laws_of_experts():
 
 
 def test_asking_a_law_loads_neither_models_nor_tables_nor_optimisers():
-    code = "import sys, moejax.laws.door, moejax.laws.claims; print(*sys.modules)"
+    code = "import sys, moejax.laws.predict, moejax.laws.claims; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"flax", "pandas", "matplotlib", "jaxopt", "optax", "scipy.optimize", "moejax.fit"} & set(loaded)

@@ -1,4 +1,4 @@
-"""Answers of a fitted law with their uncertainty: what is decided, and how far that hangs on these runs."""
+"""Estimates: what is asked of a fitted law, with standard errors and intervals, and how far it lies beyond the runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from moejax.fit.answers import Answer, where_in_words
 from moejax.fit.bootstrap import Bootstrap, too_few
 from moejax.fit.covariance import uncertainty
+from moejax.fit.estimands import Estimand, where_in_words
 from moejax.fit.extrapolation import RATIOS, outside, sentences, where_decided
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import plain
@@ -22,35 +22,35 @@ from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
-    """One answer."""
+class Estimate:
+    """One estimand under a fitted law."""
 
-    answer: Answer
+    estimand: Estimand
     value: float
-    """NaN if the law has no answer there."""
+    """NaN if the law gives no number there."""
     error: float
-    """Standard error; 0 where no coefficient moves the answer, as at a bound; NaN where the runs give none."""
+    """Standard error; 0 where no coefficient moves it, as at a bound; NaN where the runs give none."""
     interval: Interval | None
     """Over resampled fits if there are any, else by the standard error; None where there is neither."""
     by: str
     """Where the interval is from."""
-    freedom: float = math.nan
+    degrees_of_freedom: float = math.nan
     """Degrees of freedom of the interval's Student's t; NaN where it is of resamples."""
     few: str = ""
     """Why the interval is not of the resamples that there are."""
 
 
-def decide(
+def estimate(
     result: FitResult,
     runs: Runs,
-    answers: Iterable[Answer],
+    estimands: Iterable[Estimand],
     *,
     covariance: str = "sandwich",
     by: str = "group",
     resampled: Bootstrap | None = None,
     level: float = 0.9,
-) -> list[Decided]:
-    """Every answer under the fitted law, with its standard error and its interval.
+) -> list[Estimate]:
+    """Every estimand under the fitted law, with its standard error and its interval.
 
     Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
     stand in their place, whose Student's t knows how few draws there are.
@@ -58,41 +58,49 @@ def decide(
     Raises:
       UserError: the runs are not those of the fit, or an option makes no sense.
     """
-    known, found = uncertainty(result, runs, kind=covariance, by=by), []
+    known, estimates = uncertainty(result, runs, kind=covariance, by=by), []
     few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
-    for answer in answers:
-        value, error, interval = float(known.at.decide(answer.of)[0][0]), math.nan, None
-        where, freedom = STANDARD, math.nan
+    for estimand in estimands:
+        value, error, interval = float(known.at.evaluate(estimand.functional)[0][0]), math.nan, None
+        where, degrees_of_freedom = STANDARD, math.nan
         if np.isfinite(value):
-            spread, _ = known.spread(answer.of)
+            spread, _ = known.spread(estimand.functional)
             error = float(spread.errors[0])
             # What a law decides is above 0: a size, a cost, a loss, or a share.
-            (low,), (high,) = spread.share_ends(level) if answer.is_share else spread.ends(level, True)
+            (low,), (high,) = spread.share_ends(level) if estimand.is_share else spread.ends(level, True)
             if error > 0:
-                freedom = float(spread.freedom[0])
+                degrees_of_freedom = float(spread.degrees_of_freedom[0])
                 interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
         if resampled is not None and not few:
-            where, freedom, interval = RESAMPLES, math.nan, resampled.interval(answer.of, level)
-        one = Decided(answer=answer, value=value, error=error, interval=interval, by=where, freedom=freedom, few=few)
-        found.append(one)
-    return found
+            where, degrees_of_freedom, interval = RESAMPLES, math.nan, resampled.interval(estimand.functional, level)
+        one = Estimate(
+            estimand=estimand,
+            value=value,
+            error=error,
+            interval=interval,
+            by=where,
+            degrees_of_freedom=degrees_of_freedom,
+            few=few,
+        )
+        estimates.append(one)
+    return estimates
 
 
 STANDARD, RESAMPLES = "standard errors", "resamples"
 
 
-def table(decided: Sequence[Decided], runs: Runs, level: float = 0.9) -> str:
-    """A line per answer, in blocks by where they are asked, and how far that is beyond the runs."""
+def table(decided: Sequence[Estimate], runs: Runs, level: float = 0.9) -> str:
+    """A line per estimate, in blocks by where they are asked, and how far that is beyond the runs."""
     lines = []
-    for given in {tuple(one.answer.given.items()): one.answer.given for one in decided}.values():
-        block = [one for one in decided if one.answer.given == given]
+    for given in {tuple(one.estimand.given.items()): one.estimand.given for one in decided}.values():
+        block = [one for one in decided if one.estimand.given == given]
         at = where_in_words(given)
         by_errors = block[0].by == STANDARD
-        freedom = (f"{'df':>7}", ", Student's t with df degrees of freedom") if by_errors else ("", "")
+        degrees_of_freedom = (f"{'df':>7}", ", Student's t with df degrees of freedom") if by_errors else ("", "")
         lines += [
             "",
             f"{'decided at ' + at if at else 'decided by the coefficients alone':<44}{'value':>12}{'std err':>12}"
-            f"{freedom[0]}   {level:.0%} interval by {block[0].by}{freedom[1]}",
+            f"{degrees_of_freedom[0]}   {level:.0%} interval by {block[0].by}{degrees_of_freedom[1]}",
         ]
         lines += [_line(one) for one in block]
         if block[0].few:
@@ -101,21 +109,27 @@ def table(decided: Sequence[Decided], runs: Runs, level: float = 0.9) -> str:
     return "\n".join(lines[1:])
 
 
-def _line(one: Decided) -> str:
-    name = f"{one.answer.name} ({one.answer.symbol})"
+def _line(one: Estimate) -> str:
+    name = f"{one.estimand.name} ({one.estimand.symbol})"
     if not np.isfinite(one.value):
         return f"{name:<44}{'no answer':>12}"
     unknown = "not known" if np.isnan(one.error) else "at a bound"
     error = format(one.error, 3) if one.error > 0 else unknown
-    freedom = (f"{one.freedom:.2g}" if np.isfinite(one.freedom) else "").rjust(7) if one.by == STANDARD else ""
+    degrees_of_freedom = (
+        (f"{one.degrees_of_freedom:.2g}" if np.isfinite(one.degrees_of_freedom) else "").rjust(7)
+        if one.by == STANDARD
+        else ""
+    )
     ends = one.interval.ends() if one.interval else ""
-    return f"{name:<44}{format(one.value):>12}{error:>12}{freedom}   {ends}".rstrip()
+    return f"{name:<44}{format(one.value):>12}{error:>12}{degrees_of_freedom}   {ends}".rstrip()
 
 
-def reach(given: Mapping[str, float], decided: Iterable[Decided] = ()) -> dict[str, float]:
+def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
     """What is given or decided, in the words of a Design."""
-    found = {one.answer.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)}
-    both = {**found, **given}
+    decided_values = {
+        one.estimand.name.removeprefix("optimal_"): one.value for one in decided if np.isfinite(one.value)
+    }
+    both = {**decided_values, **given}
     if "sparsity" in both:
         both["expert_expansion"] = 1 / (1 - both["sparsity"])
     if "active_share" in both:
@@ -128,26 +142,26 @@ def beyond(values: Mapping[str, float], runs: Runs) -> dict[str, float]:
     return outside(values, where_decided(runs))
 
 
-def beyond_each(decided: Sequence[Decided], runs: Runs) -> list[dict[str, Any]]:
+def beyond_each(decided: Sequence[Estimate], runs: Runs) -> list[dict[str, Any]]:
     """For every place where something is decided outside the runs, as plain data: ``given``, ``times``."""
-    blocks = {tuple(one.answer.given.items()): one.answer.given for one in decided}.values()
-    far = [(given, beyond(reach(given, [d for d in decided if d.answer.given == given]), runs)) for given in blocks]
+    blocks = {tuple(one.estimand.given.items()): one.estimand.given for one in decided}.values()
+    far = [(given, beyond(reach(given, [d for d in decided if d.estimand.given == given]), runs)) for given in blocks]
     return [{"given": dict(given), "times": times} for given, times in far if times]
 
 
-def to_json(decided: Iterable[Decided], level: float = 0.9) -> list[dict[str, Any]]:
+def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, Any]]:
     """As plain data; what is not finite is null."""
     return [
         {
-            "name": one.answer.name,
-            "symbol": one.answer.symbol,
-            "given": dict(one.answer.given),
+            "name": one.estimand.name,
+            "symbol": one.estimand.symbol,
+            "given": dict(one.estimand.given),
             "value": one.value if np.isfinite(one.value) else None,
             "standard_error": one.error if one.error > 0 else None,
             "interval": one.interval
             and plain(one.interval)
-            | {"says_nothing": one.interval.says_nothing, "by": one.by, "level": level}
-            | ({"degrees_of_freedom": one.freedom} if np.isfinite(one.freedom) else {}),
+            | {"uninformative": one.interval.uninformative, "by": one.by, "level": level}
+            | ({"degrees_of_freedom": one.degrees_of_freedom} if np.isfinite(one.degrees_of_freedom) else {}),
         }
         for one in decided
     ]

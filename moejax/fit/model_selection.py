@@ -50,7 +50,7 @@ class Compared:
     def misses(self) -> str:
         """Why the law predicts the held-out runs too badly to be trusted beyond them; empty if it does not."""
         errors = self.errors
-        scatter = max(max(found.fit.scatter for found in self.held_out), NEGLIGIBLE)
+        scatter = max(max(split.fit.scatter for split in self.held_out), NEGLIGIBLE)
         times = errors.rmse_log / scatter
         if times > FAR_BEYOND_NOISE:
             return f"its held-out errors are {times:.3g} times the scatter of the runs it is fitted to"
@@ -59,12 +59,12 @@ class Compared:
         return ""
 
     @property
-    def unidentified(self) -> str:
+    def undetermined(self) -> str:
         """Why these runs do not determine the law; empty if they do."""
-        if self.fit.stuck or self.fit.cannot_tell:
-            count = len(self.fit.stuck) + len(self.fit.cannot_tell)
+        if self.fit.unidentified or self.fit.unidentified_directions:
+            count = len(self.fit.unidentified) + len(self.fit.unidentified_directions)
             return f"{count} of its coefficients or their combinations are not set by the data"
-        fitted = min(found.fit.metrics.runs for found in self.held_out)
+        fitted = min(split.fit.metrics.runs for split in self.held_out)
         if fitted < RUNS_PER_COEFFICIENT * self.free:
             return (
                 f"{fitted} fitted runs are fewer than {RUNS_PER_COEFFICIENT} for each of its {self.free} coefficients"
@@ -73,7 +73,7 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ModelSelection:
     """What held-out errors say of several laws."""
 
     best: str
@@ -81,7 +81,7 @@ class Choice:
     tied: tuple[str, ...]
     """Laws that these runs cannot tell from it."""
     simplest: str
-    """Of all these, the law of fewest coefficients, among those that these runs determine if there is any; of several
+    """The law of fewest coefficients among those that these runs determine, or among all if there is none; of several
     that have as few, the one of the lowest held-out error."""
     trusted: str | None
     """The law to extrapolate with; None where these runs cannot tell."""
@@ -103,10 +103,10 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
     t of groups less one: right for few groups too. Laws are not fitted again, so this is what these runs can tell of
     the two fitted laws. Without a second group both ends are NaN.
     """
-    group = np.concatenate([found.runs.group for found in law.held_out])
-    weight = np.concatenate([found.runs.weight for found in law.held_out])
+    group = np.concatenate([split.runs.group for split in law.held_out])
+    weight = np.concatenate([split.runs.weight for split in law.held_out])
     squares = [
-        np.concatenate([found.predicted - found.runs.loss for found in one.held_out]) ** 2 for one in (law, best)
+        np.concatenate([split.predicted - split.runs.loss for split in one.held_out]) ** 2 for one in (law, best)
     ]
     present = np.unique(group)
 
@@ -123,7 +123,7 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
     return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation, undefined=0.0)
 
 
-def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> Choice:
+def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> ModelSelection:
     """Which law to extrapolate with.
 
     A law is named where its held-out error is lower than every other's beyond what these groups of runs can be wrong by
@@ -149,14 +149,14 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> Choice:
     lowest = best.errors.rmse
     tied = [law for law in others if not behind(law, best).low > 0 or law.errors.rmse <= AS_GOOD * lowest]
     close = [best, *tied]
-    determined = [law for law in close if not law.unidentified] or close
+    determined = [law for law in close if not law.undetermined] or close
     fewest = [law for law in determined if law.free == min(law.free for law in determined)]
     # By their held-out error, as all are sorted.
     simplest = fewest[0]
     names = tuple(law.name for law in tied)
 
-    def found(title: str, sentence: str, trusted: str | None = None) -> Choice:
-        return Choice(
+    def selection(title: str, sentence: str, trusted: str | None = None) -> ModelSelection:
+        return ModelSelection(
             best=best.name,
             tied=names,
             simplest=simplest.name,
@@ -166,19 +166,19 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> Choice:
         )
 
     if best.name in silent:
-        return found("no number", "No law is named for extrapolation: none gives a number for every held-out run.")
+        return selection("no number", "No law is named for extrapolation: none gives a number for every held-out run.")
 
     reach = max((times for name, times in beyond.items() if name in SIZES), default=1.0)
     if reach < LEAST_REACH:
         how = f"reaches {reach:.3g} times beyond" if reach > 1 else "does not reach beyond"
-        return found(
+        return selection(
             "not tested",
             f"No law is named for extrapolation: the test {how} the fitted sizes, and at least {LEAST_REACH:g} times "
             f"is needed; hold out more of the largest, or train larger ones.",
         )
-    if best.unidentified:
-        why = "; ".join(f"{law.name}: {law.unidentified}" for law in close if law.unidentified)
-        return found("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
+    if best.undetermined:
+        why = "; ".join(f"{law.name}: {law.undetermined}" for law in close if law.undetermined)
+        return selection("undetermined", f"No law is named for extrapolation: these runs are too few for it ({why}).")
     if tied:
         several = len(fewest) > 1
         of_them = "them" if len(determined) == len(close) else "those that these runs determine"
@@ -187,20 +187,20 @@ def choose(laws: Sequence[Compared], beyond: Mapping[str, float]) -> Choice:
             f"{simplest.free} coefficients"
             + (f" each, and of these {simplest.name} has the lowest held-out error" if several else "")
         )
-        return found(
+        return selection(
             f"a tie of {len(tied) + 1} laws",
             f"A tie: these held-out runs cannot tell {best.name} from {listed(names)} (the 90 % interval of the "
             f"difference in RMSE holds 0, or it is below {AS_GOOD - 1:.0%}), so they name no law for extrapolation; "
             f"{least}.",
         )
     if best.misses:
-        return found(
+        return selection(
             "no law holds",
             f"No law is named for extrapolation: {best.name} has the lowest error{'' if others else ', alone'}, and "
             f"{best.misses}.",
         )
     alone = "it has the lowest error" if others else "it is the only law"
-    return found(
+    return selection(
         best.name,
         f"For extrapolation trust {best.name}: {alone} on held-out runs that reach beyond the fitted ones.",
         best.name,

@@ -10,22 +10,23 @@ from test_fit_law import RESULT, RUNS
 from moejax.__main__ import main
 from moejax.design.design import design
 from moejax.fit import metrics
-from moejax.fit.answers import decision_answers
 from moejax.fit.covariance import coefficient_intervals, standard_errors, uncertainty
-from moejax.fit.decide import decide
-from moejax.fit.evidence import with_evidence
+from moejax.fit.estimands import decision_estimands
+from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
-from moejax.fit.fit_result import from_json, load
+from moejax.fit.fit_result import SCHEMA, from_json, load
 from moejax.fit.objective import Squared
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.starts import Given
+from moejax.fit.starts import WarmStart
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
-from moejax.laws.door import predict, published
 from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.law import coefficients
+from moejax.laws.predict import predict, published
 from moejax.laws.routed import Routed
+from moejax.stored import write_json
 
 
 def routed():
@@ -36,11 +37,11 @@ def routed():
     design = Design(params_active=sizes, num_experts=experts, top_k=np.ones(30))
     exact = runs_from(design, np.ones(30))
     runs = runs_from(design, metrics.predict(true, exact) * np.exp(0.01 * rng.normal(size=30)))
-    return with_evidence(fit_law(Routed, runs, starts=Given((true,))), runs), runs
+    return with_uncertainty(fit_law(Routed, runs, starts=WarmStart((true,))), runs), runs
 
 
 ROUTED, ROUTED_RUNS = routed()
-FIT = with_evidence(RESULT, RUNS, dropped=("Dropped: row 3.",))
+FIT = with_uncertainty(RESULT, RUNS, dropped=("Dropped: row 3.",))
 SIZES = {"params_active": 1e12, "params_total": 4e12, "tokens": 2e13}
 
 
@@ -51,7 +52,7 @@ def file(tmp_path_factory):
 
 @pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
 def test_errors_from_the_file_are_those_from_the_runs(covariance):
-    fit = from_json(json.loads(json.dumps(with_evidence(RESULT, RUNS, covariance=covariance).to_json())))
+    fit = from_json(json.loads(json.dumps(with_uncertainty(RESULT, RUNS, covariance=covariance).to_json())))
 
     def loss(law):
         return law(Design(**SIZES))
@@ -59,7 +60,7 @@ def test_errors_from_the_file_are_those_from_the_runs(covariance):
     for decision in (loss, lambda law: law):
         wanted = standard_errors(RESULT, RUNS, decision, kind=covariance)
         wanted = list(coefficients(wanted).values()) if dataclasses.is_dataclass(wanted) else [wanted]
-        np.testing.assert_allclose(fit.evidence.spread(fit.law, decision).errors, wanted, rtol=1e-6)
+        np.testing.assert_allclose(fit.uncertainty.spread(fit.law, decision).errors, wanted, rtol=1e-6)
 
 
 def test_a_range_from_the_file_is_the_one_from_the_runs(file):
@@ -69,7 +70,7 @@ def test_a_range_from_the_file_is_the_one_from_the_runs(file):
 
 
 def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
-    many = dataclasses.replace(FIT.evidence, freedom=10_000, leverages=())
+    many = dataclasses.replace(FIT.uncertainty, degrees_of_freedom=10_000, leverages=())
     drawn = coefficients(many.draws(FIT.law, 4000).laws)
     for name, value in coefficients(FIT.law).items():
         share = many.spread(FIT.law, lambda law, name=name: coefficients(law)[name]).errors[0] / abs(value)
@@ -136,8 +137,8 @@ def test_a_design_has_the_interval_of_decide_however_few_the_groups():
     rng = np.random.default_rng(0)
     noise = 0.003 * (rng.standard_normal(4)[group] + rng.standard_normal(16))
     runs = runs_from(sweep, metrics.predict(HOFFMANN_2022, runs_from(sweep, np.ones(16))) * np.exp(noise), group=group)
-    fit = with_evidence(fit_law(Chinchilla, runs, starts=Given((HOFFMANN_2022,))), runs)
-    decided = decide(fit, runs, decision_answers(Chinchilla, {"flops": 1e20})[:1])[0].interval
+    fit = with_uncertainty(fit_law(Chinchilla, runs, starts=WarmStart((HOFFMANN_2022,))), runs)
+    decided = estimate(fit, runs, decision_estimands(Chinchilla, {"flops": 1e20})[:1])[0].interval
     designed = design(fit, flops=1e20).intervals["params_active"]
     assert np.log(designed.factor) == pytest.approx(np.log(decided.factor), rel=0.25)
 
@@ -156,24 +157,17 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
     assert plain["intervals"]["loss"]["low"] < plain["intervals"]["loss"]["high"]
 
 
-def test_a_file_of_old_is_read_and_says_what_it_lacks():
-    plain = FIT.to_json()
-    del plain["evidence"]
-    old = from_json(plain)
-    assert range_of(old, Design(**SIZES)) is None
-    assert "fit again" in range_in_words(old, None, beyond=False)
-    assert predict(old, Design(**SIZES)).unchecked
+def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
+    bare = from_json(dataclasses.replace(FIT, uncertainty=None).to_json())
+    assert range_of(bare, Design(**SIZES)) is None
+    assert "fit again" in range_in_words(bare, None, beyond=False)
+    assert predict(bare, Design(**SIZES)).unchecked
 
 
-def test_a_file_of_old_with_one_number_of_degrees_of_freedom_is_read():
-    plain = FIT.to_json()
-    steps, evidence = FIT.evidence.deviations, plain["evidence"]
-    directions = [{k: v * step for k, v in axis.items()} for axis, step in zip(evidence["axes"], steps, strict=True)]
-    plain["evidence"] = {k: evidence[k] for k in ("ranges", "covariance", "by", "freedom", "dropped")}
-    old = from_json(plain | {"evidence": plain["evidence"] | {"directions": directions}})
-    found, now = (one.evidence.spread(one.law, lambda law: law) for one in (old, FIT))
-    np.testing.assert_allclose(found.errors, now.errors)
-    assert (found.freedom == FIT.evidence.freedom).all()
+def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
+    write_json(tmp_path / "fit.json", FIT.to_json() | {"schema": SCHEMA - 1})
+    with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit anew"):
+        load(tmp_path / "fit.json")
 
 
 @pytest.mark.parametrize("law", [Routed, EffectiveParams], ids=lambda law: law.__name__)
@@ -188,7 +182,7 @@ def test_the_table_of_a_fit_and_its_notebook_have_the_same_intervals(law):
 def test_a_coefficient_of_either_sign_that_runs_do_not_tell_from_nothing_has_an_interval_that_holds_0():
     low, high = coefficient_intervals(ROUTED, ROUTED_RUNS)["coupling"]
     assert low < 0 < high
-    drawn = coefficients(ROUTED.evidence.draws(ROUTED.law, 1000).laws)
+    drawn = coefficients(ROUTED.uncertainty.draws(ROUTED.law, 1000).laws)
     assert 0.05 < np.mean(np.sign(drawn["coupling"]) != np.sign(ROUTED.law.coupling)) < 0.5
     assert (drawn["params_slope"] < 0).all()
 
@@ -201,8 +195,10 @@ def lone_group():
     exact = metrics.predict(HOFFMANN_2022, runs_from(design, np.ones(126)))
     noise = 0.005 * rng.standard_normal(21)[group] + 0.002 * rng.standard_normal(126)
     runs = runs_from(design, exact * np.exp(noise), group=group)
-    result = fit_law(Chinchilla, runs, fixed={"irreducible": 1.69}, starts=Given((HOFFMANN_2022,)), penalty=Squared())
-    return with_evidence(result, runs), runs
+    result = fit_law(
+        Chinchilla, runs, fixed={"irreducible": 1.69}, starts=WarmStart((HOFFMANN_2022,)), penalty=Squared()
+    )
+    return with_uncertainty(result, runs), runs
 
 
 LONE, LONE_RUNS = lone_group()
@@ -211,17 +207,19 @@ LONE, LONE_RUNS = lone_group()
 def test_of_a_table_with_a_lone_group_intervals_from_the_file_are_those_from_the_runs():
     back = from_json(json.loads(json.dumps(LONE.to_json())))
     here, _ = uncertainty(LONE, LONE_RUNS).spread(lambda law: law)
-    there = back.evidence.spread(back.law, lambda law: law)
-    np.testing.assert_allclose(there.freedom, here.freedom, rtol=1e-3)
+    there = back.uncertainty.spread(back.law, lambda law: law)
+    np.testing.assert_allclose(there.degrees_of_freedom, here.degrees_of_freedom, rtol=1e-3)
     np.testing.assert_allclose(there.ends(0.9, True), here.ends(0.9, True), rtol=1e-4)
-    # Files of old have six digits.
-    digits = tuple(tuple(tuple(float(f"{x:.6g}") for x in row) for row in rows) for rows in LONE.evidence.leverages)
-    old = dataclasses.replace(LONE.evidence, leverages=digits)
-    np.testing.assert_allclose(old.spread(LONE.law, lambda law: law).freedom, here.freedom, rtol=1e-2)
+    # Six digits are enough, as from a file that was rounded.
+    digits = tuple(tuple(tuple(float(f"{x:.6g}") for x in row) for row in rows) for rows in LONE.uncertainty.leverages)
+    rounded = dataclasses.replace(LONE.uncertainty, leverages=digits)
+    np.testing.assert_allclose(
+        rounded.spread(LONE.law, lambda law: law).degrees_of_freedom, here.degrees_of_freedom, rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("ranges", [{"nosuch": [1, 2]}, {"tokens": [0, 0]}, {"tokens": [5, 1]}, {"tokens": [-1, 1]}])
 def test_a_range_that_no_field_can_have_is_refused_with_a_sentence(ranges):
     plain = FIT.to_json()
-    with pytest.raises(ValueError, match=r"evidence\.ranges has '.*fit again"):
-        from_json({**plain, "evidence": {**plain["evidence"], "ranges": ranges}})
+    with pytest.raises(ValueError, match=r"uncertainty\.ranges has '.*fit again"):
+        from_json({**plain, "uncertainty": {**plain["uncertainty"], "ranges": ranges}})

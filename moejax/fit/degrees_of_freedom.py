@@ -28,7 +28,7 @@ Contrasts = Float[np.ndarray, "answers axes"]
 WHOLE = 3e-6
 """A draw whose leverage is this near 1 in a direction sets it alone, and has no residual there.
 
-Leverages in files of old have six digits, and one of 1 may lie this far below it there.
+Leverages may come rounded to six digits, and one of 1 may then lie this far below it.
 """
 
 

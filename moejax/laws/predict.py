@@ -1,4 +1,4 @@
-"""Where a law meets what people type: names, checks, constants, and predictions that say when they extrapolate.
+"""Ask a law about a design: names of laws, checks, published constants, predictions that say when they extrapolate.
 
 Laws themselves stay pure and check nothing.
 """
@@ -124,8 +124,8 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     check_inputs(bare, design)
     with jax.enable_x64(True):
         exact, point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (bare, design))
-        found: Any = exact(point)
-        values = {name: float(found[name] if isinstance(found, Mapping) else found) for name in bare.outputs}
+        outputs: Any = exact(point)
+        values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in bare.outputs}
         if design.flops is None and design.params_active is not None and design.tokens is not None:
             # As decisions count them; a law that reads FLOPs has asked for them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
