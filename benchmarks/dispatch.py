@@ -5,9 +5,10 @@ Run on one core, as a device of a data-parallel CPU run has:
     taskset -c 0 python benchmarks/dispatch.py
     taskset -c 0 python benchmarks/dispatch.py --sizes quickstart --rounds 30
 
-A row is one layer's experts: forward alone, and forward with backward (gradients of tokens, gates and weights). There
-are two yardsticks, for as many rows as there are assignments: ``product``, one X·W and its two gradients with X
-[rows, D] and W [D, 3F]; and ``expert``, all rows through one SwiGLU expert, which is what a dense layer costs.
+A row is one layer's experts: forward alone, and forward with backward (gradients of tokens, combine weights and
+matrices). There are two yardsticks, for as many rows as there are assignments: ``product``, one X·W and its two
+gradients with X [rows, D] and W [D, 3F]; and ``expert``, all rows through one SwiGLU expert, which is what a dense
+layer costs.
 
 Rounds of all programs alternate, and medians of processor time are compared, so that other work on the machine counts
 little. The allocator is told to keep memory it was given: fresh pages cost as much as the arithmetic at these sizes.
@@ -24,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.routing import DISPATCHERS, Experts
+from moejax.kernels.experts import Experts, project_down, project_up
+from moejax.routing import DISPATCHERS
 from moejax.routing.capacity import limit_capacity
-from moejax.routing.experts import project_down, project_up
 from moejax.routing.routing import Routing, token_choice
 from moejax.train.allocator import keep_memory
 
@@ -94,19 +95,19 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
 
     routing, rows = draw_routing(size, generator), size.tokens * size.top_k
     weights = [normal(size.experts, *shape) for shape in [(size.model, size.hidden)] * 2 + [(size.hidden, size.model)]]
-    arguments = normal(size.tokens, size.model), routing.gate, Experts(*weights)
+    arguments = normal(size.tokens, size.model), routing.combine_weight, Experts(*weights)
 
     def of(name):
-        def dispatched(x, gate, experts, expert):
+        def dispatched(x, weight, experts, expert):
             # As an argument, so that the compiler cannot sort it beforehand.
-            given = dataclasses.replace(routing, expert=expert, gate=gate)
+            given = dataclasses.replace(routing, expert=expert, combine_weight=weight)
             served = limit_capacity(given, 2.0) if name == "capacity" else given
             return DISPATCHERS[name](x, served, experts)
 
         return dispatched
 
-    def one_expert(x, gate, experts, expert):
-        return project_down(*project_up(x, experts), gate, experts)
+    def one_expert(x, weight, experts, expert):
+        return project_down(*project_up(x, experts), weight, experts)
 
     def product(x, matrix, expert):
         return jnp.matmul(x, matrix)
@@ -114,7 +115,7 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
     first = Experts(*(matrix[0] for matrix in weights))
     made = {
         "product": (product, (normal(rows, size.model), normal(size.model, 3 * size.hidden)), 3 * size.hidden),
-        "expert": (one_expert, (normal(rows, size.model), routing.gate, first), size.model),
+        "expert": (one_expert, (normal(rows, size.model), routing.combine_weight, first), size.model),
     } | {name: (of(name), arguments, size.model) for name in dispatchers}
     return {
         name: (function, (*arguments, routing.expert), normal(arguments[0].shape[0], width))

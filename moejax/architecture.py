@@ -51,7 +51,7 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     """Llama 3: frequencies that turn more often stay as they are."""
     mscale: float = 0.0
-    """YaRN in DeepSeek: numerator of the scale of turned queries and keys."""
+    """YaRN in DeepSeek: numerator of the scale of rotated queries and keys."""
     mscale_all_dim: float = 0.0
     """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
     truncate: bool = True
@@ -112,10 +112,11 @@ class Architecture:
 
     router: str = _static("softmax_topk")
     """A key of ``moejax.routing.ROUTERS``."""
-    normalise_gates: bool = _static(True)
-    """Whether the gates of a token sum to 1 before ``gate_scale``; read by the routers that leave the choice."""
-    gate_scale: float = _static(1.0)
-    """What the gates are multiplied by (DeepSeek's routed scaling factor)."""
+    norm_topk_prob: bool = _static(True)
+    """Whether the weights of a token's experts are normalised to sum to 1 before ``routed_scaling_factor``; read by the
+    routers that leave the choice."""
+    routed_scaling_factor: float = _static(1.0)
+    """Factor on the weights of a token's experts (DeepSeek)."""
     num_groups: int = _static(1)
     """``group_limited``: groups of neighbouring experts."""
     top_k_groups: int = _static(1)
@@ -124,14 +125,14 @@ class Architecture:
     """``top_p``: sum of probabilities that a token's experts reach."""
     router_bias: bool = _static(False)
     """A trained bias per expert on the router's logits (gpt-oss)."""
-    balance_bias: bool = _static(False)
-    """A bias per expert that moves the choice of experts only. It is no parameter: the counts of each step move it,
+    expert_bias: bool = _static(False)
+    """A bias per expert that moves the choice of experts only. It is not a parameter: the counts of each step move it,
     not the gradient (auxiliary-loss-free balancing; DeepSeek-V3)."""
     capacity_factor: float | None = _static(None)
     """Assignments an expert takes at most, as a multiple of the balanced load; None drops nothing."""
     activation: str = _static("swiglu")
     """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers are always SwiGLU."""
-    expert_bias: bool = _static(False)
+    expert_mlp_bias: bool = _static(False)
     """Biases in the experts' projections (gpt-oss)."""
     shared_expert_gate: bool = _static(False)
     """Whether a learnt sigmoid gate scales the shared experts' output (Qwen2-MoE)."""
@@ -140,7 +141,7 @@ class Architecture:
     """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
     rope_theta: float = _static(10_000.0)
     rotary_fraction: float = _static(1.0)
-    """Part of each head that is turned (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
+    """Part of each head that is rotated (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
     rope_scaling: RopeScaling | None = field(default=None, metadata={"static": True})
     sliding_window: int = _static(0)
     """Tokens, itself included, that a token of a windowed layer sees; 0 for all."""
@@ -220,10 +221,10 @@ class Architecture:
         return if_set(self.value_head_dim, self.value_head_dim, self.head_dim)
 
     @property
-    def turned_dim(self) -> Number:
-        """Channels of a head that rotary positions turn."""
-        turned = self.head_dim * self.rotary_fraction
-        return if_set(self.kv_latent_dim, self.rope_head_dim, int(turned) if isinstance(turned, float) else turned)
+    def rotary_dim(self) -> Number:
+        """Channels of a head that rotary positions rotate."""
+        rotated = self.head_dim * self.rotary_fraction
+        return if_set(self.kv_latent_dim, self.rope_head_dim, int(rotated) if isinstance(rotated, float) else rotated)
 
     def replace(self, **changes: Any) -> Architecture:
         """The same architecture with some fields changed."""
@@ -279,9 +280,9 @@ class Architecture:
                 f"query_latent_dim is {self.query_latent_dim} and rope_head_dim {self.rope_head_dim}, but "
                 f"kv_latent_dim is 0; set it for latent attention, or leave all of them 0."
             )
-        if self.positions == "rope" and self.turned_dim % 2:
+        if self.positions == "rope" and self.rotary_dim % 2:
             raise UserError(
-                f"Rotary positions turn pairs, so {self.turned_dim} channels cannot be turned: head_dim (with "
+                f"Rotary positions rotate pairs, so {self.rotary_dim} channels cannot be rotated: head_dim (with "
                 f"rotary_fraction), or rope_head_dim of latent attention, must be even."
             )
         if self.qk_norm_all_heads and not self.qk_norm:

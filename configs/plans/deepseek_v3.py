@@ -34,6 +34,12 @@ def get_config() -> ConfigDict:
         optimizer=dict(learning_rate=2.2e-4, warmup_tokens=2000 * 16_384 * SEQUENCE),
         loss=dict(balance=0.0, sequence_balance=1e-4, router_z=0.0),
         mesh=dict(data=1, fsdp=-1, expert=8),
-        runtime=dict(compute_dtype="bfloat16", scan_layers=True, remat="full", exchange="gather", buffer_factor=1.5),
+        runtime=dict(
+            compute_dtype="bfloat16",
+            scan_layers=True,
+            remat="full",
+            expert_communication="all_gather",
+            buffer_factor=1.5,
+        ),
     )
     return config

@@ -60,7 +60,7 @@ def backbone(**changes: Any) -> dict[str, Any]:
     """Mixtures of 14 of 88 experts of a quarter of the width in every layer, some of it changed."""
     shape = dict(vocab_size=65_536, model_dim=WIDTH, num_layers=LAYERS, num_heads=11, num_kv_heads=11, head_dim=128)
     shape |= dict(dense_hidden=HIDDEN, num_experts=88, top_k=14, expert_hidden=UNIT)
-    return shape | dict(positions="alibi", tied_embeddings=False, normalise_gates=False) | changes
+    return shape | dict(positions="alibi", tied_embeddings=False, norm_topk_prob=False) | changes
 
 
 def shared(top_k: int, unit: int = UNIT) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def shared(top_k: int, unit: int = UNIT) -> dict[str, Any]:
 
 def arrangement() -> dict[str, dict[str, Any]]:
     """Table 4: equal N and N_a, so that fewer mixture layers have more experts, and more of them active."""
-    gates = dict(normalise_gates=True)
+    gates = dict(norm_topk_prob=True)
     return {
         "full": backbone(**gates),
         "interleave": backbone(**gates, layer_pattern="DE", num_experts=165, top_k=17),
@@ -84,7 +84,7 @@ def gates() -> dict[str, dict[str, Any]]:
     fixed = dict(num_layers=17, num_heads=22, num_kv_heads=22, head_dim=64, num_dense_layers=1)
     kinds = {"SE": dict(num_experts=86, **shared(7)), "no-SE": dict(num_experts=93)}
     return {
-        f"{kind}-{'normalised' if norm else 'plain'}": backbone(**fixed, **experts, normalise_gates=norm)
+        f"{kind}-{'normalised' if norm else 'plain'}": backbone(**fixed, **experts, norm_topk_prob=norm)
         for (kind, experts), norm in itertools.product(kinds.items(), (True, False))
     }
 

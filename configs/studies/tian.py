@@ -106,7 +106,7 @@ def mixture(group, expert, experts, top_k, shared=1, *, width=None, heads=None, 
         expert_hidden=expert,
         num_shared_experts=shared,
         tied_embeddings=False,
-        normalise_gates=False,
+        norm_topk_prob=False,
         **rest,
     )
 
@@ -242,7 +242,7 @@ def tiny(config: ConfigDict) -> ConfigDict:
     """Table 8's design: three groups of growing compute, 2 (dense) to 16 experts."""
     sizes = {32: 1.2e11, 48: 2.5e11, 64: 5e11}
     shape: dict[str, Any] = dict(
-        vocab_size=257, num_layers=2, head_dim=16, top_k=2, num_shared_experts=1, normalise_gates=False
+        vocab_size=257, num_layers=2, head_dim=16, top_k=2, num_shared_experts=1, norm_topk_prob=False
     )
     config.models, config.recipes = {}, {}
     for width, flops in sizes.items():

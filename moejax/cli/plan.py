@@ -82,7 +82,7 @@ def _training(arguments: argparse.Namespace) -> Training:
 
 def _mesh(text: str) -> Any:
     from moejax.config import unknown
-    from moejax.model.sharding import MESH_AXES
+    from moejax.sharding import MESH_AXES
     from moejax.train.mesh import MeshShape
 
     sizes: dict[str, int] = {}

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         jax.random.key(arguments.seed),
         tokens=arguments.tokens,
         sampling=sampling,
-        balance_bias=weights.balance_bias,
+        expert_bias=weights.expert_bias,
     )
     texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(found)]
     if arguments.json:

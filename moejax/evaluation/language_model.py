@@ -13,8 +13,8 @@ import numpy as np
 
 from moejax.errors import UserError
 from moejax.evaluation.padding import batches
+from moejax.kernels.cross_entropy import token_loss_and_correct
 from moejax.model import transformer
-from moejax.model.cross_entropy import costs_and_hits
 from moejax.model.generate import Sampling, generate_in_parts
 from moejax.model.runtime import Runtime
 from moejax.progress import CountCallback
@@ -94,13 +94,13 @@ class LanguageModel:
             for i, place in enumerate(batch.items):
                 tokens[i, : len(inputs[place])] = inputs[place]
                 ends[i], last[i, : len(lasts[place])] = len(inputs[place]), lasts[place]
-            costs, hits, last_costs, last_hits = map(np.asarray, self._read(tokens, ends, last))
+            losses, correct, last_losses, last_correct = map(np.asarray, self._read(tokens, ends, last))
             for i, place in enumerate(batch.items):
                 for item in alike[inputs[place]]:
                     which = lasts[place].index(rows[item][-1])
                     before = slice(ends[i] - len(pairs[item][1]), ends[i] - 1)
-                    cost = costs[i, before].sum(dtype=np.float64) + last_costs[i, which]
-                    found[item] = Likelihood(-float(cost), bool(hits[i, before].all() and last_hits[i, which]))
+                    loss = losses[i, before].sum(dtype=np.float64) + last_losses[i, which]
+                    found[item] = Likelihood(-float(loss), bool(correct[i, before].all() and last_correct[i, which]))
                     done += 1
             progress(done, len(pairs))
         return found
@@ -148,8 +148,8 @@ class LanguageModel:
                 tokens=1 + AT_ONCE * -(-(tokens - 1) // AT_ONCE),
                 at_once=AT_ONCE,
                 sampling=sampling,
-                real=jnp.asarray(real),
-                balance_bias=self.weights.balance_bias,
+                padding_mask=jnp.asarray(real),
+                expert_bias=self.weights.expert_bias,
             )
             rows = np.zeros((len(batch.items), 0), np.int32)
             for part in parts:
@@ -165,17 +165,17 @@ class LanguageModel:
     def _read(self, tokens: np.ndarray, ends: np.ndarray, last: np.ndarray) -> tuple[jax.Array, ...]:
         w = self.weights
         architecture = w.architecture.replace(capacity_factor=None)
-        return _read(architecture, self.runtime, w.params, w.balance_bias, *map(jnp.asarray, (tokens, ends, last)))
+        return _read(architecture, self.runtime, w.params, w.expert_bias, *map(jnp.asarray, (tokens, ends, last)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _read(architecture, runtime, params, balance_bias, tokens, ends, last):
+def _read(architecture, runtime, params, expert_bias, tokens, ends, last):
     """Of every token but the first, and of each of the ``last`` ones after a row's end: nats, and whether it is the
     likeliest."""
     real = jnp.arange(tokens.shape[1]) < ends[:, None]
-    hidden = transformer.apply(architecture, runtime, params, tokens, real=real, balance_bias=balance_bias).hidden
+    hidden = transformer.apply(architecture, runtime, params, tokens, padding_mask=real, expert_bias=expert_bias).hidden
     matrix = transformer.unembedding(architecture, params)
-    costs, hits = costs_and_hits(hidden[:, :-1], matrix, tokens[:, 1:])
+    losses, correct = token_loss_and_correct(hidden[:, :-1], matrix, tokens[:, 1:])
     end = jnp.take_along_axis(hidden, ends[:, None, None] - 1, axis=1)
     after = jax.nn.log_softmax(transformer.unembed(architecture, params, end)[:, 0])
-    return costs, hits, -jnp.take_along_axis(after, last, axis=1), last == after.argmax(1)[:, None]
+    return losses, correct, -jnp.take_along_axis(after, last, axis=1), last == after.argmax(1)[:, None]

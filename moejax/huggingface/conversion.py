@@ -24,7 +24,7 @@ from moejax.huggingface.weight_mapping import Pair, pairs
 from moejax.progress import StageCallback
 from moejax.stored import read_json, write_json
 from moejax.weights.folder import FLOATS, open_weights, read_architecture, weights_writer
-from moejax.weights.parameters import BALANCE_BIAS, parameters
+from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 from moejax.weights.tokenizer_files import carry_tokenizer
 from moejax.wording import told
@@ -55,7 +55,7 @@ def types(given_types: Iterable[tuple[str, np.dtype]], dtype: str | None) -> dic
     """
     chosen: dict[str, np.dtype] = {}
     for name, given in given_types:
-        asked = dtype is not None and not name.endswith(("balance_bias", "e_score_correction_bias"))
+        asked = dtype is not None and not name.endswith(("expert_bias", "e_score_correction_bias"))
         kind = FLOATS[dtype] if dtype is not None and asked else given
         chosen[name] = kind if chosen.get(name, kind) == kind else FLOATS["float32"]
     return chosen
@@ -144,11 +144,11 @@ def to_huggingface(
     origin = _origin(source)
     chosen, config = choose_family(architecture, family or origin.get("model_type"))
     # Every family that has the bias has room for one of zeros.
-    there = architecture.replace(balance_bias=architecture.balance_bias or chosen.always.get("balance_bias", False))
+    there = architecture.replace(expert_bias=architecture.expert_bias or chosen.always.get("expert_bias", False))
     tensor_pairs = pairs(there, chosen.mappings(there))
     with open_weights(source, architecture) as file, atomic_folder(out) as partial:
         stored = {name: kind.dtype for name, kind in file.kinds.items()} | (
-            {} if architecture.balance_bias else {BALANCE_BIAS: FLOATS["float32"]}
+            {} if architecture.expert_bias else {EXPERT_BIAS: FLOATS["float32"]}
         )
         dtypes = types(((pair.theirs, stored[name]) for pair in tensor_pairs for name, _ in pair.ours), dtype)
         kinds = {pair.theirs: Kind(dtypes[pair.theirs], pair.whole) for pair in tensor_pairs}
@@ -191,7 +191,7 @@ def _write_shards(
 
 
 def _read_ours(file: TensorFile, name: str, index: tuple[int, ...], pair: Pair) -> np.ndarray:
-    if name == BALANCE_BIAS and name not in file.kinds:
+    if name == EXPERT_BIAS and name not in file.kinds:
         return np.zeros(pair.whole, np.float32)
     return file.read(name, index)
 

@@ -1,4 +1,4 @@
-"""DeepSeek-V3: latent attention, group-limited sigmoid routing with a balance bias, shared experts, first layers dense.
+"""DeepSeek-V3: latent attention, group-limited sigmoid routing with an expert bias, shared experts, first layers dense.
 
 The modules that predict further tokens, which follow the last layer in published checkpoints, are not read.
 """
@@ -64,7 +64,7 @@ def _no_further_modules(architecture: Architecture) -> dict[str, Any]:
 
 
 def _mappings(architecture: Architecture) -> list[WeightMapping]:
-    bias = WeightMapping(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.balance_bias",))
+    bias = WeightMapping(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.expert_bias",))
     return [
         *MODEL,
         *latent_attention(bool(architecture.query_latent_dim), architecture.rope_head_dim),
@@ -90,11 +90,11 @@ DEEPSEEK_V3 = ModelFamily(
         "kv_lora_rank": "kv_latent_dim",
         "qk_nope_head_dim": "head_dim",
         "qk_rope_head_dim": "rope_head_dim",
-        "norm_topk_prob": "normalise_gates",
-        "routed_scaling_factor": "gate_scale",
+        "norm_topk_prob": "norm_topk_prob",
+        "routed_scaling_factor": "routed_scaling_factor",
         "tie_word_embeddings": "tied_embeddings",
     },
-    always={"router": "group_limited", "balance_bias": True, "norm_epsilon": 1e-6},
+    always={"router": "group_limited", "expert_bias": True, "norm_epsilon": 1e-6},
     required={
         "hidden_act": "silu",
         # The norms of latents have 1e-6 whatever is written here.

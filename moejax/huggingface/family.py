@@ -88,9 +88,9 @@ class ModelFamily:
         """
         back = self.architecture(self._options(architecture), "the options it would have")
         ours, theirs = canonical(architecture), canonical(back)
-        if theirs.balance_bias and not ours.balance_bias:
+        if theirs.expert_bias and not ours.expert_bias:
             # A bias of zeros says the same.
-            theirs = theirs.replace(balance_bias=False)
+            theirs = theirs.replace(expert_bias=False)
         return [
             f"{f.name} = {getattr(ours, f.name)!r} (there {getattr(theirs, f.name)!r})"
             for f in dataclasses.fields(Architecture)
@@ -109,8 +109,8 @@ _KINDS = {name: {Any: int, float: float | int}.get(hint, hint) for name, hint in
 """Kinds of the fields of an Architecture, those that are numbers of something being whole."""
 
 _SAME_ROUTER: dict[str, dict[str, Any]] = {
-    "topk_softmax": {"router": "softmax_topk", "normalise_gates": True},
-    "switch": {"router": "softmax_topk", "normalise_gates": False},
+    "topk_softmax": {"router": "softmax_topk", "norm_topk_prob": True},
+    "switch": {"router": "softmax_topk", "norm_topk_prob": False},
     "sigmoid_topk": {"router": "group_limited", "num_groups": 1, "top_k_groups": 1},
 }
 """Routers that, without noise, are others with certain options."""

@@ -45,7 +45,7 @@ GPT_OSS = ModelFamily(
     always={
         "router": "topk_softmax",
         "router_bias": True,
-        "expert_bias": True,
+        "expert_mlp_bias": True,
         "activation": "clamped_swiglu",
         "attention_sinks": True,
     },

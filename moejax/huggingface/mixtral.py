@@ -19,7 +19,7 @@ MIXTRAL = ModelFamily(
         "rms_norm_eps": "norm_epsilon",
         "tie_word_embeddings": "tied_embeddings",
     },
-    always={"router": "softmax_topk", "normalise_gates": True},
+    always={"router": "softmax_topk", "norm_topk_prob": True},
     required={"hidden_act": "silu"},
     defaults={
         "head_dim": None,

@@ -16,7 +16,7 @@ OLMOE = ModelFamily(
         "num_experts": "num_experts",
         "num_experts_per_tok": "top_k",
         "intermediate_size": "expert_hidden",
-        "norm_topk_prob": "normalise_gates",
+        "norm_topk_prob": "norm_topk_prob",
         "rms_norm_eps": "norm_epsilon",
         "tie_word_embeddings": "tied_embeddings",
     },

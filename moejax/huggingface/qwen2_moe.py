@@ -36,7 +36,7 @@ QWEN2_MOE = ModelFamily(
         "num_experts": "num_experts",
         "num_experts_per_tok": "top_k",
         "moe_intermediate_size": "expert_hidden",
-        "norm_topk_prob": "normalise_gates",
+        "norm_topk_prob": "norm_topk_prob",
         "qkv_bias": "attention_bias",
         "rms_norm_eps": "norm_epsilon",
         "tie_word_embeddings": "tied_embeddings",

@@ -83,12 +83,12 @@ def pairs(architecture: Architecture, mappings: Iterable[WeightMapping]) -> list
     Mappings whose arrays an architecture has not are left out: those of biases, dense layers, shared experts.
     """
     known = parameters(architecture)
-    paired, counts = [], {"dense_layers": 0, "mixture_layers": 0}
+    paired, counts = [], {"dense_layers": 0, "moe_layers": 0}
     mappings = list(mappings)
     paired += _of_layer(known, [mapping for mapping in mappings if "{layer}" not in mapping.theirs], "", (), -1)
     in_layers = [mapping for mapping in mappings if "{layer}" in mapping.theirs]
     for layer, experts in enumerate(architecture.has_experts):
-        stack = "mixture_layers" if experts else "dense_layers"
+        stack = "moe_layers" if experts else "dense_layers"
         paired += _of_layer(known, in_layers, f"{stack}.", (counts[stack],), layer)
         counts[stack] += 1
     return paired
@@ -210,8 +210,8 @@ def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapp
         if query_latents
         else [WeightMapping(_ATTENTION + "q_proj.weight", "(heads *) embed", ("attention.query",), alternating=turned)]
     )
-    down = ("attention.latent_down", "attention.turned_key")
-    down_bias = ("attention.latent_down_bias", "attention.turned_key_bias")
+    down = ("attention.latent_down", "attention.rope_key")
+    down_bias = ("attention.latent_down_bias", "attention.rope_key_bias")
     return [
         *queries,
         WeightMapping(_ATTENTION + "kv_a_proj_with_mqa.weight", "* embed", down, alternating=turned),

@@ -106,16 +106,16 @@ def params(architecture: Architecture) -> Params:
     """Parameters of an architecture, by part."""
     a = architecture
     m = matrices(a)
-    expert_biases = a.num_moe_layers * (2 * a.expert_hidden + a.model_dim) if a.expert_bias else 0
-    shared_biases = a.num_moe_layers * (2 * a.shared_width + a.model_dim) if a.expert_bias else 0
+    expert_mlp_biases = a.num_moe_layers * (2 * a.expert_hidden + a.model_dim) if a.expert_mlp_bias else 0
+    shared_biases = a.num_moe_layers * (2 * a.shared_width + a.model_dim) if a.expert_mlp_bias else 0
     return Params(
         embedding=a.vocab_size * a.model_dim,
         unembedding=0 if a.tied_embeddings else m.unembedding,
         attention=m.attention,
         attention_biases=a.num_layers * _attention_biases(a),
         router=m.router + (a.num_moe_layers * a.num_experts if a.router_bias else 0),
-        routed_experts_active=m.routed_experts_active + a.top_k * expert_biases,
-        routed_experts_idle=m.routed_experts_idle + (a.num_experts - a.top_k) * expert_biases,
+        routed_experts_active=m.routed_experts_active + a.top_k * expert_mlp_biases,
+        routed_experts_idle=m.routed_experts_idle + (a.num_experts - a.top_k) * expert_mlp_biases,
         shared_experts=m.shared_experts + a.num_shared_experts * shared_biases,
         dense_feed_forward=m.dense_feed_forward,
         norms=a.num_layers * _norms(a) + a.model_dim,

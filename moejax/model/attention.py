@@ -14,17 +14,16 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
-from moejax.model.attend import ATTENTION
-from moejax.model.norm import rms_norm
-from moejax.model.parameter import Maker
+from moejax.kernels.attention import AttentionMask, attention
+from moejax.kernels.linear import add_bias, project
+from moejax.kernels.rms_norm import rms_norm
+from moejax.model.parameter import ParamFactory
 from moejax.model.positions import POSITIONS
-from moejax.model.project import add_bias, project
 from moejax.model.runtime import Runtime
-from moejax.model.sight import Sight
 
 
-class KeysValues(NamedTuple):
-    """What a cache keeps of each token."""
+class KeyValue(NamedTuple):
+    """Keys and values of tokens, which a cache holds."""
 
     key: Float[Array, "B S G K"]
     value: Float[Array, "B S G V"]
@@ -33,59 +32,60 @@ class KeysValues(NamedTuple):
 class Attention(nnx.Module):
     """Projections of ``layers`` stacked attention layers, and how one of them is applied."""
 
-    def __init__(self, architecture: Architecture, layers: int, make: Maker):
+    def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
         stack, embed = {"layers": layers}, {"embed": a.model_dim}
         heads, kv_heads = {"heads": a.num_heads}, {"kv_heads": a.num_kv_heads}
         head, value = {"head_dim": a.head_dim}, {"value_dim": a.value_width}
-        self.query = make.matrix(stack | embed | heads | head, a.model_dim)
-        self.key = make.matrix(stack | embed | kv_heads | head, a.model_dim)
-        self.value = make.matrix(stack | embed | kv_heads | value, a.model_dim)
-        self.output = make.output(stack | heads | value | embed, a.num_heads * a.value_width)
+        self.query = params.matrix(stack | embed | heads | head, a.model_dim)
+        self.key = params.matrix(stack | embed | kv_heads | head, a.model_dim)
+        self.value = params.matrix(stack | embed | kv_heads | value, a.model_dim)
+        self.output = params.output(stack | heads | value | embed, a.num_heads * a.value_width)
         if a.attention_bias:
-            self.query_bias = make.zeros(stack | heads | head)
-            self.key_bias = make.zeros(stack | kv_heads | head)
-            self.value_bias = make.zeros(stack | kv_heads | value)
+            self.query_bias = params.zeros(stack | heads | head)
+            self.key_bias = params.zeros(stack | kv_heads | head)
+            self.value_bias = params.zeros(stack | kv_heads | value)
         if a.attention_output_bias:
-            self.output_bias = make.zeros(stack | embed)
+            self.output_bias = params.zeros(stack | embed)
         if a.attention_sinks:
-            self.sinks = make.zeros(stack | heads)
+            self.sinks = params.zeros(stack | heads)
         if a.qk_norm:
-            self.query_norm = make.ones(stack | (heads | head if a.qk_norm_all_heads else head))
-            self.key_norm = make.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
+            self.query_norm = params.ones(stack | (heads | head if a.qk_norm_all_heads else head))
+            self.key_norm = params.ones(stack | (kv_heads | head if a.qk_norm_all_heads else head))
 
-    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeysValues:
-        """Keys, turned by their positions from ``start`` on, and values."""
+    def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> KeyValue:
+        """Keys, rotated by their positions from ``start`` on, and values."""
         a = architecture
-        key = project("btd,dgk->btgk", x, self.key[...], sums=runtime.reduce_dtype)
-        value = project("btd,dgv->btgv", x, self.value[...], sums=runtime.reduce_dtype)
+        key = project("btd,dgk->btgk", x, self.key[...], reduce_dtype=runtime.reduce_dtype)
+        value = project("btd,dgv->btgv", x, self.value[...], reduce_dtype=runtime.reduce_dtype)
         if a.attention_bias:
             key, value = add_bias(key, self.key_bias[...]), add_bias(value, self.value_bias[...])
         if a.qk_norm:
             key = _norm(key, self.key_norm[...], a)
-        return KeysValues(POSITIONS[a.positions].turn(key, start + jnp.arange(x.shape[1]), a), value)
+        return KeyValue(POSITIONS[a.positions].apply(key, start + jnp.arange(x.shape[1]), a), value)
 
     def __call__(
-        self, x: Float[Array, "B T D"], kept: KeysValues, sight: Sight, architecture: Architecture, runtime: Runtime
+        self, x: Float[Array, "B T D"], kv: KeyValue, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
+        """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
         a = architecture
-        query = project("btd,dhk->bthk", x, self.query[...], sums=runtime.reduce_dtype)
+        query = project("btd,dhk->bthk", x, self.query[...], reduce_dtype=runtime.reduce_dtype)
         if a.attention_bias:
             query = add_bias(query, self.query_bias[...])
         if a.qk_norm:
             query = _norm(query, self.query_norm[...], a)
-        query = POSITIONS[a.positions].turn(query, sight.start + jnp.arange(x.shape[1]), a)
-        mixed = ATTENTION[runtime.attention](
+        query = POSITIONS[a.positions].apply(query, mask.start + jnp.arange(x.shape[1]), a)
+        mixed = attention(
             query,
-            kept.key,
-            kept.value,
-            sight,
+            kv.key,
+            kv.value,
+            mask,
             scale=1 / math.sqrt(a.head_dim),
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
+            backend=runtime.attention,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...], sums=runtime.reduce_dtype)
+        y = project("bthv,hvd->btd", mixed, self.output[...], reduce_dtype=runtime.reduce_dtype)
         return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
-from moejax.model.sharding import TOKEN_AXES, on_many_devices
+from moejax.sharding import TOKEN_AXES, on_many_devices
 
 
 def look_up(table: Float[Array, "V D"], tokens: Int[Array, "B T"], dtype: Any) -> Float[Array, "B T D"]:

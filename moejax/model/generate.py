@@ -20,7 +20,7 @@ from moejax.routing import NOT_CAUSAL
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a token is drawn from the model's probabilities."""
+    """How a token is sampled from the model's probabilities."""
 
     temperature: float = 1.0
     """What logits are divided by; 0 takes the likeliest token."""
@@ -37,7 +37,7 @@ class Sampling:
             raise UserError(f"top_k is {self.top_k} and top_p {self.top_p}; top_k is at least 0, top_p in (0, 1].")
 
 
-def draw(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
+def sample_token(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
     """One token per row."""
     if sampling.temperature == 0:
         return jnp.argmax(logits, axis=1).astype(jnp.int32)
@@ -62,12 +62,13 @@ def generate(
     *,
     tokens: int,
     sampling: Sampling | None = None,
-    real: Array | None = None,
-    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+    padding_mask: Array | None = None,
+    expert_bias: Float[Array, "moe_layers experts"] | None = None,
 ) -> Int[Array, "batch tokens"]:
     """``tokens`` more tokens for each prompt.
 
-    Prompts of different lengths are filled up on the left with tokens that are not ``real`` (Bool[batch, length]). An
+    Prompts of different lengths are filled up on the left with padding, where ``padding_mask`` (Bool[batch, length]) is
+    False. An
     architecture with a capacity drops no token here.
 
     Raises:
@@ -82,8 +83,8 @@ def generate(
         tokens=tokens,
         at_once=tokens,
         sampling=sampling,
-        real=real,
-        balance_bias=balance_bias,
+        padding_mask=padding_mask,
+        expert_bias=expert_bias,
     )
     return jnp.concatenate(list(parts), axis=1)
 
@@ -98,8 +99,8 @@ def generate_in_parts(
     tokens: int,
     at_once: int,
     sampling: Sampling | None = None,
-    real: Array | None = None,
-    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+    padding_mask: Array | None = None,
+    expert_bias: Float[Array, "moe_layers experts"] | None = None,
 ) -> Iterator[Int[Array, "batch part"]]:
     """What ``generate`` returns, in parts: the first token, then ``at_once`` at a time, so that one may stop early.
 
@@ -113,47 +114,47 @@ def generate_in_parts(
             f"Router {architecture.router!r} lets later tokens decide about earlier ones, so a model with it cannot "
             f"be sampled token by token; train with a token-choice router."
         )
-    real = jnp.ones(prompts.shape, bool) if real is None else real
+    padding_mask = jnp.ones(prompts.shape, bool) if padding_mask is None else padding_mask
     fixed = (architecture.replace(capacity_factor=None), runtime, sampling)
     first_key, *keys = jax.random.split(key, tokens)
     parts = [keys[i : i + at_once] for i in range(0, len(keys), at_once)]
     cache = empty_cache(fixed[0], runtime, len(prompts), prompts.shape[1] + tokens, segments=True)
-    cache, token = _first(fixed, params, cache, prompts, real, first_key, balance_bias)
+    cache, token = _first(fixed, params, cache, prompts, padding_mask, first_key, expert_bias)
     yield token[:, None]
     for part in parts:
-        cache, found = _more(fixed, params, cache, token, jnp.stack(part), balance_bias)
+        cache, found = _more(fixed, params, cache, token, jnp.stack(part), expert_bias)
         token = found[:, -1]
         yield found
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _first(fixed, params, cache, prompts, real, key, balance_bias):
-    cache, logits = _step(fixed, params, cache, prompts, real, balance_bias)
-    return cache, draw(logits, key, fixed[2])
+def _first(fixed, params, cache, prompts, padding_mask, key, expert_bias):
+    cache, logits = _step(fixed, params, cache, prompts, padding_mask, expert_bias)
+    return cache, sample_token(logits, key, fixed[2])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _more(fixed, params, cache, token, keys, balance_bias):
+def _more(fixed, params, cache, token, keys, expert_bias):
     def another(carry, key):
         cache, token = carry
-        cache, logits = _step(fixed, params, cache, token[:, None], jnp.ones((len(token), 1), bool), balance_bias)
-        token = draw(logits, key, fixed[2])
+        cache, logits = _step(fixed, params, cache, token[:, None], jnp.ones((len(token), 1), bool), expert_bias)
+        token = sample_token(logits, key, fixed[2])
         return (cache, token), token
 
     (cache, _), found = jax.lax.scan(another, (cache, token), keys)
     return cache, found.T
 
 
-def _step(fixed, params, cache, these, real, balance_bias):
+def _step(fixed, params, cache, these, padding_mask, expert_bias):
     architecture, runtime, _ = fixed
     output = transformer.apply(
         architecture,
         runtime,
         params,
         these,
-        segments=real.astype(jnp.int32),
-        real=real,
-        balance_bias=balance_bias,
+        segments=padding_mask.astype(jnp.int32),
+        padding_mask=padding_mask,
+        expert_bias=expert_bias,
         cache=cache,
     )
     return output.cache, transformer.unembed(architecture, params, output.hidden[:, -1])

@@ -14,85 +14,87 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
-from moejax.model.attend import ATTENTION
-from moejax.model.norm import rms_norm
-from moejax.model.parameter import Maker
+from moejax.kernels.attention import AttentionMask, attention
+from moejax.kernels.linear import add_bias, project
+from moejax.kernels.rms_norm import rms_norm
+from moejax.model.parameter import ParamFactory
 from moejax.model.positions import POSITIONS
-from moejax.model.project import add_bias, project
 from moejax.model.rope import score_scale
 from moejax.model.runtime import Runtime
-from moejax.model.sight import Sight
 
 
 class Latents(NamedTuple):
-    """What a cache keeps of each token: C + R numbers, whatever the number of heads."""
+    """What a cache holds of each token: C + R numbers, whatever the number of heads."""
 
     latent: Float[Array, "B S C"]
     """Normalised."""
-    turned_key: Float[Array, "B S R"]
+    rope_key: Float[Array, "B S R"]
     """The part of the key with positions, which all heads share."""
 
 
 class LatentAttention(nnx.Module):
     """Projections of ``layers`` stacked attention layers, and how one of them is applied."""
 
-    def __init__(self, architecture: Architecture, layers: int, make: Maker):
+    def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
         stack, embed, heads = {"layers": layers}, {"embed": a.model_dim}, {"heads": a.num_heads}
-        latent, turned, value = {"latent": a.kv_latent_dim}, {"rope_dim": a.rope_head_dim}, {"value_dim": a.value_width}
+        latent, value = {"latent": a.kv_latent_dim}, {"value_dim": a.value_width}
+        rope_dim = {"rope_dim": a.rope_head_dim}
         query = {"head_dim": a.head_dim + a.rope_head_dim}
         if a.query_latent_dim:
             query_latent = {"latent": a.query_latent_dim}
-            self.query_down = make.matrix(stack | embed | query_latent, a.model_dim)
-            self.query_latent_norm = make.ones(stack | query_latent)
-            self.query = make.matrix(stack | query_latent | heads | query, a.query_latent_dim)
+            self.query_down = params.matrix(stack | embed | query_latent, a.model_dim)
+            self.query_latent_norm = params.ones(stack | query_latent)
+            self.query = params.matrix(stack | query_latent | heads | query, a.query_latent_dim)
         else:
-            self.query = make.matrix(stack | embed | heads | query, a.model_dim)
-        self.latent_down = make.matrix(stack | embed | latent, a.model_dim)
-        self.turned_key = make.matrix(stack | embed | turned, a.model_dim)
-        self.latent_norm = make.ones(stack | latent)
-        self.key = make.matrix(stack | latent | heads | {"head_dim": a.head_dim}, a.kv_latent_dim)
-        self.value = make.matrix(stack | latent | heads | value, a.kv_latent_dim)
-        self.output = make.output(stack | heads | value | embed, a.num_heads * a.value_width)
+            self.query = params.matrix(stack | embed | heads | query, a.model_dim)
+        self.latent_down = params.matrix(stack | embed | latent, a.model_dim)
+        self.rope_key = params.matrix(stack | embed | rope_dim, a.model_dim)
+        self.latent_norm = params.ones(stack | latent)
+        self.key = params.matrix(stack | latent | heads | {"head_dim": a.head_dim}, a.kv_latent_dim)
+        self.value = params.matrix(stack | latent | heads | value, a.kv_latent_dim)
+        self.output = params.output(stack | heads | value | embed, a.num_heads * a.value_width)
         if a.attention_bias:
             if a.query_latent_dim:
-                self.query_down_bias = make.zeros(stack | {"latent": a.query_latent_dim})
-            self.latent_down_bias = make.zeros(stack | latent)
-            self.turned_key_bias = make.zeros(stack | turned)
+                self.query_down_bias = params.zeros(stack | {"latent": a.query_latent_dim})
+            self.latent_down_bias = params.zeros(stack | latent)
+            self.rope_key_bias = params.zeros(stack | rope_dim)
         if a.attention_output_bias:
-            self.output_bias = make.zeros(stack | embed)
+            self.output_bias = params.zeros(stack | embed)
         if a.attention_sinks:
-            self.sinks = make.zeros(stack | heads)
+            self.sinks = params.zeros(stack | heads)
 
-    def keep(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> Latents:
-        """The latent of each token, and the key part that is turned by its position from ``start`` on."""
+    def project_kv(self, x: Float[Array, "B T D"], start, architecture: Architecture, runtime: Runtime) -> Latents:
+        """The latent of each token, and the key part that is rotated by its position from ``start`` on."""
         a = architecture
-        latent, turned = (self._to(x, name, a, runtime) for name in ("latent_down", "turned_key"))
-        turned = POSITIONS[a.positions].turn(turned[:, :, None], start + jnp.arange(x.shape[1]), a)[:, :, 0]
-        return Latents(rms_norm(latent, self.latent_norm[...], a.norm_epsilon), turned)
+        latent, rope_key = (self._to(x, name, a, runtime) for name in ("latent_down", "rope_key"))
+        rope_key = POSITIONS[a.positions].apply(rope_key[:, :, None], start + jnp.arange(x.shape[1]), a)[:, :, 0]
+        return Latents(rms_norm(latent, self.latent_norm[...], a.norm_epsilon), rope_key)
 
     def __call__(
-        self, x: Float[Array, "B T D"], kept: Latents, sight: Sight, architecture: Architecture, runtime: Runtime
+        self, x: Float[Array, "B T D"], kv: Latents, mask: AttentionMask, architecture: Architecture, runtime: Runtime
     ) -> Float[Array, "B T D"]:
-        """Attention of one layer over the tokens that were kept, its parameters already taken from the stack."""
+        """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
         a = architecture
-        query = project("btq,qhk->bthk", self._query_input(x, a, runtime), self.query[...], sums=runtime.reduce_dtype)
-        plain_part, turned_part = query[..., : a.head_dim], query[..., a.head_dim :]
-        turned_part = POSITIONS[a.positions].turn(turned_part, sight.start + jnp.arange(x.shape[1]), a)
-        key = project("bsc,chk->bshk", kept.latent, self.key[...], sums=runtime.reduce_dtype)
+        from_x = self._query_input(x, a, runtime)
+        query = project("btq,qhk->bthk", from_x, self.query[...], reduce_dtype=runtime.reduce_dtype)
+        nope_query, rope_query = query[..., : a.head_dim], query[..., a.head_dim :]
+        rope_query = POSITIONS[a.positions].apply(rope_query, mask.start + jnp.arange(x.shape[1]), a)
+        key = project("bsc,chk->bshk", kv.latent, self.key[...], reduce_dtype=runtime.reduce_dtype)
         # The gradient of a vector that all heads share is a sum over the heads.
-        shared = jnp.broadcast_to(kept.turned_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
+        shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
         shared = shared.astype(key.dtype)
-        mixed = ATTENTION[runtime.attention](
-            jnp.concatenate([plain_part, turned_part], axis=-1),
+        mixed = attention(
+            jnp.concatenate([nope_query, rope_query], axis=-1),
             jnp.concatenate([key, shared], axis=-1),
-            project("bsc,chv->bshv", kept.latent, self.value[...], sums=runtime.reduce_dtype),
-            sight,
+            project("bsc,chv->bshv", kv.latent, self.value[...], reduce_dtype=runtime.reduce_dtype),
+            mask,
             scale=score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim),
             slopes=POSITIONS[a.positions].slopes(a.num_heads),
             sinks=self.sinks[...] if a.attention_sinks else None,
+            backend=runtime.attention,
         )
-        y = project("bthv,hvd->btd", mixed, self.output[...], sums=runtime.reduce_dtype)
+        y = project("bthv,hvd->btd", mixed, self.output[...], reduce_dtype=runtime.reduce_dtype)
         return add_bias(y, self.output_bias[...]) if a.attention_output_bias else y
 
     def _query_input(self, x: Array, a: Architecture, runtime: Runtime) -> Array:
@@ -101,5 +103,5 @@ class LatentAttention(nnx.Module):
         return rms_norm(self._to(x, "query_down", a, runtime), self.query_latent_norm[...], a.norm_epsilon)
 
     def _to(self, x: Array, name: str, a: Architecture, runtime: Runtime) -> Array:
-        y = project("btd,dc->btc", x, getattr(self, name)[...], sums=runtime.reduce_dtype)
+        y = project("btd,dc->btc", x, getattr(self, name)[...], reduce_dtype=runtime.reduce_dtype)
         return add_bias(y, getattr(self, f"{name}_bias")[...]) if a.attention_bias else y

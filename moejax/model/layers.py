@@ -16,33 +16,33 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
+from moejax.kernels.attention import AttentionMask
+from moejax.kernels.rms_norm import rms_norm
 from moejax.model.attention import Attention
 from moejax.model.feed_forward import FeedForward
 from moejax.model.latent_attention import LatentAttention
-from moejax.model.mixture import Mixture
-from moejax.model.norm import rms_norm
-from moejax.model.parameter import Maker
+from moejax.model.moe import MoE
+from moejax.model.parameter import ParamFactory
 from moejax.model.runtime import REMAT_POLICIES, Runtime
-from moejax.model.sharding import constrain
-from moejax.model.sight import Sight
 from moejax.pytree import pytree
 from moejax.routing.sums import RoutingSums
+from moejax.sharding import constrain
 
 ACTIVATION = ("batch", None, None)
 
 
-class PerLayer(NamedTuple):
+class LayerInputs(NamedTuple):
     """What a layer needs beside its parameters; a stack of layers has a leading axis on every array."""
 
-    balance_bias: Any = None
+    expert_bias: Any = None
     """Float[E], for mixture layers that have one."""
     key: Any = None
     """Key for routers with noise, while training."""
     cache: Any = None
-    """What attention kept of earlier tokens, with room for these; None to attend among these alone."""
+    """Keys and values of earlier tokens, with room for these; None to attend among these alone."""
 
 
-class Result(NamedTuple):
+class LayerOutputs(NamedTuple):
     """What a layer leaves behind beside its output; a stack of layers has a leading axis on every array."""
 
     routing: RoutingSums | None
@@ -51,12 +51,12 @@ class Result(NamedTuple):
 
 @pytree
 @dataclass(frozen=True, kw_only=True)
-class Passage:
+class ForwardContext:
     """What all layers share in one forward pass."""
 
-    sight: Sight
-    real: Any = None
-    """Bool[B, T]: tokens that are not padding; None for all."""
+    mask: AttentionMask
+    padding_mask: Any = None
+    """Bool[B, T]: False for padding; None where there is none."""
     architecture: Architecture = field(metadata={"static": True})
     runtime: Runtime = field(metadata={"static": True})
 
@@ -64,34 +64,36 @@ class Passage:
 class Layer(nnx.Module):
     """``layers`` stacked layers of one kind: attention, then a feed-forward that is dense or a mixture of experts."""
 
-    def __init__(self, architecture: Architecture, layers: int, make: Maker, *, experts: bool):
+    def __init__(self, architecture: Architecture, layers: int, params: ParamFactory, *, experts: bool):
         a, stack = architecture, {"layers": layers, "embed": architecture.model_dim}
-        self.attention_norm = make.ones(stack)
-        self.attention = (LatentAttention if a.kv_latent_dim else Attention)(a, layers, make)
-        self.feed_forward_norm = make.ones(stack)
-        self.feed_forward = Mixture(a, layers, make) if experts else FeedForward(a, layers, a.dense_hidden, make)
+        self.attention_norm = params.ones(stack)
+        self.attention = (LatentAttention if a.kv_latent_dim else Attention)(a, layers, params)
+        self.feed_forward_norm = params.ones(stack)
+        self.feed_forward = MoE(a, layers, params) if experts else FeedForward(a, layers, a.dense_hidden, params)
 
     def __call__(
-        self, x: Float[Array, "B T D"], per_layer: PerLayer, passage: Passage, *, window: int
-    ) -> tuple[Float[Array, "B T D"], Result]:
+        self, x: Float[Array, "B T D"], inputs: LayerInputs, context: ForwardContext, *, window: int
+    ) -> tuple[Float[Array, "B T D"], LayerOutputs]:
         """One layer, its parameters already taken from the stack."""
-        a, sight = passage.architecture, replace(passage.sight, window=window)
+        a, mask = context.architecture, replace(context.mask, window=window)
         normed = rms_norm(x, self.attention_norm[...], a.norm_epsilon)
-        kept: Any = self.attention.keep(normed, sight.start, a, passage.runtime)
-        if per_layer.cache is not None:
-            kept = jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), sight.start, 1),
-                per_layer.cache,
-                kept,
+        kv: Any = self.attention.project_kv(normed, mask.start, a, context.runtime)
+        if inputs.cache is not None:
+            kv = jax.tree.map(
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), mask.start, 1),
+                inputs.cache,
+                kv,
             )
-        x = x + self.attention(normed, kept, sight, a, passage.runtime)
+        x = x + self.attention(normed, kv, mask, a, context.runtime)
         normed = rms_norm(x, self.feed_forward_norm[...], a.norm_epsilon)
         sums = None
-        if isinstance(self.feed_forward, Mixture):
-            y, sums = self.feed_forward(normed, per_layer.balance_bias, per_layer.key, passage.real, a, passage.runtime)
+        if isinstance(self.feed_forward, MoE):
+            y, sums = self.feed_forward(
+                normed, inputs.expert_bias, inputs.key, context.padding_mask, a, context.runtime
+            )
         else:
-            y = self.feed_forward(normed, passage.runtime)
-        return constrain(x + y, ACTIVATION), Result(sums, None if per_layer.cache is None else kept)
+            y = self.feed_forward(normed, context.runtime)
+        return constrain(x + y, ACTIVATION), LayerOutputs(sums, None if inputs.cache is None else kv)
 
 
 class Block(NamedTuple):
@@ -118,20 +120,20 @@ def blocks(kinds: Sequence[Any], longest: int = 8) -> list[Block]:
 
 
 def run_layers(
-    stacks: dict[bool, Layer], x: Float[Array, "B T D"], per_layer: dict[bool, PerLayer], passage: Passage
-) -> tuple[Float[Array, "B T D"], dict[bool, Result]]:
+    stacks: dict[bool, Layer], x: Float[Array, "B T D"], inputs: dict[bool, LayerInputs], context: ForwardContext
+) -> tuple[Float[Array, "B T D"], dict[bool, LayerOutputs]]:
     """Apply all layers in their order. Stacks, and what layers take and leave, are by whether they have experts."""
-    a, runtime = passage.architecture, passage.runtime
+    a, runtime = context.architecture, context.runtime
     kinds = list(zip(a.has_experts, a.has_window, strict=True))
     structure = {experts: nnx.split(stack)[0] for experts, stack in stacks.items()}
-    rows = {experts: (nnx.split(stack)[1], per_layer[experts]) for experts, stack in stacks.items()}
+    rows = {experts: (nnx.split(stack)[1], inputs[experts]) for experts, stack in stacks.items()}
 
     # What all layers share is closed over: an argument of jax.checkpoint would be traced, and attention must know that
     # its queries start at 0 to take them tile by tile.
-    def one(x: Array, row: Any, kind: tuple[bool, bool]) -> tuple[Array, Result]:
+    def one(x: Array, row: Any, kind: tuple[bool, bool]) -> tuple[Array, LayerOutputs]:
         params, extra = row
         layer = nnx.merge(structure[kind[0]], params)
-        return layer(x, extra, passage, window=a.sliding_window if kind[1] else 0)
+        return layer(x, extra, context, window=a.sliding_window if kind[1] else 0)
 
     policy = REMAT_POLICIES[runtime.remat]
     if policy is not None:
@@ -140,7 +142,7 @@ def run_layers(
 
     def unit_of(kinds: Sequence[tuple[bool, bool]], x: Array, rows: dict[bool, Any]) -> tuple[Array, dict[bool, Any]]:
         waiting = {experts: iter(_unstacked(rows[experts])) for experts in rows}
-        left: dict[bool, list[Result]] = {experts: [] for experts in rows}
+        left: dict[bool, list[LayerOutputs]] = {experts: [] for experts in rows}
         for kind in kinds:
             x, result = one(x, next(waiting[kind[0]]), kind)
             left[kind[0]].append(result)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.model import cross_entropy
+from moejax.kernels import cross_entropy
 from moejax.model.transformer import unembedding
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
@@ -36,12 +36,12 @@ class LossWeights:
     """Of the balance loss of each sequence by itself (DeepSeek-V3)."""
     router_z: float = 0.001
     """Of the mean squared logsumexp of the router's logits."""
-    balance_bias_rate: float = 0.001
-    """How far one optimiser step moves the balance bias of an architecture that has one: no loss, but in its place."""
+    expert_bias_rate: float = 0.001
+    """How far one optimiser step moves the expert bias of an architecture that has one: no loss, but in its place."""
 
     def check(self) -> None:
         """Raise ``UserError`` if a weight is negative, or ``balance_loads`` unknown."""
-        for name in ("balance", "sequence_balance", "router_z", "balance_bias_rate"):
+        for name in ("balance", "sequence_balance", "router_z", "expert_bias_rate"):
             if getattr(self, name) < 0:
                 raise UserError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
         if self.balance_loads not in BALANCE_LOADS:
@@ -50,25 +50,25 @@ class LossWeights:
             )
 
 
-def token_costs(
+def token_loss(
     architecture: Architecture,
     params: Any,
     hidden: Float[Array, "batch length dim"],
     targets: Int[Array, "batch length"],
 ) -> Float[Array, "batch length"]:
-    """Nats each target token costs."""
-    return cross_entropy.costs(hidden, unembedding(architecture, params), targets)
+    """Cross-entropy of each target token, in nats."""
+    return cross_entropy.token_loss(hidden, unembedding(architecture, params), targets)
 
 
-def total_cost(
+def weighted_loss(
     architecture: Architecture,
     params: Any,
     hidden: Float[Array, "batch length dim"],
     targets: Int[Array, "batch length"],
     weights: Float[Array, "batch length"],
 ) -> Float[Array, ""]:
-    """Sum of ``token_costs``, each times its weight; its gradient is made in the same pass over the logits."""
-    return cross_entropy.total_cost(hidden, unembedding(architecture, params), targets, weights)
+    """Sum of ``token_loss``, each times its weight; its gradient is made in the same pass over the logits."""
+    return cross_entropy.weighted_loss(hidden, unembedding(architecture, params), targets, weights)
 
 
 class Whole(NamedTuple):

@@ -1,4 +1,4 @@
-"""Parameters: float32 arrays with a logical name per axis, described when a model is built and drawn from a key."""
+"""Parameters: float32 arrays with a logical name per axis, described with the model, initialised from a key."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Initialisation:
             raise UserError(f"initialisation.std is {self.std}; give a positive number, or 0 for 1/sqrt(fan-in).")
 
 
-class Maker:
+class ParamFactory:
     """Makes the parameters of a model, each a dict of sizes by logical name, as ``{"embed": 256, "hidden": 512}``.
 
-    A parameter is described here and drawn later, by ``draw``: its metadata says how it starts.
+    A parameter is described here and initialised later, by ``init_params``: its metadata says how it starts.
     """
 
     def __init__(self, initialisation: Initialisation, num_layers: int):
@@ -68,7 +68,7 @@ def _param(shape: dict[str, int], inputs: tuple[str, ...], *, start: float, devi
     )
 
 
-def draw(state: nnx.State, key: Key[Array, ""]) -> Any:
+def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
     """Values of all parameters of an abstract state, as a nested dict: a pure function of their description and key.
 
     One stream of normal values serves all matrices, as every draw of its own takes a second to compile; models too

@@ -1,4 +1,4 @@
-"""How attention knows where a token stands: turned queries and keys, or scores that fall with distance."""
+"""How attention knows where a token stands: rotated queries and keys, or scores that fall with distance."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
-from moejax.model.rope import rotate
+from moejax.model.rope import apply_rope
 
 
 class Positions(NamedTuple):
     """What a kind of position does to queries and keys, and to scores."""
 
-    turn: Callable[[Array, Array, Architecture], Array]
-    """``turn(x, positions, architecture)`` of queries and of keys."""
+    apply: Callable[[Array, Array, Architecture], Array]
+    """``apply(x, positions, architecture)`` of queries and of keys."""
     slopes: Callable[[int], Float[np.ndarray, " heads"] | None]
     """What a head's scores lose per token of distance; None for nothing."""
 
@@ -41,8 +41,8 @@ def _none(heads: int) -> None:
 
 
 POSITIONS = {
-    "rope": Positions(turn=rotate, slopes=_none),
-    "alibi": Positions(turn=_as_it_is, slopes=alibi_slopes),
-    "none": Positions(turn=_as_it_is, slopes=_none),
+    "rope": Positions(apply=apply_rope, slopes=_none),
+    "alibi": Positions(apply=_as_it_is, slopes=alibi_slopes),
+    "none": Positions(apply=_as_it_is, slopes=_none),
 }
 """Kinds of positions, by ``Architecture.positions``."""

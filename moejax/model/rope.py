@@ -14,50 +14,50 @@ from moejax.config import unknown
 from moejax.errors import UserError
 
 
-def rotate(
+def apply_rope(
     x: Float[Array, "batch length heads dim"], positions: Int[Array, " length"], architecture: Architecture
 ) -> Float[Array, "batch length heads dim"]:
-    """Turn the pairs (x[i], x[i + turned/2]) of the first ``turned_dim`` channels by position · frequency[i]."""
-    turned = architecture.turned_dim
-    frequency, scale = frequencies(turned, architecture.rope_theta, architecture.rope_scaling)
+    """Rotate the pairs (x[i], x[i + rotary_dim/2]) of the first ``rotary_dim`` channels by position · frequency[i]."""
+    rotary_dim = architecture.rotary_dim
+    frequency, scale = frequencies(rotary_dim, architecture.rope_theta, architecture.rope_scaling)
     angle = positions[:, None, None].astype(jnp.float32) * frequency
     cos, sin = jnp.cos(angle) * scale, jnp.sin(angle) * scale
-    pairs = _turn(x[..., :turned], jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1))
-    return pairs if turned == x.shape[-1] else jnp.concatenate([pairs, x[..., turned:]], axis=-1)
+    pairs = _rotate(x[..., :rotary_dim], jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1))
+    return pairs if rotary_dim == x.shape[-1] else jnp.concatenate([pairs, x[..., rotary_dim:]], axis=-1)
 
 
 @jax.custom_vjp
-def _turn(
-    x: Float[Array, "batch length heads turned"],
-    cos: Float[Array, "length 1 turned"],
-    sin: Float[Array, "length 1 turned"],
-) -> Float[Array, "batch length heads turned"]:
-    """Pairs turned by angles that are given by their cosines and, with the sign of each half, their sines."""
+def _rotate(
+    x: Float[Array, "batch length heads rotary_dim"],
+    cos: Float[Array, "length 1 rotary_dim"],
+    sin: Float[Array, "length 1 rotary_dim"],
+) -> Float[Array, "batch length heads rotary_dim"]:
+    """Pairs rotated by angles that are given by their cosines and, with the sign of each half, their sines."""
     wide = x.astype(jnp.float32)
     # The partner of each channel lies half of them away. On a CPU this takes a tenth of the time of joining two halves.
     return (wide * cos + jnp.roll(wide, x.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
 
 
-def _turn_and_save(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _turn(x, cos, sin), (cos, sin)
+def _rotate_and_save(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _rotate(x, cos, sin), (cos, sin)
 
 
-def _turn_back(angles: tuple[Array, Array], dy: Array) -> tuple[Array, None, None]:
+def _rotate_back(angles: tuple[Array, Array], dy: Array) -> tuple[Array, None, None]:
     """A rotation's transpose is the rotation back: one pass, where that of ``jnp.roll`` takes three."""
     cos, sin = angles
-    return _turn(dy, cos, -sin), None, None
+    return _rotate(dy, cos, -sin), None, None
 
 
-_turn.defvjp(_turn_and_save, _turn_back)
+_rotate.defvjp(_rotate_and_save, _rotate_back)
 
 
 def frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> tuple[Float[np.ndarray, " half"], float]:
-    """Radians per token of each pair, and what turned vectors are multiplied by."""
+    """Radians per token of each pair, and the factor on rotated vectors."""
     frequency = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     if scaling is None:
         return frequency.astype(np.float32), 1.0
     frequency = SCALINGS[scaling.kind](frequency, dim, theta, scaling)
-    return frequency.astype(np.float32), _turned_scale(scaling)
+    return frequency.astype(np.float32), _rotation_scale(scaling)
 
 
 def score_scale(scaling: RopeScaling | None) -> float:
@@ -115,7 +115,7 @@ def _mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _turned_scale(scaling: RopeScaling) -> float:
+def _rotation_scale(scaling: RopeScaling) -> float:
     if scaling.kind != "yarn":
         return 1.0
     if scaling.mscale and scaling.mscale_all_dim:

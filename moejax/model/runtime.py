@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from moejax.errors import UserError
-from moejax.model.attend import ATTENTION
+from moejax.kernels.attention import BACKENDS
 from moejax.routing import DISPATCHERS
-from moejax.routing.expert_parallel import EXCHANGES
+from moejax.routing.communication import COMMUNICATION
 
 COMPUTE_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
@@ -33,9 +33,9 @@ class Runtime:
     every addition. All other gradients are added in float32, and so are all sums of one device."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
-    exchange: str = "gather"
-    """How tokens reach experts on other devices: a key of ``moejax.routing.expert_parallel.EXCHANGES``. The ragged one
-    is for TPUs."""
+    expert_communication: str = "all_gather"
+    """How tokens reach experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``. The ragged
+    one is for TPUs."""
     buffer_factor: float = 2.0
     """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs."""
     scan_layers: bool = False
@@ -43,8 +43,8 @@ class Runtime:
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
     attention: str = "auto"
-    """A key of ``moejax.model.attend.ATTENTION``; "native" is for CPUs in float32 and needs numba; on NVIDIA GPUs in
-    bfloat16, "cudnn" is the fast one."""
+    """A key of ``moejax.kernels.attention.BACKENDS``; "numba" is for CPUs in float32 and needs
+    that package; on NVIDIA GPUs in bfloat16, "cudnn" is the fast one."""
 
     def check(self) -> None:
         """Raise ``UserError``, naming the known choices, if a name is unknown."""
@@ -52,9 +52,9 @@ class Runtime:
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "reduce_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),
-            "exchange": tuple(EXCHANGES),
+            "expert_communication": tuple(COMMUNICATION),
             "remat": tuple(REMAT_POLICIES),
-            "attention": tuple(ATTENTION),
+            "attention": BACKENDS,
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:

@@ -14,20 +14,19 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from moejax.architecture import Architecture
 from moejax.config import unknown
 from moejax.errors import UserError
-from moejax.model.attend import check_attention
-from moejax.model.cache import Cache
+from moejax.kernels.attention import AttentionMask, check_attention
+from moejax.kernels.rms_norm import rms_norm
+from moejax.model.cache import KVCache
 from moejax.model.embedding import look_up
-from moejax.model.layers import ACTIVATION, Layer, Passage, PerLayer, run_layers
-from moejax.model.mixture import router_arguments
-from moejax.model.norm import rms_norm
-from moejax.model.parameter import Initialisation, Maker, draw, metadata
+from moejax.model.layers import ACTIVATION, ForwardContext, Layer, LayerInputs, run_layers
+from moejax.model.moe import router_arguments
+from moejax.model.parameter import Initialisation, ParamFactory, init_params, metadata
 from moejax.model.positions import POSITIONS
 from moejax.model.rope import check_scaling
 from moejax.model.runtime import COMPUTE_DTYPES, Runtime
-from moejax.model.sharding import constrain
-from moejax.model.sight import Sight
 from moejax.routing import ACTIVATIONS, NOT_CAUSAL, ROUTERS, unknown_options
 from moejax.routing.sums import RoutingSums
+from moejax.sharding import constrain
 
 Params = dict[str, Any]
 """Nested dict of float32 arrays."""
@@ -37,16 +36,16 @@ class Transformer(nnx.Module):
     """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding."""
 
     def __init__(self, architecture: Architecture, initialisation: Initialisation):
-        a, make = architecture, Maker(initialisation, architecture.num_layers)
+        a, params = architecture, ParamFactory(initialisation, architecture.num_layers)
         mixtures = sum(a.has_experts)
-        self.embedding = make.matrix({"vocab": a.vocab_size, "embed": a.model_dim}, a.model_dim)
+        self.embedding = params.matrix({"vocab": a.vocab_size, "embed": a.model_dim}, a.model_dim)
         if mixtures < a.num_layers:
-            self.dense_layers = Layer(a, a.num_layers - mixtures, make, experts=False)
+            self.dense_layers = Layer(a, a.num_layers - mixtures, params, experts=False)
         if mixtures:
-            self.mixture_layers = Layer(a, mixtures, make, experts=True)
-        self.final_norm = make.ones({"embed": a.model_dim})
+            self.moe_layers = Layer(a, mixtures, params, experts=True)
+        self.final_norm = params.ones({"embed": a.model_dim})
         if not a.tied_embeddings:
-            self.unembedding = make.matrix({"embed": a.model_dim, "vocab": a.vocab_size}, a.model_dim)
+            self.unembedding = params.matrix({"embed": a.model_dim, "vocab": a.vocab_size}, a.model_dim)
 
 
 class Output(NamedTuple):
@@ -56,13 +55,13 @@ class Output(NamedTuple):
     """The normalised output of the last layer, ready for ``unembed``."""
     routing: RoutingSums | None
     """What the routers did, stacked over mixture layers; None for a dense model."""
-    cache: Cache | None
+    cache: KVCache | None
     """The cache with these tokens, if one was given."""
 
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
     """Fresh parameters: a pure function of its arguments."""
-    return draw(_structure(architecture, initialisation or Initialisation())[1], key)
+    return init_params(_structure(architecture, initialisation or Initialisation())[1], key)
 
 
 def apply(
@@ -72,33 +71,42 @@ def apply(
     tokens: Int[Array, "batch length"],
     *,
     segments: Int[Array, "batch length"] | None = None,
-    real: Bool[Array, "batch length"] | None = None,
-    balance_bias: Float[Array, "mixture_layers experts"] | None = None,
+    padding_mask: Bool[Array, "batch length"] | None = None,
+    expert_bias: Float[Array, "moe_layers experts"] | None = None,
     key: Key[Array, ""] | None = None,
-    cache: Cache | None = None,
+    cache: KVCache | None = None,
 ) -> Output:
     """The hidden state of every token.
 
-    ``segments`` numbers the documents of a row: attention stays within one. Tokens that are not ``real`` are padding,
-    which experts do not see and routing sums leave out. ``balance_bias`` moves the choice of experts, ``key`` gives
-    routers their noise, while training. With a ``cache`` the tokens follow those in it.
+    ``segments`` numbers the documents of a row: attention stays within one. ``padding_mask`` is False
+    for padding, which experts do not see and routing sums leave out. ``expert_bias`` moves the choice of experts,
+    ``key`` gives routers their noise, while training. With a ``cache`` the tokens follow those in it.
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
     x = constrain(look_up(model.embedding[...], tokens, COMPUTE_DTYPES[runtime.compute_dtype]), ACTIVATION)
-    if cache is not None:
+    if cache is None:
+        mask = AttentionMask(query_segments=segments, key_segments=segments)
+    else:
         cache = cache.with_segments(segments, tokens.shape)
-    sight = Sight(query_segments=segments, key_segments=segments) if cache is None else cache.sight(segments)
+        mask = cache.attention_mask(segments)
+    mask = (
+        AttentionMask(query_segments=segments, key_segments=segments)
+        if cache is None
+        else cache.attention_mask(segments)
+    )
     mixtures = sum(a.has_experts)
     keys = None if key is None or not mixtures else jax.random.split(key, mixtures)
-    stacks, per_layer = {}, {}
+    stacks, inputs = {}, {}
     if mixtures < a.num_layers:
         stacks[False] = model.dense_layers
-        per_layer[False] = PerLayer(cache=None if cache is None else cache.dense)
+        inputs[False] = LayerInputs(cache=None if cache is None else cache.dense)
     if mixtures:
-        stacks[True] = model.mixture_layers
-        per_layer[True] = PerLayer(balance_bias, keys, None if cache is None else cache.mixture)
-    x, left = run_layers(stacks, x, per_layer, Passage(sight=sight, real=real, architecture=a, runtime=runtime))
+        stacks[True] = model.moe_layers
+        inputs[True] = LayerInputs(expert_bias, keys, None if cache is None else cache.moe)
+    x, left = run_layers(
+        stacks, x, inputs, ForwardContext(mask=mask, padding_mask=padding_mask, architecture=a, runtime=runtime)
+    )
     if cache is not None:
         cache = cache.after(tokens.shape[1], *(left[kind].cache if kind in left else None for kind in (False, True)))
     routing = left[True].routing if True in left else None
@@ -124,9 +132,9 @@ def forward(
     return unembed(architecture, params, apply(architecture, runtime, params, tokens, **options).hidden)
 
 
-def init_balance_bias(architecture: Architecture) -> Float[Array, "mixture_layers experts"] | None:
+def init_expert_bias(architecture: Architecture) -> Float[Array, "moe_layers experts"] | None:
     """The bias from which auxiliary-loss-free balancing starts; None for an architecture without."""
-    if not architecture.balance_bias:
+    if not architecture.expert_bias:
         return None
     return jnp.zeros((sum(architecture.has_experts), architecture.num_experts), jnp.float32)
 
@@ -191,8 +199,8 @@ def check(architecture: Architecture, runtime: Runtime | None = None) -> None:
     check_scaling(a.rope_scaling)
     if a.is_moe and (beyond := unknown_options(a.router, _changed(a))):
         raise UserError(f"Router {a.router!r} does not know {', '.join(beyond)}; leave them at their defaults.")
-    if a.balance_bias and a.router in NOT_CAUSAL:
-        raise UserError(f"Router {a.router!r} gives all experts the same load; leave balance_bias out.")
+    if a.expert_bias and a.router in NOT_CAUSAL:
+        raise UserError(f"Router {a.router!r} gives all experts the same load; leave expert_bias out.")
     if a.is_moe:
         # A router says itself, in its trace, what it cannot do.
         logits = jax.ShapeDtypeStruct((2, a.num_experts), jnp.float32)

@@ -68,7 +68,7 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     volumes.append(("all-reduce", _present(mesh, "data"), experts * added / mesh["fsdp"] * parts))
     tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     expert = _present(mesh, "expert")
-    if expert and recipe.runtime.exchange == "gather":
+    if expert and recipe.runtime.expert_communication == "all_gather":
         whole = tokens * mesh["expert"] * a.model_dim * value * a.num_moe_layers
         volumes += [("all-gather", expert, (1 + forward + again) * whole)]
         volumes += [("reduce-scatter", expert, (1 + forward) * whole)]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from jax.experimental import mesh_utils
 
-from moejax.model.sharding import MESH_AXES
 from moejax.plan.topology import Topology
+from moejax.sharding import MESH_AXES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from moejax.architecture import Architecture
 from moejax.model import transformer
-from moejax.model.sharding import MESH_AXES, partition_spec
+from moejax.sharding import MESH_AXES, partition_spec
 from moejax.train.training import Training
 
 

@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import find
-from moejax.model.sharding import MESH_AXES
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
 from moejax.plan.step_time import (
@@ -26,6 +25,7 @@ from moejax.plan.step_time import (
     step_flops,
 )
 from moejax.plan.topology import Topology
+from moejax.sharding import MESH_AXES
 from moejax.train.collectives import collectives
 from moejax.train.mesh import batch_sharding, check_fits, make_mesh
 from moejax.train.program import Program, make_program
@@ -70,7 +70,7 @@ class Plan:
     sequence_length: int
     microbatches: int
     remat: str
-    exchange: str
+    expert_communication: str
     memory: ChipMemory
     does_not_fit: str
     """Why XLA refused to place it, or nothing. Where it did, ``memory`` holds what XLA said, and nothing is timed."""
@@ -234,7 +234,7 @@ def _plan(
         sequence_length=recipe.data.sequence_length,
         microbatches=recipe.microbatches,
         remat=recipe.runtime.remat,
-        exchange=recipe.runtime.exchange,
+        expert_communication=recipe.runtime.expert_communication,
         memory=memory,
         does_not_fit=_refusal(refused) if refused else "",
         model_flops=model_flops(training),

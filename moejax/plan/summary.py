@@ -37,8 +37,8 @@ def summary(plan: Plan, price: float | None = None) -> Result:
     """What one chip holds, what chips send each other in a step, how long it takes."""
     title = (
         f"{plan.name} on {plan.topology}: {plan.chips:,} chips, {_mesh(plan) or 'one device'}; steps of "
-        f"{format(plan.batch_tokens)} tokens in {plan.microbatches} microbatches, remat {plan.remat}, exchange "
-        f"{plan.exchange}"
+        f"{format(plan.batch_tokens)} tokens in {plan.microbatches} microbatches, remat {plan.remat}, "
+        f"expert communication {plan.expert_communication}"
     )
     tables = [_memory(plan)]
     if not plan.does_not_fit:

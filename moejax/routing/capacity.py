@@ -18,19 +18,19 @@ def expert_capacity(assignments: int, num_experts: int, capacity_factor: float) 
 
 
 def _by_position(routing: Routing) -> jax.Array:
-    return jnp.zeros_like(routing.gate)
+    return jnp.zeros_like(routing.combine_weight)
 
 
 def _by_probability(routing: Routing) -> jax.Array:
-    return -jax.lax.stop_gradient(routing.gate)
+    return -jax.lax.stop_gradient(routing.combine_weight)
 
 
 PRIORITIES = {"position": _by_position, "probability": _by_probability}
-"""Who is served first: earlier tokens (GShard, Switch), or larger gates (batch-prioritised, Riquelme et al. 2021)."""
+"""Who is served first: earlier tokens (GShard, Switch), or larger weights (batch-prioritised, Riquelme et al. 2021)."""
 
 
 def limit_capacity(routing: Routing, capacity_factor: float | None, priority: str = "position") -> Routing:
-    """Make phantoms of the assignments beyond an expert's capacity; None drops nothing.
+    """Make invalid slots of the assignments beyond an expert's capacity; None drops nothing.
 
     Position is causal, within the order in which the batch's tokens lie; probability is not: a later token can push
     out an earlier one.
@@ -45,4 +45,4 @@ def limit_capacity(routing: Routing, capacity_factor: float | None, priority: st
     expert, _, order = jax.lax.sort((routing.expert, PRIORITIES[priority](routing), slots), num_keys=2, is_stable=True)
     rank = slots - jnp.searchsorted(expert, expert).astype(jnp.int32)
     kept = jnp.zeros(assignments, bool).at[order].set(rank < capacity, unique_indices=True)
-    return dataclasses.replace(routing.keep(kept), capacity=min(capacity, routing.num_tokens))
+    return dataclasses.replace(routing.masked(kept), capacity=min(capacity, routing.num_tokens))

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.pytree import pytree
 from moejax.routing.routing import Routing
-from moejax.routing.token_shards import where_tokens_lie
+from moejax.sharding import on_token_shards
 
 
 @pytree
@@ -46,31 +46,31 @@ def routing_sums(
     served: Routing | None = None,
     *,
     sequences: int = 1,
-    real: Bool[Array, " tokens"] | None = None,
+    padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> RoutingSums:
     """Sums of one batch.
 
     ``chosen`` is what the router returned, ``served`` what was left of it after capacity (None: nothing was dropped),
-    ``sequences`` the number of equally long sequences the tokens consist of, one after another, and ``real`` the
-    tokens that are not padding (None: all).
+    ``sequences`` the number of equally long sequences the tokens consist of, one after another, and ``padding_mask`` is
+    False for padding (None: there is none).
     """
-    if real is None:
-        real = jnp.ones(chosen.num_tokens, bool)
-    kept = real[chosen.token]
-    chosen = chosen.keep(kept)
-    served = chosen if served is None else served.keep(kept)
+    if padding_mask is None:
+        padding_mask = jnp.ones(chosen.num_tokens, bool)
+    kept = padding_mask[chosen.token]
+    chosen = chosen.masked(kept)
+    served = chosen if served is None else served.masked(kept)
     length = chosen.num_tokens // sequences
     counts = _counts(chosen, sequences)
-    probability = jnp.where(real[:, None], chosen.probabilities, 0.0).reshape(sequences, length, -1).sum(1)
-    logits = jnp.where(real[:, None], chosen.logits, 0.0)
+    probability = jnp.where(padding_mask[:, None], chosen.probabilities, 0.0).reshape(sequences, length, -1).sum(1)
+    logits = jnp.where(padding_mask[:, None], chosen.logits, 0.0)
     logsumexp = jax.nn.logsumexp(logits, axis=1)
     return RoutingSums(
-        tokens=real.sum(dtype=jnp.int32),
+        tokens=padding_mask.sum(dtype=jnp.int32),
         counts=counts.sum(0),
-        served=served.serves.sum(dtype=jnp.int32),
+        served=served.valid.sum(dtype=jnp.int32),
         probability=probability.sum(0),
         squared_logit=(logits**2).sum(0),
-        squared_logsumexp=jnp.where(real, logsumexp**2, 0.0).sum(),
+        squared_logsumexp=jnp.where(padding_mask, logsumexp**2, 0.0).sum(),
         sequences=jnp.asarray(sequences, jnp.int32),
         sequence_balance=balance(counts, probability).sum(),
     )
@@ -82,10 +82,10 @@ def _counts(routing: Routing, sequences: int) -> Int[Array, "sequences experts"]
     def of(sequence: Array, expert: Array, sequences: int) -> Array:
         return jnp.zeros((sequences, routing.num_experts), jnp.int32).at[sequence, expert].add(1, mode="drop")
 
-    if routing.per_token is None:
+    if routing.top_k is None:
         return of(routing.token // (routing.num_tokens // sequences), routing.expert, sequences)
     here = routing.expert.reshape(sequences, -1)
-    return where_tokens_lie(lambda expert: of(jnp.arange(len(expert))[:, None], expert, len(expert)), here)
+    return on_token_shards(lambda expert: of(jnp.arange(len(expert))[:, None], expert, len(expert)), here)
 
 
 def load_shares(counts: Array) -> Float[Array, "*batch experts"]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from moejax.errors import UserError
-from moejax.model.sharding import MESH_AXES, TOKEN_AXES
+from moejax.sharding import MESH_AXES, TOKEN_AXES
 from moejax.train.training import Training
 from moejax.wording import told
 

@@ -38,7 +38,7 @@ class Evaluated:
         return found
 
 
-def evaluate(program: Program, params: Any, balance_bias: Any, validation: Validation, size: int) -> Evaluated:
+def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation, size: int) -> Evaluated:
     """Measure a model in batches of ``size`` sequences; every process takes part."""
     count, sharding = len(validation.rows["tokens"]), batch_sharding(program.mesh)
     mine, nats, sums = local_rows(sharding, size), np.zeros(len(validation.parts)), []
@@ -48,7 +48,7 @@ def evaluate(program: Program, params: Any, balance_bias: Any, validation: Valid
         real = numbers < count
         here = np.where(real, numbers, start)[mine]
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
-        costs, routing = program.evaluate(params, balance_bias, batch, place_rows(real[mine], mine, size, sharding))
+        costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
         sums.append(routing)
     return Evaluated(validation, nats, None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums))

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.model.sharding import MESH_AXES, TOKEN_AXES, partition_spec
+from moejax.sharding import MESH_AXES, TOKEN_AXES, partition_spec
 
 
 @dataclass(frozen=True, kw_only=True)

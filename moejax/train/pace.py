@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from moejax.target import platform
+from moejax.platform import platform
 
 MOST_AHEAD = 8
 """Steps that are asked for and not done. Of 32, XLA's client for CPUs waits for one before it launches the next: where

@@ -46,7 +46,7 @@ class Program:
         """``evaluate`` of a batch, lowered and not compiled."""
         tokens = self.batch["tokens"]
         real = jax.ShapeDtypeStruct(tokens.shape[:1], np.bool_)
-        return self.evaluate.lower(self.abstract.params, self.abstract.balance_bias, self.batch, real)
+        return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, self.batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> Any:
@@ -87,7 +87,7 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
         ),
         evaluate=jax.jit(
             functions.evaluate,
-            in_shardings=(shardings.params, shardings.balance_bias, batch, batch),
+            in_shardings=(shardings.params, shardings.expert_bias, batch, batch),
             out_shardings=NamedSharding(mesh, PartitionSpec()),
         ),
         batch=_batch_shapes(training.recipe),

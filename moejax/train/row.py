@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 import moejax
-from moejax import native
 from moejax.data.corpus import Summary
 from moejax.errors import UserError
+from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
@@ -124,7 +124,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
 def versions() -> dict[str, str]:
     """Versions of what decides a training's numbers, and what decides how this process rounds them."""
     names = ["jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain"]
-    if jax.default_backend() == "cpu" and native.available():
+    if jax.default_backend() == "cpu" and cpu.available():
         names += ["numba"]
     named = {name: metadata.version(name) for name in names}
     for name in _OF_ACCELERATORS if jax.default_backend() != "cpu" else ():

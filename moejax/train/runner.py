@@ -214,7 +214,7 @@ class Runner:
     def _evaluate(self, state: TrainState) -> Evaluated:
         self.sessions.enter("evaluation")
         size = self.training.recipe.batch_sequences
-        return evaluate(self.program, state.params, state.balance_bias, self.corpus.validation(), size)
+        return evaluate(self.program, state.params, state.expert_bias, self.corpus.validation(), size)
 
     def sequences(self, step: int) -> int:
         """In the batch of a step."""

@@ -25,7 +25,7 @@ from moejax.train.metrics import TRUNK, branch_name
 from moejax.train.population import MEMBERS
 from moejax.train.training import Training
 from moejax.weights.folder import weights_writer
-from moejax.weights.parameters import BALANCE_BIAS, parameters
+from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
 from moejax.weights.tokenizer_files import carry_tokenizer
 
@@ -93,7 +93,7 @@ def _check(saved: SavedState) -> None:
 def write_saved_weights(
     saved: SavedState, out: Path, *, progress: StageCallback = lambda name, done, total: None
 ) -> list[str]:
-    """Write parameters and balance bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
+    """Write parameters and expert bias of a checkpoint, in float32, and the tokenizer; returns the tokenizer's files.
 
     Raises:
       UserError: ``out`` is there already, or the checkpoint is not one of its training's architecture.
@@ -112,7 +112,7 @@ def write_saved_weights(
 
 
 def read_saved(saved: SavedState, name: str) -> np.ndarray:
-    """One parameter of a checkpoint, by its dotted name, or its balance bias."""
+    """One parameter of a checkpoint, by its dotted name, or its expert bias."""
     return np.asarray(_open(saved.state, name).read().result())
 
 
@@ -130,7 +130,7 @@ def _open(state: Path, name: str) -> Any:
     """One array of the state, of which nothing is read yet."""
     remedy = "go on with the training, which takes the checkpoint before it"
     metadata = foreign_json(read_bytes(state / _METADATA, remedy=remedy), state / _METADATA, shape=dict, remedy=remedy)
-    key = "balance_bias" if name == BALANCE_BIAS else f"params.{name}"
+    key = "expert_bias" if name == EXPERT_BIAS else f"params.{name}"
     base = f"file://{state.resolve()}/"
     database = {"driver": "ocdbt", "base": base, "path": f"{key}/"}
     files = {"driver": "file", "path": f"{state.resolve()}/{key}/"}

@@ -24,7 +24,7 @@ from moejax.train.step import TrainState
 from moejax.train.training import Training
 from moejax.train.upcycle import OF_THE_MIXTURE, Read, preserves, upcycled
 from moejax.weights.folder import is_weights, open_weights, read_architecture
-from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
 
@@ -42,11 +42,11 @@ def first_state(training: Training, program: Program, say: Callable[[str], None]
         find = _fitting(training, source, read, _on_devices(state.params), say)
         shardings = dict(flat(program.shardings.params))
         params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
-        bias = state.balance_bias
-        if bias is not None and source.balance_bias and source == training.architecture:
-            bias = _placed(read(BALANCE_BIAS), program.shardings.balance_bias)
+        bias = state.expert_bias
+        if bias is not None and source.expert_bias and source == training.architecture:
+            bias = _placed(read(EXPERT_BIAS), program.shardings.expert_bias)
     average = None if state.average is None else jax.tree.map(jnp.copy, params)
-    return replace(state, params=params, balance_bias=bias, average=average)
+    return replace(state, params=params, expert_bias=bias, average=average)
 
 
 def _on_devices(params: Any) -> Read:
@@ -56,7 +56,7 @@ def _on_devices(params: Any) -> Read:
 
 
 def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    return {name: kind.shape for name, kind in parameters(architecture).items() if name != BALANCE_BIAS}
+    return {name: kind.shape for name, kind in parameters(architecture).items() if name != EXPERT_BIAS}
 
 
 def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, say: Callable[[str], None]) -> Read:

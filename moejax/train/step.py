@@ -14,12 +14,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from moejax.architecture import Architecture
 from moejax.model import transformer
-from moejax.model.loss import Whole, auxiliary, token_costs, total_cost
-from moejax.model.sharding import constrain
+from moejax.model.loss import Whole, auxiliary, token_loss, weighted_loss
 from moejax.pytree import pytree
-from moejax.routing.sigmoid import update_bias
+from moejax.routing.routers import update_bias
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums, load_shares
+from moejax.sharding import constrain
 from moejax.train.guard import Guard, new_guard
 from moejax.train.optimizer import ParameterParts, make_optimizer
 from moejax.train.schedule import Schedule
@@ -44,7 +44,7 @@ class TrainState:
     """Nested dict of float32 arrays."""
     optimizer: Any
     """State of the Optax chain."""
-    balance_bias: Any
+    expert_bias: Any
     """Float32[mixture layers, experts], or None; the counts of each step move it, not the gradient."""
     balance_loads: Any
     """Float32[mixture layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
@@ -64,7 +64,7 @@ class Functions(NamedTuple):
     step: Callable[[TrainState, Batch, Schedule], tuple[TrainState, dict[str, Array]]]
     """The state after a batch, and what was measured on the way."""
     evaluate: Callable[[Any, Array | None, Batch, Array], tuple[Array, RoutingSums | None]]
-    """Nats of each sequence of a batch, under parameters and balance bias, and what the routers did with the sequences
+    """Nats of each sequence of a batch, under parameters and expert bias, and what the routers did with the sequences
     marked as real; positions that are not to be predicted cost nothing."""
 
 
@@ -82,7 +82,7 @@ def make_functions(training: Training) -> Functions:
             step=jnp.zeros((), jnp.int32),
             params=params,
             optimizer=optimizer().init(params),
-            balance_bias=transformer.init_balance_bias(architecture),
+            expert_bias=transformer.init_expert_bias(architecture),
             balance_loads=_uniform_loads(architecture) if keeps_loads else None,
             average=jax.tree.map(jnp.copy, params) if average else None,
             guard=new_guard(),
@@ -90,14 +90,21 @@ def make_functions(training: Training) -> Functions:
         )
 
     def forward(
-        params: Any, balance_bias: Array | None, batch: Batch, *, key: Array | None = None, real: Array | None = None
+        params: Any, expert_bias: Array | None, batch: Batch, *, key: Array | None = None, real: Array | None = None
     ) -> transformer.Output:
         inputs, segments = batch["tokens"][:, :-1], None
         if "segments" in batch:
             segments = batch["segments"][:, :-1]
             real = segments > 0 if real is None else real & (segments > 0)
         return transformer.apply(
-            architecture, runtime, params, inputs, segments=segments, real=real, balance_bias=balance_bias, key=key
+            architecture,
+            runtime,
+            params,
+            inputs,
+            segments=segments,
+            padding_mask=real,
+            expert_bias=expert_bias,
+            key=key,
         )
 
     def gradients_of(state: TrainState, batch: Batch) -> tuple[Any, dict[str, Array], RoutingSums | None]:
@@ -106,9 +113,9 @@ def make_functions(training: Training) -> Functions:
         targets = jnp.maximum(_predicted(batch).sum(), 1).astype(jnp.float32)
 
         def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
-            output = forward(params, state.balance_bias, part, key=key)
+            output = forward(params, state.expert_bias, part, key=key)
             weights = _predicted(part).astype(jnp.float32) / targets
-            nats = total_cost(architecture, params, output.hidden, part["tokens"][:, 1:], weights)
+            nats = weighted_loss(architecture, params, output.hidden, part["tokens"][:, 1:], weights)
             weighted, _ = auxiliary(output.routing, recipe.loss, whole)
             return nats + weighted, ({"loss": nats, "weighted_loss": nats + weighted}, output.routing)
 
@@ -123,7 +130,7 @@ def make_functions(training: Training) -> Functions:
         if training.counts_loads_first:
             # The whole batch's loads weigh every microbatch, so they are counted before any gradient is taken.
             sums, _ = _summed(
-                lambda part, key: (forward(state.params, state.balance_bias, part, key=key).routing, None), parts
+                lambda part, key: (forward(state.params, state.expert_bias, part, key=key).routing, None), parts
             )
             whole = whole._replace(loads=sums.counts)
         return _summed(lambda part, key: (gradient(part, key, whole), None), parts)[0]
@@ -143,23 +150,23 @@ def make_functions(training: Training) -> Functions:
             state,
             params=params,
             optimizer=optimizer_state,
-            balance_bias=_moved(state.balance_bias, routing, recipe.loss.balance_bias_rate),
+            expert_bias=_moved(state.expert_bias, routing, recipe.loss.expert_bias_rate),
             balance_loads=load_shares(routing.counts) if keeps_loads and routing is not None else state.balance_loads,
             average=_averaged(state.average, params, average),
         )
         after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
-        metrics |= auxiliary(routing, recipe.loss)[1] | health(routing, state.balance_bias)
+        metrics |= auxiliary(routing, recipe.loss)[1] | health(routing, state.expert_bias)
         metrics |= {"learning_rate": learning_rate, "gradient_norm": norm}
         metrics |= {"skipped_steps": guard.skipped, "skipped_in_a_row": guard.in_a_row}
         return replace(after, step=state.step + 1, guard=guard), metrics
 
     def evaluate(
-        params: Any, balance_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
+        params: Any, expert_bias: Array | None, batch: Batch, real: Bool[Array, " sequences"]
     ) -> tuple[Float[Array, " sequences"], RoutingSums | None]:
         def of(part: Batch, real: Array) -> tuple[RoutingSums | None, Array]:
             tokens = jnp.broadcast_to(real[:, None], part["tokens"][:, 1:].shape)
-            output = forward(params, balance_bias, part, real=tokens)
-            costs = token_costs(architecture, params, output.hidden, part["tokens"][:, 1:])
+            output = forward(params, expert_bias, part, real=tokens)
+            costs = token_loss(architecture, params, output.hidden, part["tokens"][:, 1:])
             return output.routing, jnp.where(_predicted(part), costs, 0.0).sum(axis=1)
 
         # A measured loss must not depend on how the step cuts its batch.
@@ -197,7 +204,7 @@ def _moved(bias: Array | None, routing: RoutingSums | None, rate: float) -> Arra
     return bias if bias is None or routing is None else update_bias(bias, routing.counts, rate)
 
 
-def _uniform_loads(architecture: Architecture) -> Float[Array, "mixture_layers experts"]:
+def _uniform_loads(architecture: Architecture) -> Float[Array, "moe_layers experts"]:
     return jnp.full((sum(architecture.has_experts), architecture.num_experts), 1 / architecture.num_experts)
 
 

@@ -1,9 +1,10 @@
 """A dense model's weights as the start of a mixture (sparse upcycling, Komatsuzaki et al. 2023).
 
-Each expert is a copy of the layer's feed-forward, and the router is new. Where a token's gates sum to a constant, the
-mixture computes what the dense model did, whatever the router chooses. Experts that are a G-th as wide take the slices
-of the feed-forward in turn, and the router's columns are repeated for the G experts of a whole, so that all slices of
-one copy are chosen together (virtual groups, He et al. 2024). Shared experts start with an output of zero.
+Each expert is a copy of the layer's feed-forward, and the router is new. Where the weights of a token's experts sum to
+a constant, the mixture computes what the dense model did, whatever the router chooses. Experts that are a G-th as wide
+take the slices of the feed-forward in turn, and the router's columns are repeated for the G experts of a whole, so that
+all slices of one copy are chosen together (virtual groups, He et al. 2024). Shared experts start with an output of
+zero.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
-from moejax.model.mixture import router_arguments
+from moejax.model.moe import router_arguments
 from moejax.routing import ROUTERS
 
 Read = Callable[[str], np.ndarray]
@@ -26,9 +27,9 @@ Read = Callable[[str], np.ndarray]
 OF_THE_MIXTURE = frozenset(
     {
         *("dense_hidden", "num_dense_layers", "num_last_dense_layers", "num_experts", "top_k", "expert_hidden"),
-        *("num_shared_experts", "shared_hidden", "layer_pattern", "router", "normalise_gates", "gate_scale"),
-        *("num_groups", "top_k_groups", "threshold", "router_bias", "balance_bias", "capacity_factor", "activation"),
-        *("expert_bias", "shared_expert_gate"),
+        *("num_shared_experts", "shared_hidden", "layer_pattern", "router", "norm_topk_prob", "routed_scaling_factor"),
+        *("num_groups", "top_k_groups", "threshold", "router_bias", "expert_bias", "capacity_factor", "activation"),
+        *("expert_mlp_bias", "shared_expert_gate"),
     }
 )
 """Fields of an Architecture in which a mixture may differ from the dense model that it starts from."""
@@ -42,11 +43,11 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
     """
     copies = _check(dense, mixture)
     order = {
-        "mixture_layers": [i for i, experts in enumerate(mixture.has_experts) if experts],
+        "moe_layers": [i for i, experts in enumerate(mixture.has_experts) if experts],
         "dense_layers": [i for i, experts in enumerate(mixture.has_experts) if not experts],
     }
     slices = dense.dense_hidden // mixture.expert_hidden
-    # Each copy is a G-th of the sum of its slices' gates; the gates of all copies sum to ``total``.
+    # Each copy is a G-th of the sum of its slices' weights; the weights of all copies sum to ``total``.
     scale = slices / (_sum_of_gates(mixture) or 1.0)
 
     def find(name: str) -> np.ndarray:
@@ -76,7 +77,7 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
 
 
 def preserves(mixture: Architecture) -> bool:
-    """Whether a mixture without noise computes what the dense model did: whether its gates sum to a constant."""
+    """Whether a mixture without noise computes what the dense model did: whether weights sum to a constant."""
     return _sum_of_gates(mixture) is not None and mixture.capacity_factor is None
 
 
@@ -86,11 +87,11 @@ def _sliced(whole: np.ndarray, slices: int, *, hidden: int) -> np.ndarray:
 
 
 def _sum_of_gates(mixture: Architecture) -> float | None:
-    """What the gates of any token sum to, or None if that depends on the token: tried on random logits."""
+    """What the weights of any token sum to, or None if that depends on the token: tried on random logits."""
     tokens = 64
     logits = jax.random.normal(jax.random.key(0), (tokens, mixture.num_experts), jnp.float32)
     found = ROUTERS[mixture.router](logits, top_k=mixture.top_k, **router_arguments(mixture))
-    sums = np.asarray(jax.ops.segment_sum(found.gate, found.token, tokens))
+    sums = np.asarray(jax.ops.segment_sum(found.combine_weight, found.token, tokens))
     return float(sums.mean()) if np.ptp(sums) < 1e-5 * sums.mean() else None
 
 

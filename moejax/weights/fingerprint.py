@@ -10,7 +10,7 @@ import numpy as np
 
 from moejax.config import dump
 from moejax.weights.folder import Weights
-from moejax.weights.parameters import BALANCE_BIAS, flat
+from moejax.weights.parameters import EXPERT_BIAS, flat
 
 
 def fingerprint(weights: Weights) -> str:
@@ -18,7 +18,7 @@ def fingerprint(weights: Weights) -> str:
     default = {field.name: field.default for field in dataclasses.fields(weights.architecture)}
     said = {name: value for name, value in dump(weights.architecture).items() if value != default[name]}
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
-    bias = {} if weights.balance_bias is None else {BALANCE_BIAS: weights.balance_bias}
+    bias = {} if weights.expert_bias is None else {EXPERT_BIAS: weights.expert_bias}
     for name, array in sorted((dict(flat(weights.params)) | bias).items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(np.asarray(array, np.float32)).data)

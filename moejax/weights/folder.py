@@ -21,7 +21,7 @@ from moejax.errors import UserError
 from moejax.folder import atomic_folder, check_as_written, note
 from moejax.model import transformer
 from moejax.stored import read_json, write_json
-from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.weights.safetensors import DTYPES, Kind, TensorFile, TensorFileWriter
 from moejax.wording import some
 
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     architecture: Architecture
     params: dict[str, Any]
     """Nested dict of float32 arrays."""
-    balance_bias: jax.Array | None
+    expert_bias: jax.Array | None
     """Float32[mixture layers, experts], or None."""
 
 
@@ -52,19 +52,19 @@ def load_weights(folder: Path | str) -> Weights:
     architecture = read_architecture(folder)
     with open_weights(folder, architecture) as file:
         arrays = {name: jnp.asarray(file.read(name).astype(np.float32, copy=False)) for name in file.kinds}
-    balance_bias = arrays.pop(BALANCE_BIAS, None)
-    return Weights(architecture, nested(arrays), balance_bias)
+    expert_bias = arrays.pop(EXPERT_BIAS, None)
+    return Weights(architecture, nested(arrays), expert_bias)
 
 
 def save_weights(
-    folder: Path | str, architecture: Architecture, params: Mapping[str, Any], balance_bias: Any = None
+    folder: Path | str, architecture: Architecture, params: Mapping[str, Any], expert_bias: Any = None
 ) -> None:
     """Write a folder that ``load_weights`` reads; it appears when all of it is there.
 
     Raises:
       UserError: the folder is there already.
     """
-    arrays = dict(flat(params)) | ({} if balance_bias is None else {BALANCE_BIAS: balance_bias})
+    arrays = dict(flat(params)) | ({} if expert_bias is None else {EXPERT_BIAS: expert_bias})
     kinds = {name: Kind(np.dtype(array.dtype), tuple(array.shape)) for name, array in arrays.items()}
     with atomic_folder(Path(folder)) as partial, weights_writer(partial, architecture, kinds) as file:
         for name, array in arrays.items():

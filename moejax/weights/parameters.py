@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from moejax.architecture import Architecture
 from moejax.model import transformer
 
-BALANCE_BIAS = "mixture_layers.feed_forward.balance_bias"
-"""Name of the balance bias, which is no parameter and travels beside them."""
+EXPERT_BIAS = "moe_layers.feed_forward.expert_bias"
+"""Name of the expert bias, which is no parameter and travels beside them."""
 
 
 class Parameter(NamedTuple):
@@ -18,18 +18,18 @@ class Parameter(NamedTuple):
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    """Logical names, as in ``moejax.model.sharding``."""
+    """Logical names, as in ``moejax.sharding``."""
 
 
 @functools.lru_cache(maxsize=16)
 def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
-    """Every stacked array by its dotted name, and the balance bias of an architecture that has one."""
+    """Every stacked array by its dotted name, and the expert bias of an architecture that has one."""
     shapes = dict(flat(transformer.abstract_params(architecture)))
     axes = dict(flat(transformer.param_axes(architecture)))
     described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
-    if architecture.balance_bias:
+    if architecture.expert_bias:
         shape = (sum(architecture.has_experts), architecture.num_experts)
-        described[BALANCE_BIAS] = Parameter(shape, ("layers", "router"))
+        described[EXPERT_BIAS] = Parameter(shape, ("layers", "router"))
     return described
 
 

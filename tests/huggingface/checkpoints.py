@@ -9,7 +9,7 @@ from family_architectures import SMALL
 
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.weight_mapping import pairs
-from moejax.weights.parameters import BALANCE_BIAS, nested, parameters
+from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
 
@@ -38,7 +38,7 @@ def random_params(architecture):
         name: random.normal(size=parameter.shape).astype(np.float32)
         for name, parameter in parameters(architecture).items()
     }
-    found.pop(BALANCE_BIAS, None)
+    found.pop(EXPERT_BIAS, None)
     return nested(found)
 
 

@@ -51,7 +51,7 @@ def _biases(draw: bool) -> dict:
 
 
 _BIASES = st.booleans().map(_biases)
-_NORMALISED = st.fixed_dictionaries({"normalise_gates": st.booleans()})
+_NORMALISED = st.fixed_dictionaries({"norm_topk_prob": st.booleans()})
 
 
 @st.composite
@@ -100,8 +100,8 @@ def _latent(draw):
         "num_groups": groups,
         "top_k_groups": chosen,
         "num_shared_experts": draw(st.integers(1, 2)),
-        "gate_scale": draw(st.floats(0.5, 3)),
-        "balance_bias": draw(st.booleans()),
+        "routed_scaling_factor": draw(st.floats(0.5, 3)),
+        "expert_bias": draw(st.booleans()),
     }
 
 
@@ -130,7 +130,7 @@ ARCHITECTURES = {
         _WINDOWS,
         router="topk_softmax",
         router_bias=True,
-        expert_bias=True,
+        expert_mlp_bias=True,
         activation="clamped_swiglu",
         attention_sinks=True,
     ),
@@ -152,7 +152,7 @@ _SMALL = {
 
 SMALL = {
     "mixtral": Architecture(**_SMALL, norm_epsilon=1e-5),
-    "olmoe": Architecture(**_SMALL, qk_norm=True, qk_norm_all_heads=True, normalise_gates=False),
+    "olmoe": Architecture(**_SMALL, qk_norm=True, qk_norm_all_heads=True, norm_topk_prob=False),
     "qwen2_moe": Architecture(
         **_SMALL,
         num_shared_experts=1,
@@ -172,17 +172,17 @@ SMALL = {
         router="group_limited",
         num_groups=2,
         top_k_groups=1,
-        balance_bias=True,
+        expert_bias=True,
         num_shared_experts=2,
         num_dense_layers=1,
         dense_hidden=7,
-        gate_scale=2.5,
+        routed_scaling_factor=2.5,
     ),
     "gpt_oss": Architecture(
         **_SMALL,
         router="topk_softmax",
         router_bias=True,
-        expert_bias=True,
+        expert_mlp_bias=True,
         activation="clamped_swiglu",
         attention_sinks=True,
         attention_bias=True,

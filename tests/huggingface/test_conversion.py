@@ -34,13 +34,13 @@ def test_every_bit_comes_back(family, dtype, tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_of_ours_come_back_to_the_bit(family, tmp_path):
     params = random_params(SMALL[family])
-    bias = transformer.init_balance_bias(SMALL[family])
+    bias = transformer.init_expert_bias(SMALL[family])
     save_weights(tmp_path / "ours", SMALL[family], params, bias)
     to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
     from_huggingface(tmp_path / "theirs", tmp_path / "back")
     found = load_weights(tmp_path / "back")
     same(found.params, params)
-    assert (found.balance_bias is None) == (bias is None)
+    assert (found.expert_bias is None) == (bias is None)
 
 
 def test_a_large_checkpoint_is_several_files_with_an_index(tmp_path):
@@ -62,7 +62,7 @@ def test_a_large_checkpoint_is_several_files_with_an_index(tmp_path):
     same(load_weights(tmp_path / "again").params, load_weights(tmp_path / "ours").params)
 
 
-def test_another_type_rounds_and_the_balance_bias_stays(tmp_path):
+def test_another_type_rounds_and_the_expert_bias_stays(tmp_path):
     theirs = write(tmp_path / "theirs", "deepseek_v3")
     from_huggingface(theirs, tmp_path / "ours", dtype="bfloat16")
     exact, rounded = tensors(theirs), {}
@@ -95,7 +95,7 @@ def test_where_stacked_tensors_differ_in_type_the_wider_one_is_kept(tmp_path):
     from_huggingface(theirs, tmp_path / "ours")
     with TensorFile(tmp_path / "ours" / "weights.safetensors") as file:
         wide = {name for name, kind in file.kinds.items() if kind.dtype == np.float32}
-    assert wide == {"mixture_layers.attention_norm"}
+    assert wide == {"moe_layers.attention_norm"}
 
 
 def test_tokenizer_and_ignored_options_travel_along(tmp_path):
@@ -139,14 +139,14 @@ def test_an_architecture_of_no_family_is_told_each_familys_reason(tmp_path):
     assert not (tmp_path / "theirs").exists()
 
 
-def test_without_a_balance_bias_theirs_is_zero(tmp_path):
-    architecture = SMALL["deepseek_v3"].replace(balance_bias=False)
+def test_without_an_expert_bias_theirs_is_zero(tmp_path):
+    architecture = SMALL["deepseek_v3"].replace(expert_bias=False)
     save_weights(tmp_path / "ours", architecture, random_params(architecture))
     to_huggingface(tmp_path / "ours", tmp_path / "theirs")
     from_huggingface(tmp_path / "theirs", tmp_path / "back")
     found = load_weights(tmp_path / "back")
     assert found.architecture == SMALL["deepseek_v3"]
-    assert not np.any(found.balance_bias)
+    assert not np.any(found.expert_bias)
 
 
 def test_modules_that_predict_further_tokens_are_left_out_and_said(tmp_path):

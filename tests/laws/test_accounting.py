@@ -56,7 +56,7 @@ EVERY_SWITCH = QWEN3_30B.replace(
     attention_output_bias=True,
     attention_sinks=True,
     router_bias=True,
-    expert_bias=True,
+    expert_mlp_bias=True,
 )
 
 

@@ -33,7 +33,7 @@ KNOWN = {
     "mixture": MIXTURE,
     "dense": DENSE,
     "qwen2_moe": EVERY_LAYER.replace(attention_bias=True, qk_norm=False, shared_expert_gate=True, shared_hidden=12),
-    "olmoe": EVERY_LAYER.replace(qk_norm_all_heads=True, normalise_gates=False, num_shared_experts=0),
+    "olmoe": EVERY_LAYER.replace(qk_norm_all_heads=True, norm_topk_prob=False, num_shared_experts=0),
     "interleaved": MIXTURE.replace(num_layers=7, layer_pattern="DE", num_last_dense_layers=1, tied_embeddings=False),
     "latent": MIXTURE.replace(
         num_layers=4,
@@ -46,8 +46,8 @@ KNOWN = {
         router="group_limited",
         num_groups=4,
         top_k_groups=2,
-        gate_scale=2.5,
-        balance_bias=True,
+        routed_scaling_factor=2.5,
+        expert_bias=True,
         rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=8, mscale=1.0, mscale_all_dim=0.8),
     ),
     "latent_biased": MIXTURE.replace(
@@ -65,7 +65,7 @@ KNOWN = {
         qk_norm=False,
         router="topk_softmax",
         router_bias=True,
-        expert_bias=True,
+        expert_mlp_bias=True,
         activation="clamped_swiglu",
         attention_bias=True,
         attention_output_bias=True,
@@ -76,7 +76,7 @@ KNOWN = {
     ),
     "alibi": MIXTURE.replace(positions="alibi", num_heads=6, num_kv_heads=3, num_dense_layers=0, num_shared_experts=0),
     "no_positions": DENSE.replace(positions="none", value_head_dim=5, qk_norm=False),
-    "half_turned": DENSE.replace(
+    "half_rotated": DENSE.replace(
         rotary_fraction=0.5,
         sliding_window=4,
         rope_scaling=RopeScaling(kind="llama3", factor=8.0, original_length=16),
@@ -85,7 +85,7 @@ KNOWN = {
     "noisy": MIXTURE.replace(router="noisy_topk", rope_scaling=RopeScaling(kind="linear", factor=2.0)),
     "expert_choice": MIXTURE.replace(router="expert_choice"),
     "top_p": MIXTURE.replace(router="top_p", threshold=0.6, top_k=3),
-    "sigmoid": MIXTURE.replace(router="sigmoid_topk", normalise_gates=False, balance_bias=True),
+    "sigmoid": MIXTURE.replace(router="sigmoid_topk", norm_topk_prob=False, expert_bias=True),
 }
 """By the family or the feature that each stands for."""
 

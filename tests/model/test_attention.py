@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from known_architectures import DENSE
 
 from moejax.architecture import RopeScaling
-from moejax.model.attention_plain import plain
+from moejax.kernels.attention import AttentionMask, reference
 from moejax.model.positions import alibi_slopes
-from moejax.model.rope import frequencies, rotate, score_scale
-from moejax.model.sight import Sight
+from moejax.model.rope import apply_rope, frequencies, score_scale
 
 
 def looped(query, key, value, *, scale, window, segments, slopes, sinks):
@@ -61,11 +60,11 @@ def test_attention_is_the_loop_over_heads_queries_and_keys(
     expected = looped(query, key, value, scale=0.7, window=window, segments=segments, slopes=slopes, sinks=sinks)
     f32 = lambda x: None if x is None else jnp.asarray(x, jnp.float32)  # noqa: E731
     numbers = None if segments is None else jnp.asarray(segments, jnp.int32)
-    found = plain(
+    found = reference(
         f32(query),
         f32(key),
         f32(value),
-        Sight(query_segments=numbers, key_segments=numbers, window=window),
+        AttentionMask(query_segments=numbers, key_segments=numbers, window=window),
         scale=0.7,
         slopes=f32(slopes) if biased else None,
         sinks=f32(sinks),
@@ -89,12 +88,12 @@ def test_alibi_slopes_are_those_of_the_paper():
     ],
     ids=lambda s: "none" if s is None else s.kind,
 )
-def test_turned_vectors_know_their_distance_and_nothing_else(scaling):
+def test_rotated_vectors_know_their_distance_and_nothing_else(scaling):
     a = DENSE.replace(rope_scaling=scaling)
     query, key = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
 
     def product(at, distance):
-        turned = [rotate(x, jnp.array([i]), a) for x, i in ((query, at + distance), (key, at))]
+        turned = [apply_rope(x, jnp.array([i]), a) for x, i in ((query, at + distance), (key, at))]
         return float((turned[0] * turned[1]).sum())
 
     assert product(0, 5) == pytest.approx(product(90, 5), abs=1e-4)
@@ -112,7 +111,7 @@ def test_scalings_keep_fast_frequencies_and_stretch_slow_ones():
         assert scale == pytest.approx(0.1 * math.log(16) + 1 if kind == "yarn" else 1.0)
 
 
-def test_deepseeks_scaling_moves_the_scale_from_turned_vectors_to_scores():
+def test_deepseeks_scaling_moves_the_scale_from_rotated_vectors_to_scores():
     scaling = RopeScaling(kind="yarn", factor=40.0, original_length=4096, mscale=1.0, mscale_all_dim=1.0)
     assert frequencies(64, 10_000.0, scaling)[1] == 1.0
     assert score_scale(scaling) == pytest.approx((0.1 * math.log(40) + 1) ** 2)

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from moejax.model import attend
-from moejax.model.attend import ATTENTION
-from moejax.model.attention_plain import plain
-from moejax.model.attention_splash import splash
-from moejax.model.sharding import MESH_AXES
-from moejax.model.sight import Sight
-from moejax.target import platform
+from moejax.kernels.attention import AttentionMask, attention, reference
+from moejax.kernels.attention_splash import splash
+from moejax.kernels.table import TABLE
+from moejax.platform import platform
+from moejax.sharding import MESH_AXES
 
 
 def drawn(length, heads, groups, width, value_width):
@@ -24,20 +22,20 @@ def drawn(length, heads, groups, width, value_width):
 @pytest.mark.parametrize(
     ("length", "heads", "groups", "value_width", "window", "documents", "sunk"),
     [(128, 2, 2, 16, 0, False, False), (200, 4, 2, 8, 70, True, True)],
-    ids=["plain", "grouped, windowed, packed, with sinks, of an odd length"],
+    ids=["reference", "grouped, windowed, packed, with sinks, of an odd length"],
 )
 def test_the_kernel_agrees_with_all_scores_at_once(length, heads, groups, value_width, window, documents, sunk):
     *inputs, direction = drawn(length, heads, groups, 16, value_width)
     segments = jnp.repeat(jnp.asarray([[1, 2], [1, 2]], jnp.int32), length // 2, axis=1) if documents else None
-    sight = Sight(query_segments=segments, key_segments=segments, window=window)
+    mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
     sinks = jnp.linspace(-1.0, 1.0, heads) if sunk else None
 
     def both(attend):
-        out, back = jax.vjp(lambda *qkv: attend(*qkv, sight, scale=0.3, sinks=sinks), *inputs)
+        out, back = jax.vjp(lambda *qkv: attend(*qkv, mask, scale=0.3, sinks=sinks), *inputs)
         return out, back(direction)
 
-    for ours, reference in zip(jax.tree.leaves(both(splash)), jax.tree.leaves(both(plain)), strict=True):
-        np.testing.assert_allclose(ours, reference, atol=2e-4)
+    for ours, theirs in zip(jax.tree.leaves(both(splash)), jax.tree.leaves(both(reference)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4)
 
 
 def test_the_platform_is_that_of_the_mesh_a_program_is_traced_for():
@@ -47,17 +45,19 @@ def test_the_platform_is_that_of_the_mesh_a_program_is_traced_for():
     with jax.sharding.use_abstract_mesh(mesh):
         assert platform() == "tpu"
         traced = str(
-            jax.make_jaxpr(lambda *qkv: ATTENTION["auto"](*qkv, Sight(), scale=1.0))(*drawn(128, 2, 2, 16, 16)[:3])
+            jax.make_jaxpr(lambda *qkv: attention(*qkv, AttentionMask(), scale=1.0))(*drawn(128, 2, 2, 16, 16)[:3])
         )
     assert "pallas_call" in traced
 
 
-@pytest.mark.parametrize(("kernels", "choice"), [(True, "native"), (False, "tiled")])
+@pytest.mark.parametrize(("kernels", "choice"), [(True, "numba"), (False, "tiled")])
 def test_on_a_cpu_the_choice_is_the_kernel_or_tiles(kernels, choice, monkeypatch):
-    if kernels and not attend.available():
+    kernel = TABLE["attention"]["numba"]
+    if kernels and not kernel.is_available():
         pytest.skip("numba is not installed")
     inputs = drawn(40, 2, 1, 8, 8)[:3]
-    monkeypatch.setattr(attend, "can_hold", lambda *_: kernels)
-    np.testing.assert_array_equal(
-        ATTENTION["auto"](*inputs, Sight(), scale=1.0), ATTENTION[choice](*inputs, Sight(), scale=1.0)
+    monkeypatch.setitem(TABLE["attention"], "numba", kernel._replace(is_default=kernels))
+    by_itself, by_name = (
+        attention(*inputs, AttentionMask(), scale=1.0, backend=backend) for backend in ("auto", choice)
     )
+    np.testing.assert_array_equal(by_itself, by_name)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_architectures import KNOWN
 
-from moejax.model import attention_tiled, transformer
-from moejax.model.attention_plain import plain
-from moejax.model.attention_tiled import tiled
+from moejax.kernels import attention_tiled
+from moejax.kernels.attention import AttentionMask, attention, reference
+from moejax.kernels.attention_tiled import tiled
+from moejax.model import transformer
 from moejax.model.positions import alibi_slopes
 from moejax.model.runtime import Runtime
-from moejax.model.sight import Sight
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,13 +24,13 @@ def small_tiles():
         yield
 
 
-def with_gradients(attend, dtype, arrays, sight, options):
+def with_gradients(attend, dtype, arrays, mask, options):
     """Outputs and the gradients of query, key, value and sinks under a random direction."""
     *inputs, sinks, direction = (None if x is None else jnp.asarray(x, jnp.float32) for x in arrays)
 
     @jax.jit
     def both(direction, *inputs):
-        out, back = jax.vjp(lambda q, k, v, sinks: attend(q, k, v, sight, sinks=sinks, **options), *inputs)
+        out, back = jax.vjp(lambda q, k, v, sinks: attend(q, k, v, mask, sinks=sinks, **options), *inputs)
         return out, back(direction)
 
     found = both(direction.astype(dtype), *(x.astype(dtype) for x in inputs), sinks)
@@ -61,25 +61,27 @@ def test_tiles_agree_with_all_scores_at_once(
         draw.normal(size=(2, length, heads, value_width)),
     )
     segments = jnp.asarray(np.sort(draw.integers(1, 4, (2, length)), axis=1), jnp.int32) if documents else None
-    sight = Sight(query_segments=segments, key_segments=segments, window=window)
+    mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
     options = {"scale": 0.7, "slopes": alibi_slopes(heads) if biased else None}
-    expected = with_gradients(plain, dtype, arrays, sight, options)
-    found = with_gradients(tiled, dtype, arrays, sight, options)
+    expected = with_gradients(reference, dtype, arrays, mask, options)
+    found = with_gradients(tiled, dtype, arrays, mask, options)
     scale = max(1.0, max(np.abs(x).max() for x in jax.tree.leaves(expected)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance * scale), found, expected)
 
 
 def test_very_large_scores_stay_finite():
     query, key, value = 300.0 * jax.random.normal(jax.random.key(0), (3, 1, 21, 2, 4))
-    out, back = jax.vjp(lambda *qkv: tiled(*qkv, Sight(window=9), scale=1.0), query, key, value)
-    np.testing.assert_allclose(out, plain(query, key, value, Sight(window=9), scale=1.0), atol=1e-2)
+    out, back = jax.vjp(lambda *qkv: tiled(*qkv, AttentionMask(window=9), scale=1.0), query, key, value)
+    np.testing.assert_allclose(out, reference(query, key, value, AttentionMask(window=9), scale=1.0), atol=1e-2)
     assert all(bool(jnp.isfinite(x).all()) for x in back(out))
 
 
 def test_tokens_after_a_cache_are_attended_as_if_all_came_at_once():
     query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 20, 2, 4))
-    whole = tiled(query, key, value, Sight(), scale=1.0)
-    late = tiled(query[:, 15:], key, value, Sight(start=15), scale=1.0)
+    whole, late = (
+        attention(query[:, start:], key, value, AttentionMask(start=start), scale=1.0, backend="tiled")
+        for start in (0, 15)
+    )
     np.testing.assert_allclose(late, whole[:, 15:], atol=1e-5)
 
 
@@ -87,22 +89,22 @@ def _bytes_to_work_in(attend, length):
     x = jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)
 
     def cost(query, key, value):
-        return attend(query, key, value, Sight(), scale=1.0).sum()
+        return attend(query, key, value, AttentionMask(), scale=1.0).sum()
 
     return jax.jit(jax.grad(cost, argnums=(0, 1, 2))).lower(x, x, x).compile().memory_analysis().temp_size_in_bytes
 
 
 def test_memory_grows_with_the_tokens_and_not_with_their_square():
     assert _bytes_to_work_in(tiled, 4096) < 6 * _bytes_to_work_in(tiled, 1024)
-    assert _bytes_to_work_in(plain, 4096) > 8 * _bytes_to_work_in(plain, 1024)
+    assert _bytes_to_work_in(reference, 4096) > 8 * _bytes_to_work_in(reference, 1024)
 
 
 def test_batch_and_heads_may_lie_on_many_devices():
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), (jax.sharding.AxisType.Auto,) * 2)
     query, key, value = jax.random.normal(jax.random.key(0), (3, 4, 21, 2, 4))
-    expected = tiled(query, key, value, Sight(), scale=1.0)
+    expected = tiled(query, key, value, AttentionMask(), scale=1.0)
     spread = jax.NamedSharding(mesh, jax.P("data", None, "tensor"))
-    program = jax.jit(lambda *qkv: tiled(*qkv, Sight(), scale=1.0), out_shardings=spread)
+    program = jax.jit(lambda *qkv: tiled(*qkv, AttentionMask(), scale=1.0), out_shardings=spread)
     found = program(*(jax.device_put(x, spread) for x in (query, key, value)))
     assert found.sharding.spec == spread.spec
     np.testing.assert_allclose(found, expected, atol=1e-5)

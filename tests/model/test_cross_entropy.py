@@ -7,8 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from moejax.model import cross_entropy
-from moejax.model.sharding import MESH_AXES, TOKEN_AXES
+from moejax.kernels import cross_entropy
+from moejax.kernels.table import TABLE
+from moejax.sharding import MESH_AXES, TOKEN_AXES
+
+KERNELS = TABLE["cross_entropy"]
 
 
 def of_all_logits(hidden, unembedding, targets):
@@ -56,9 +59,9 @@ def test_chunks_agree_with_all_logits_at_once(dtype, kernel, tolerance, at_once,
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", at_once)
         if not kernel:
-            patch.setattr(cross_entropy, "can_hold", lambda *_: False)
-        one_pass = both(lambda h, m, w: 3.0 * cross_entropy.total_cost(h, m, targets, w))
-        two_passes = both(lambda h, m, w: 3.0 * (w * cross_entropy.costs(h, m, targets)).sum())
+            patch.setitem(KERNELS, "numba", KERNELS["numba"]._replace(is_default=False))
+        one_pass = both(lambda h, m, w: 3.0 * cross_entropy.weighted_loss(h, m, targets, w))
+        two_passes = both(lambda h, m, w: 3.0 * (w * cross_entropy.token_loss(h, m, targets)).sum())
     assert_same(one_pass, expected, tolerance)
     assert_same(two_passes, expected, tolerance)
 
@@ -71,7 +74,7 @@ def test_all_logits_are_never_held():
         ((1, tokens), jnp.int32),
         ((1, tokens), jnp.float32),
     ]
-    gradient = jax.jit(jax.grad(cross_entropy.total_cost, argnums=(0, 1)))
+    gradient = jax.jit(jax.grad(cross_entropy.weighted_loss, argnums=(0, 1)))
     memory = gradient.lower(*(jax.ShapeDtypeStruct(*s) for s in shapes)).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 4 * tokens * vocab / 2
 
@@ -79,8 +82,8 @@ def test_all_logits_are_never_held():
 def test_tokens_and_vocabulary_may_lie_on_many_devices(monkeypatch):
     monkeypatch.setitem(cross_entropy.LOGITS_AT_ONCE, "cpu", 24)
     hidden, unembedding, targets, weights = draw(0, 4, 6, 12)
-    program = jax.jit(jax.value_and_grad(cross_entropy.total_cost, argnums=(0, 1, 3)))
-    expected = program(hidden, unembedding, targets, weights), cross_entropy.costs(hidden, unembedding, targets)
+    program = jax.jit(jax.value_and_grad(cross_entropy.weighted_loss, argnums=(0, 1, 3)))
+    expected = program(hidden, unembedding, targets, weights), cross_entropy.token_loss(hidden, unembedding, targets)
     mesh = jax.make_mesh((2, 2, 1, 2), MESH_AXES, (jax.sharding.AxisType.Auto,) * 4)
     with jax.set_mesh(mesh):
         arrays = (
@@ -88,20 +91,20 @@ def test_tokens_and_vocabulary_may_lie_on_many_devices(monkeypatch):
             jax.device_put(unembedding, jax.P("fsdp", "tensor")),
             jax.device_put(targets, jax.P(TOKEN_AXES)),
         )
-        found = program(*arrays, jax.device_put(weights, jax.P(TOKEN_AXES))), jax.jit(cross_entropy.costs)(*arrays)
+        found = program(*arrays, jax.device_put(weights, jax.P(TOKEN_AXES))), jax.jit(cross_entropy.token_loss)(*arrays)
     assert_same(jax.device_get(found), jax.device_get(expected), 1e-6)
 
 
 @pytest.mark.parametrize("kernel", [True, False])
 def test_a_target_that_is_not_in_the_vocabulary_costs_what_is_not_a_number(kernel, monkeypatch):
     if not kernel:
-        monkeypatch.setattr(cross_entropy, "can_hold", lambda *_: False)
+        monkeypatch.setitem(KERNELS, "numba", KERNELS["numba"]._replace(is_default=False))
     hidden, unembedding, targets, weights = draw(0, 2, 7, 11)
     unknown = targets.at[1, 2].set(1_000_000)
-    value, gradient = jax.value_and_grad(cross_entropy.total_cost)(hidden, unembedding, unknown, weights)
+    value, gradient = jax.value_and_grad(cross_entropy.weighted_loss)(hidden, unembedding, unknown, weights)
     assert np.isnan(value)
     # Gradients of the other tokens are theirs.
-    known = jax.grad(cross_entropy.total_cost)(hidden, unembedding, targets, weights)
+    known = jax.grad(cross_entropy.weighted_loss)(hidden, unembedding, targets, weights)
     others = np.ones((2, 7), bool)
     others[1, 2] = False
     np.testing.assert_allclose(gradient[others], known[others], rtol=1e-6)

@@ -8,7 +8,7 @@ from known_architectures import KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forward, para
 
 from moejax.model import transformer
 from moejax.model.cache import empty_cache
-from moejax.model.generate import Sampling, draw, generate
+from moejax.model.generate import Sampling, generate, sample_token
 
 
 @pytest.mark.parametrize("name", sorted(set(KNOWN) - NOT_CAUSAL - {"dense", "olmoe", "sigmoid", "noisy"}))
@@ -53,7 +53,7 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
         key,
         tokens=5,
         sampling=greedy,
-        real=jnp.array([[False] * 3 + [True] * 4, [True] * 7]),
+        padding_mask=jnp.array([[False] * 3 + [True] * 4, [True] * 7]),
     )
     np.testing.assert_array_equal(both[:1], alone)
 
@@ -62,7 +62,7 @@ def test_draws_follow_the_probabilities_that_are_left():
     logits = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))[None].repeat(20_000, axis=0)
 
     def shares(sampling):
-        drawn = draw(logits, jax.random.key(0), sampling)
+        drawn = sample_token(logits, jax.random.key(0), sampling)
         return np.bincount(np.asarray(drawn), minlength=4) / 20_000
 
     np.testing.assert_allclose(shares(Sampling()), [0.5, 0.3, 0.15, 0.05], atol=0.015)

@@ -8,9 +8,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from known_architectures import KNOWN, params_of
 
 from moejax.model import transformer
-from moejax.model.loss import LossWeights, auxiliary, total_cost
+from moejax.model.loss import LossWeights, auxiliary, weighted_loss
 from moejax.model.runtime import Runtime
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 
 BATCH, LENGTH = 8, 16
 
@@ -21,7 +21,7 @@ def gradients(architecture, runtime, params, tokens):
 
     def loss(params):
         output = transformer.apply(architecture, runtime, params, inputs)
-        nats = total_cost(architecture, params, output.hidden, targets, weights)
+        nats = weighted_loss(architecture, params, output.hidden, targets, weights)
         return nats + auxiliary(output.routing, LossWeights())[0]
 
     return jax.grad(loss)(params)

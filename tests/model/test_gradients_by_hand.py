@@ -7,10 +7,10 @@ import pytest
 from known_architectures import DENSE
 
 from moejax.architecture import RopeScaling
-from moejax.model.norm import rms_norm
-from moejax.model.project import project
-from moejax.model.rope import frequencies, rotate
-from moejax.model.sharding import MESH_AXES
+from moejax.kernels.linear import project
+from moejax.kernels.rms_norm import rms_norm
+from moejax.model.rope import apply_rope, frequencies
+from moejax.sharding import MESH_AXES
 
 MAPS = {
     "btd,dhk->bthk": ((2, 5, 6), (6, 4, 3)),
@@ -90,6 +90,6 @@ def test_a_rotation_is_a_complex_product_and_so_is_its_gradient(fraction):
         halves = real * cos - imaginary * sin, imaginary * cos + real * sin
         return jnp.concatenate([*halves, x[..., turned:]], axis=-1)
 
-    found = out_and_gradients(lambda x: rotate(x, positions, architecture), x)
+    found = out_and_gradients(lambda x: apply_rope(x, positions, architecture), x)
     for a, b in zip(found, out_and_gradients(plainly, x), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6)

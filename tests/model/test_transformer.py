@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forward, params_of
 
 from moejax.architecture import Architecture, RopeScaling
+from moejax.kernels.attention import BACKENDS
+from moejax.kernels.cpu import available
 from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
-from moejax.model import attend, transformer
-from moejax.model.attend import ATTENTION
-from moejax.model.loss import LossWeights, auxiliary, token_costs, total_cost
+from moejax.model import transformer
+from moejax.model.loss import LossWeights, auxiliary, token_loss, weighted_loss
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import REMAT_POLICIES, Runtime
-from moejax.native import available
 from moejax.routing import ACTIVATIONS, DISPATCHERS, ROUTERS
 
 
@@ -107,7 +107,7 @@ FLOP_SIZES = {"vocab_size": 512, "model_dim": 128, "num_heads": 4, "head_dim": 3
 )
 def test_the_compiler_counts_the_flops_of_the_accounting(architecture):
     # The dense dispatcher computes every expert for every token.
-    runtime, length = Runtime(dispatcher="dense", attention="plain"), 64
+    runtime, length = Runtime(dispatcher="dense", attention="reference"), 64
     tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
     run = jax.jit(lambda params, tokens: transformer.forward(architecture, runtime, params, tokens))
     compiled = run.lower(transformer.abstract_params(architecture), tokens).compile()
@@ -148,7 +148,7 @@ def test_documents_of_a_row_do_not_see_each_other(name):
 def test_padding_reaches_no_expert_and_no_sum():
     tokens = jax.random.randint(jax.random.key(1), (2, 8), 0, 64)
     real = jnp.arange(8) < jnp.array([[8], [5]])
-    output = transformer.apply(MIXTURE, Runtime(), params_of("mixture"), tokens, real=real)
+    output = transformer.apply(MIXTURE, Runtime(), params_of("mixture"), tokens, padding_mask=real)
     assert output.routing is not None
     assert output.routing.tokens.tolist() == [13, 13]
     assert output.routing.served.tolist() == [26, 26]
@@ -159,7 +159,7 @@ RUNTIMES = dict.fromkeys(
         Runtime(),
         Runtime(scan_layers=True),
         *(Runtime(dispatcher=name) for name in DISPATCHERS),
-        *(Runtime(attention=name) for name in ATTENTION if name != "cudnn"),
+        *(Runtime(attention=name) for name in BACKENDS if name != "cudnn"),
         *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
         Runtime(remat="full"),
     ]
@@ -170,13 +170,13 @@ RUNTIMES = dict.fromkeys(
 def loss_and_gradients(name, runtime):
     architecture = KNOWN[name]
     tokens = jax.random.randint(jax.random.key(1), (4, 16), 0, 64)
-    bias = transformer.init_balance_bias(architecture)
+    bias = transformer.init_expert_bias(architecture)
     noise = jax.random.key(2)
 
     def loss(params):
-        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], balance_bias=bias, key=noise)
+        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], expert_bias=bias, key=noise)
         weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
-        return token_costs(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
+        return token_loss(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
 
     return jax.jit(jax.value_and_grad(loss))(params_of(name))
 
@@ -187,7 +187,7 @@ def reference():
 
     def of(name):
         if name not in found:
-            found[name] = loss_and_gradients(name, Runtime(dispatcher="dense", attention="plain"))
+            found[name] = loss_and_gradients(name, Runtime(dispatcher="dense", attention="reference"))
         return found[name]
 
     return of
@@ -201,12 +201,12 @@ def reference():
 @pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""
-    if runtime.attention == "native" and not available():
+    if runtime.attention == "numba" and not available():
         pytest.skip("numba is not installed")
     same(loss_and_gradients(name, runtime), reference(name))
 
 
-@pytest.mark.parametrize("name", ["interleaved", "latent", "alibi", "half_turned"])
+@pytest.mark.parametrize("name", ["interleaved", "latent", "alibi", "half_rotated"])
 def test_a_scan_over_layers_computes_every_architecture(name, reference):
     """torchtitan #3686."""
     same(loss_and_gradients(name, Runtime(scan_layers=True)), reference(name))
@@ -253,12 +253,12 @@ def test_bfloat16_stays_close_to_float32():
 def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
     wide, make = MIXTURE.replace(model_dim=256), jax.jit(transformer.init, static_argnums=(0, 2))
     params = make(wide, jax.random.key(0), Initialisation(std=0.006, scale_outputs=False))
-    layers = params["mixture_layers"]
+    layers = params["moe_layers"]
     # A normal cut at two deviations keeps .88 of them.
     for matrix in (params["embedding"], layers["attention"]["output"], layers["feed_forward"]["gate"]):
         assert float(matrix.std()) == pytest.approx(0.88 * 0.006, rel=0.02)
     scaled = make(wide, jax.random.key(0), Initialisation(std=0.006))
-    ratio = scaled["mixture_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
+    ratio = scaled["moe_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
     assert float(ratio) == pytest.approx(1 / np.sqrt(2 * 3), rel=1e-5)
 
 
@@ -270,7 +270,7 @@ def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss():
     @jax.value_and_grad
     def loss(params):
         hidden = transformer.apply(MIXTURE, Runtime(), params, tokens[:, :-1]).hidden
-        return total_cost(MIXTURE, params, hidden, tokens[:, 1:], jnp.ones((4, 16)))
+        return weighted_loss(MIXTURE, params, hidden, tokens[:, 1:], jnp.ones((4, 16)))
 
     params, (value, _) = params_of("mixture"), loss(params_of("mixture"))
     assert np.isfinite(value)
@@ -282,7 +282,7 @@ def test_a_parameter_that_is_not_a_number_is_seen_in_the_loss():
 
 
 def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
-    decays = transformer.matrices(KNOWN["gpt_oss"])["mixture_layers"]
+    decays = transformer.matrices(KNOWN["gpt_oss"])["moe_layers"]
     assert decays["feed_forward"]["down"]
     assert decays["attention"]["query"]
     names = ("down_bias", "router_bias")
@@ -313,7 +313,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
         ({"router": "switch"}, "set top_k to 1"),
         ({"router": "group_limited", "num_groups": 3}, "num_groups must divide"),
         ({"threshold": 0.5}, "does not know threshold"),
-        ({"router": "expert_choice", "balance_bias": True}, "leave balance_bias out"),
+        ({"router": "expert_choice", "expert_bias": True}, "leave expert_bias out"),
         ({"activation": "gelu"}, "did you mean swiglu"),
         ({"positions": "learned"}, "known are rope"),
         ({"rope_scaling": RopeScaling(kind="dynamic", factor=2.0)}, "rope_scaling.kind"),
@@ -338,11 +338,11 @@ def test_a_kernel_that_does_not_know_a_feature_is_refused():
 
 
 def test_the_kernels_of_a_cpu_are_refused_where_they_cannot_compute(monkeypatch):
-    with pytest.raises(ValueError, match=r"'native' knows no compute_dtype = 'bfloat16'; choose another of auto"):
-        transformer.check(MIXTURE, Runtime(attention="native", compute_dtype="bfloat16"))
-    monkeypatch.setattr(attend, "platform", lambda: "tpu")
+    with pytest.raises(ValueError, match=r"'numba' knows no compute_dtype = 'bfloat16'; choose another of auto"):
+        transformer.check(MIXTURE, Runtime(attention="numba", compute_dtype="bfloat16"))
+    monkeypatch.setattr("moejax.kernels.cpu.attention.platform", lambda: "tpu")
     with pytest.raises(ValueError, match="is for CPUs, and this program is for a tpu; choose 'auto'"):
-        loss_and_gradients("mixture", Runtime(attention="native"))
-    monkeypatch.setattr(attend, "available", lambda: False)
+        loss_and_gradients("mixture", Runtime(attention="numba"))
+    monkeypatch.setattr("moejax.kernels.cpu.available", lambda: False)
     with pytest.raises(ValueError, match=r"needs the package numba.* pip install 'moejax\[cpu\]'"):
-        transformer.check(MIXTURE, Runtime(attention="native"))
+        transformer.check(MIXTURE, Runtime(attention="numba"))

@@ -209,9 +209,10 @@ def test_a_mesh_that_does_not_tile_is_a_sentence():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
-@pytest.mark.parametrize("exchange", ["gather", "all_to_all"])
-def test_a_step_compiles_for_a_tpu_that_is_not_there(exchange, tmp_path):
-    one = training(MeshShape(data=1, fsdp=2, expert=2), compute_dtype="bfloat16", exchange=exchange, remat="full")
+@pytest.mark.parametrize("communication", ["all_gather", "all_to_all"])
+def test_a_step_compiles_for_a_tpu_that_is_not_there(communication, tmp_path):
+    runtime = {"compute_dtype": "bfloat16", "expert_communication": communication, "remat": "full"}
+    one = training(MeshShape(data=1, fsdp=2, expert=2), **runtime)
     found = plan(one, parse("v5p:2x2x1"), text_to=tmp_path / "program.txt")
     # The embedding's gradient is a scatter that adds, in float32.
     adding = re.findall(r"= (\w+)\[[^\n]*? scatter\(", (tmp_path / "program.txt").read_text())
@@ -223,7 +224,7 @@ def test_a_step_compiles_for_a_tpu_that_is_not_there(exchange, tmp_path):
     assert 0 < found.mfu_without_overlap <= found.mfu < 1
     kinds = {(e.kind, e.axes) for e in found.communication if e.count}
     assert {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")} <= kinds
-    assert (("all-to-all", "expert") in kinds) == (exchange == "all_to_all")
+    assert (("all-to-all", "expert") in kinds) == (communication == "all_to_all")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")

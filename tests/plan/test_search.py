@@ -57,7 +57,7 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         sequence_length=4096,
         microbatches=one.recipe.microbatches,
         remat=one.recipe.runtime.remat,
-        exchange="gather",
+        expert_communication="all_gather",
         memory=ChipMemory(
             parameters=0,
             optimizer_state=0,

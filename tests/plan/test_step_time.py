@@ -11,10 +11,11 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.grouped_matmul_megablox import MEGABLOX
 from moejax.laws.chips import find
 from moejax.plan.step_time import compiler_seconds, stated_seconds
 from moejax.plan.topology import parse
-from moejax.routing.grouped_kernel import grouped_dot
 
 CHIP = find("v5p")
 PROGRAM = """HloModule step
@@ -66,7 +67,7 @@ def test_a_gradient_of_grouped_products_compiled_for_a_tpu_works_three_times_the
     sizes = jax.ShapeDtypeStruct((groups,), jnp.int32, sharding=everywhere)
 
     def both(x, matrices, dy, sizes):
-        y, back = jax.vjp(lambda x, matrices: grouped_dot(x, matrices, sizes), x, matrices)
+        y, back = jax.vjp(lambda x, matrices: grouped_matmul(MEGABLOX, x, matrices, sizes), x, matrices)
         return y, back(dy)
 
     with jax.set_mesh(mesh):

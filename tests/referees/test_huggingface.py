@@ -22,16 +22,16 @@ TOKENS = np.random.default_rng(0).integers(0, 48, (2, 24), np.int32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def our_logits(architecture, params, balance_bias, tokens):
-    return transformer.forward(architecture, Runtime(), params, tokens, balance_bias=balance_bias)
+def our_logits(architecture, params, expert_bias, tokens):
+    return transformer.forward(architecture, Runtime(), params, tokens, expert_bias=expert_bias)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def our_loss_and_gradient(architecture, params, balance_bias, tokens):
+def our_loss_and_gradient(architecture, params, expert_bias, tokens):
     """Mean cross-entropy of the next token and logits, and the gradient."""
 
     def loss(params):
-        logits = transformer.forward(architecture, Runtime(), params, tokens, balance_bias=balance_bias)
+        logits = transformer.forward(architecture, Runtime(), params, tokens, expert_bias=expert_bias)
         log = jax.nn.log_softmax(logits[:, :-1])
         return -jnp.take_along_axis(log, tokens[:, 1:, None], axis=2).mean(), logits
 
@@ -103,7 +103,7 @@ def test_a_model_of_ours_gives_the_same_logits_there(family, tmp_path):
     config = AutoConfig.for_model(family, **VARIANTS[family]["plain"]).to_dict()
     architecture = FAMILIES[family].architecture(config)
     params = transformer.init(architecture, jax.random.key(1))
-    bias = transformer.init_balance_bias(architecture)
+    bias = transformer.init_expert_bias(architecture)
     save_weights(tmp_path / "ours", architecture, params, bias)
     to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
     theirs = referee.logits(referee.load(tmp_path / "theirs"), TOKENS)

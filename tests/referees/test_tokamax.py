@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from moejax.routing import ROUTERS, dispatch_grouped
-from moejax.routing.experts import Experts
+from moejax.kernels.experts import Experts
+from moejax.routing import ROUTERS
+from moejax.routing.dispatch import grouped
 
 tokamax = pytest.importorskip("tokamax", reason="tokamax is not installed: make referees")
 
@@ -15,14 +16,14 @@ KERNEL = "__gpu$xla.gpu.triton"
 
 def program(monkeypatch, dtype, loss):
     """The text of ``loss(grouped, tokens, experts)`` for a GPU."""
-    monkeypatch.setattr(dispatch_grouped, "platform", lambda: "gpu")
+    monkeypatch.setattr("moejax.kernels.table.platform", lambda: "gpu")
     generator = jax.random.key(0)
     routing = ROUTERS["softmax_topk"](jax.random.normal(generator, (96, 8)), top_k=2)
     matrices = (jnp.ones(shape, dtype) for shape in ((8, 16, 24), (8, 16, 24), (8, 24, 16)))
     given = jnp.ones((96, 16), dtype), Experts(*matrices)
 
     def of(x, experts):
-        return loss(lambda x, experts: dispatch_grouped.grouped(x, routing, experts), x, experts)
+        return loss(lambda x, experts: grouped(x, routing, experts), x, experts)
 
     with tokamax.config.cross_compile(True):
         return jax.jit(of).trace(*given).lower(lowering_platforms=("cuda",)).as_text()

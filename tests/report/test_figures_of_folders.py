@@ -121,7 +121,7 @@ def example_plan(tmp_path):
         sequence_length=128,
         microbatches=2,
         remat="full",
-        exchange="padded",
+        expert_communication="padded",
         memory=memory,
         does_not_fit="",
         model_flops=1e12,

@@ -34,24 +34,24 @@ def draw_logits(tokens, num_experts, skew=0.0):
 
 
 def routing_of(expert, num_experts):
-    """The routing that sends token t to the experts ``expert[t]`` with random gates, ``num_experts`` for phantoms."""
+    """The routing of token t to the experts ``expert[t]`` with random weights, ``num_experts`` for invalid slots."""
     expert = jnp.asarray(expert, jnp.int32)
     logits = jnp.zeros((expert.shape[0], num_experts))
     routing = token_choice(logits, logits, expert, jax.random.uniform(jax.random.key(4), expert.shape))
-    return routing.keep(routing.serves)
+    return routing.masked(routing.valid)
 
 
 @partial(jax.jit, static_argnums=0)
 def outputs_and_gradients(dispatch, x, routing: Routing, experts):
-    """Output, and gradients of tokens, gates and experts, as float32 NumPy arrays."""
+    """Output, and gradients of tokens, combine weights and experts, as float32 NumPy arrays."""
 
-    def loss(x, gate, experts):
-        y = dispatch(x, dataclasses.replace(routing, gate=gate), experts)
+    def loss(x, weight, experts):
+        y = dispatch(x, dataclasses.replace(routing, combine_weight=weight), experts)
         return (y.astype(jnp.float32) ** 2).mean(), y
 
-    gradients, y = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(x, routing.gate, experts)
-    # A phantom's gate has no meaning, and so no gradient anyone may read.
-    gradients = (gradients[0], jnp.where(routing.serves, gradients[1], 0.0), gradients[2])
+    gradients, y = jax.grad(loss, argnums=(0, 1, 2), has_aux=True)(x, routing.combine_weight, experts)
+    # An invalid slot's weight has no meaning, and so no gradient anyone may read.
+    gradients = (gradients[0], jnp.where(routing.valid, gradients[1], 0.0), gradients[2])
     return jax.tree.map(lambda a: a.astype(jnp.float32), (y, gradients))
 
 

@@ -1,6 +1,7 @@
 """Every dispatcher computes what the dense reference computes, for every router, and so do its gradients."""
 
 import dataclasses
+import importlib
 from functools import partial
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.custom_batching import sequential_vmap
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from routing_draws import (
     assert_close,
     draw_experts,
@@ -19,19 +20,26 @@ from routing_draws import (
     routing_of,
 )
 
-from moejax import native
-from moejax.routing import DISPATCHERS, ROUTERS, dispatch_grouped
+from moejax.kernels import cpu
+from moejax.kernels.experts import clamped_swiglu
+from moejax.kernels.table import TABLE
+from moejax.routing import DISPATCHERS, ROUTERS
 from moejax.routing.capacity import limit_capacity
-from moejax.routing.dispatch_dense import dense
-from moejax.routing.experts import clamped_swiglu
-from moejax.routing.grouped_kernel import grouped_dot
+from moejax.routing.dispatch import dense, grouped
+
+
+def use(operation, name, patch):
+    """Make a kernel the only one that is chosen for an operation."""
+    for other, kernel in TABLE[operation].items():
+        is_it = {"platform": "any", "is_default": True, "dtype": None} if other == name else {"is_default": False}
+        patch.setitem(TABLE[operation], other, kernel._replace(**is_it))
 
 
 def blocks_of(x, routing, experts):
     """The grouped dispatcher as it is where no kernel is installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch_grouped, "can_hold", lambda *_: False)
-        return dispatch_grouped.grouped(x, routing, experts)
+        use("experts", "blocks", patch)
+        return grouped(x, routing, experts)
 
 
 WAYS = {**{name: dispatch for name, dispatch in DISPATCHERS.items() if name != "dense"}, "blocks": blocks_of}
@@ -70,10 +78,10 @@ SHAPES = [(75, 16, 8, 9, 9), (40, 8, 12, 16, 2)]
 @given(
     shape=st.sampled_from(SHAPES),
     skew=st.sampled_from(["even", "zipf", "one takes all", "some take none"]),
-    phantoms=st.sampled_from([0.0, 0.3, 1.0]),
+    dropped=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 2**31),
 )
-def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew, phantoms, seed):
+def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew, dropped, seed):
     tokens, model, hidden, num_experts, top_k = shape
     generator = np.random.default_rng(seed)
     preference = {
@@ -84,7 +92,7 @@ def test_any_loads_and_phantoms_agree_with_the_reference(dispatcher, shape, skew
     }[skew]
     noisy = preference + generator.gumbel(size=(tokens, num_experts))
     expert = np.argsort(-noisy, axis=1)[:, :top_k]
-    expert[generator.random(expert.shape) < phantoms] = num_experts
+    expert[generator.random(expert.shape) < dropped] = num_experts
     inputs = draw_tokens(tokens, model), routing_of(expert, num_experts), draw_experts(num_experts, model, hidden)
     expected = outputs_and_gradients(dense, *inputs)
     assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, 1e-5)
@@ -99,7 +107,7 @@ def test_biases_and_another_activation_agree_with_the_reference(dispatcher):
     assert_close(outputs_and_gradients(WAYS[dispatcher], *inputs), expected, 1e-5)
 
 
-@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+@pytest.mark.skipif(not cpu.available(), reason="numba is not installed")
 def test_kernels_of_a_cpu_are_used_for_the_experts_they_know_and_blocks_for_others():
     routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
 
@@ -110,24 +118,24 @@ def test_kernels_of_a_cpu_are_used_for_the_experts_they_know_and_blocks_for_othe
         program = jax.jit(dispatch).lower(draw_tokens(96, 16, dtype), routing, experts).as_text()
         return program.count("@moejax_kernel(")
 
-    assert kernels(dispatch_grouped.grouped) == 2  # the experts, and the sums over their rows
+    assert kernels(grouped) == 2  # the experts, and the sums over their rows
     assert kernels(blocks_of) == 0
-    assert kernels(dispatch_grouped.grouped, jnp.bfloat16) == 0
-    assert kernels(dispatch_grouped.grouped, biases=True) == 0
-    assert kernels(dispatch_grouped.grouped, to={"activation": clamped_swiglu}) == 0
+    assert kernels(grouped, jnp.bfloat16) == 0
+    assert kernels(grouped, biases=True) == 0
+    assert kernels(grouped, to={"activation": clamped_swiglu}) == 0
 
 
-@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+@pytest.mark.skipif(not cpu.available(), reason="numba is not installed")
 @pytest.mark.parametrize("blocks", [2, 3])
 def test_an_expert_with_several_blocks_of_rows_agrees_with_the_reference(blocks):
-    """A kernel's blocks have 512 rows at such widths."""
-    tokens = 512 * blocks - 100
+    """Blocks of a kernel have at most ``BLOCK`` rows, equally many of an expert's in each."""
+    tokens = importlib.import_module("moejax.kernels.cpu.experts").BLOCK * blocks - 100
     routing = routing_of(np.tile([0, 2], (tokens, 1)), 4)
     inputs = draw_tokens(tokens, 16), routing, draw_experts(4, 16, 24)
-    assert_close(outputs_and_gradients(dispatch_grouped.grouped, *inputs), outputs_and_gradients(dense, *inputs), 1e-5)
+    assert_close(outputs_and_gradients(grouped, *inputs), outputs_and_gradients(dense, *inputs), 1e-5)
 
 
-@pytest.mark.skipif(not native.available(), reason="numba is not installed")
+@pytest.mark.skipif(not cpu.available(), reason="numba is not installed")
 def test_a_population_of_kernels_agrees_with_the_reference():
     members = draw_tokens(96, 16), draw_experts(8, 16, 24)
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)
@@ -139,20 +147,16 @@ def test_a_population_of_kernels_agrees_with_the_reference():
 
         return jax.jit(jax.vmap(jax.grad(loss, argnums=(0, 1))))(*members)
 
-    assert_close(gradients(dispatch_grouped.grouped), gradients(dense), 1e-5)
+    assert_close(gradients(grouped), gradients(dense), 1e-5)
 
 
-@pytest.fixture(params=[jax.lax.ragged_dot, grouped_dot], ids=["ragged_dot", "the TPU's kernels"])
+@pytest.fixture(params=["reference", "megablox"])
 def as_on_accelerators(request, monkeypatch):
-    """The grouped dispatcher with ragged products: their slow CPU version, or the kernels of a TPU, interpreted."""
-
-    def on_platform(blocks, ragged, *arguments):
-        return sequential_vmap(partial(ragged, request.param))(*arguments)
-
-    monkeypatch.setattr(dispatch_grouped, "can_hold", lambda *_: False)
-    monkeypatch.setattr(dispatch_grouped, "_on_platform", on_platform)
+    """The grouped dispatcher with grouped products: the reference, or the kernels of a TPU, interpreted."""
+    use("experts", "megablox", monkeypatch)
+    use("grouped_matmul", request.param, monkeypatch)
     # Another function object, so that no program compiled for the blocks is found.
-    return partial(dispatch_grouped.grouped)
+    return partial(grouped)
 
 
 def test_ragged_products_agree_with_the_reference(as_on_accelerators):
@@ -176,15 +180,23 @@ def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelera
     assert_close(gradients(as_on_accelerators), gradients(dense), 1e-5)
 
 
-@pytest.mark.parametrize(("platform", "products"), [("cpu", 0), ("cuda", 0), ("tpu", 3)])
-def test_ragged_products_are_only_used_where_they_are_not_dense(platform, products):
-    """jax #34168; SkyRL #862; marin #5394, #7012."""
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_no_platform_has_a_product_of_every_row_with_every_expert(platform):
+    """As ``jax.lax.ragged_dot`` is, or one of its gradients: jax #34168; SkyRL #862; marin #5394, #7012."""
     routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
-    # Traced for a CPU, where the kernel would be chosen at once.
-    program = jax.jit(blocks_of).trace(draw_tokens(96, 16), routing, draw_experts(8, 16, 24))
-    text = program.lower(lowering_platforms=(platform,)).as_text()
-    assert text.count("call @ragged_dot") + text.count("chlo.ragged_dot") >= products
-    assert ("ragged_dot" in text) == bool(products)
+    device = AbstractDevice(device_kind=platform, num_cores=1, platform=platform)
+    mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+
+    def loss(x, experts):
+        return blocks_of(x, routing, experts).sum() if platform == "cpu" else grouped(x, routing, experts).sum()
+
+    with pytest.MonkeyPatch.context() as patch, jax.sharding.use_abstract_mesh(mesh):
+        # As where tokamax is not installed.
+        patch.setitem(TABLE["experts"], "tokamax", TABLE["experts"]["tokamax"]._replace(is_available=lambda: False))
+        program = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(draw_tokens(96, 16), draw_experts(8, 16, 24))
+    text = str(program)
+    assert "ragged_dot" not in text
+    assert ("pallas_call" in text) == (platform == "tpu")
 
 
 def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
@@ -193,7 +205,7 @@ def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
 
     def layer(x, experts):
         routing = ROUTERS["softmax_topk"](x @ jnp.eye(16)[:, :8], top_k=2)
-        return x + dispatch_grouped.grouped(x, routing, experts), None
+        return x + grouped(x, routing, experts), None
 
     def scanned(x, layers):
         return (jax.lax.scan(jax.checkpoint(layer), x, layers)[0] ** 2).sum()

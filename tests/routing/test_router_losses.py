@@ -89,7 +89,7 @@ def test_with_the_counts_of_the_whole_step_gradients_of_microbatches_add_up_too(
 def test_padding_counts_for_nothing():
     logits = draw_logits(TOKENS, EXPERTS)
     real = jnp.arange(TOKENS) < 40
-    expected, given = values(sums_of(logits[:40])), values(sums_of(logits, real=real))
+    expected, given = values(sums_of(logits[:40])), values(sums_of(logits, padding_mask=real))
     for name in expected:
         assert np.isclose(given[name], expected[name], rtol=1e-5), name
 
@@ -136,10 +136,12 @@ def test_no_expert_exceeds_its_capacity_and_none_drops_below_it_needlessly(facto
     assert np.array_equal(sums.counts, routing.counts())
 
 
-@pytest.mark.parametrize(("priority", "value"), [("position", lambda r: -r.token), ("probability", lambda r: r.gate)])
+@pytest.mark.parametrize(
+    ("priority", "value"), [("position", lambda r: -r.token), ("probability", lambda r: r.combine_weight)]
+)
 def test_those_first_in_order_are_kept(priority, value):
     routing = ROUTERS["softmax_topk"](draw_logits(TOKENS, EXPERTS, skew=0.5), top_k=2)
-    kept = np.asarray(limit_capacity(routing, 0.5, priority).serves)
+    kept = np.asarray(limit_capacity(routing, 0.5, priority).valid)
     rank = np.asarray(value(routing))
     for expert in range(EXPERTS):
         mine = np.asarray(routing.expert) == expert

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_draws import draw_logits
 
-from moejax.routing import INPUT_NOISE, ROUTERS
-from moejax.routing.noisy import noisy_topk
-from moejax.routing.sigmoid import group_limited, update_bias
+from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, update_bias
 
 TOKENS, EXPERTS = 48, 8
 
@@ -24,7 +22,7 @@ class Promise(NamedTuple):
     causal: bool = True
     learns: bool = True
     """Whether the choice depends on the logits."""
-    gates_sum_to_one: bool = True
+    weights_sum_to_one: bool = True
     serves_all: bool = True
     """Whether every token gets top_k experts."""
     noisy: bool = False
@@ -35,10 +33,10 @@ PROMISES = {
     "topk_softmax": Promise(),
     "sigmoid_topk": Promise(),
     "group_limited": Promise(),
-    "switch": Promise(top_k=1, gates_sum_to_one=False),
+    "switch": Promise(top_k=1, weights_sum_to_one=False),
     "noisy_topk": Promise(noisy=True),
-    "expert_choice": Promise(causal=False, gates_sum_to_one=False, serves_all=False),
-    "top_p": Promise(gates_sum_to_one=False, serves_all=False),
+    "expert_choice": Promise(causal=False, weights_sum_to_one=False, serves_all=False),
+    "top_p": Promise(weights_sum_to_one=False, serves_all=False),
     "balanced": Promise(learns=False),
     "random": Promise(learns=False, noisy=True),
 }
@@ -50,10 +48,10 @@ def route(name, logits, **options):
     return ROUTERS[name](logits, top_k=PROMISES[name].top_k, **options)
 
 
-def gates(routing):
+def weights(routing):
     """The routing as a matrix tokens x experts."""
     matrix = np.zeros((routing.num_tokens, routing.num_experts + 1))
-    np.add.at(matrix, (np.asarray(routing.token), np.asarray(routing.expert)), np.asarray(routing.gate))
+    np.add.at(matrix, (np.asarray(routing.token), np.asarray(routing.expert)), np.asarray(routing.combine_weight))
     return matrix[:, :-1]
 
 
@@ -64,29 +62,29 @@ def test_every_router_has_its_promises_written_down():
 @pytest.mark.parametrize("name", ROUTERS)
 def test_assignments_are_distinct_and_in_range(name):
     routing = route(name, draw_logits(TOKENS, EXPERTS), key=jax.random.key(0))
-    served = np.asarray(routing.serves)
+    served = np.asarray(routing.valid)
     pairs = np.stack([np.asarray(routing.token), np.asarray(routing.expert)])[:, served]
     assert (pairs >= 0).all()
     assert (pairs[0] < TOKENS).all()
     assert np.unique(pairs, axis=1).shape == pairs.shape
-    assert (np.asarray(routing.gate)[served] > 0).all()
-    assert (np.asarray(routing.gate)[~served] == 0).all()
+    assert (np.asarray(routing.combine_weight)[served] > 0).all()
+    assert (np.asarray(routing.combine_weight)[~served] == 0).all()
     assert np.allclose(routing.probabilities.sum(1), 1.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_tokens_get_as_many_experts_and_as_much_weight_as_promised(name):
-    matrix = gates(route(name, draw_logits(TOKENS, EXPERTS), key=jax.random.key(0)))
+    matrix = weights(route(name, draw_logits(TOKENS, EXPERTS), key=jax.random.key(0)))
     promise = PROMISES[name]
     assert ((matrix > 0).sum(1) == promise.top_k).all() == promise.serves_all
-    assert np.allclose(matrix.sum(1), 1.0, atol=1e-6) == promise.gates_sum_to_one
+    assert np.allclose(matrix.sum(1), 1.0, atol=1e-6) == promise.weights_sum_to_one
 
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_later_tokens_change_nothing_for_earlier_ones_if_the_router_is_causal(name):
     logits = draw_logits(TOKENS, EXPERTS)
     other = logits.at[TOKENS // 2 :].set(5 * logits[: TOKENS // 2])
-    before, after = (gates(route(name, x, key=jax.random.key(0)))[: TOKENS // 2] for x in (logits, other))
+    before, after = (weights(route(name, x, key=jax.random.key(0)))[: TOKENS // 2] for x in (logits, other))
     assert np.array_equal(before, after) == PROMISES[name].causal
 
 
@@ -95,54 +93,56 @@ def test_later_tokens_change_nothing_for_earlier_ones_if_the_router_is_causal(na
 @given(order=st.permutations(range(EXPERTS)))
 def test_renaming_experts_renames_their_assignments(name, order):
     logits = draw_logits(TOKENS, EXPERTS)
-    renamed = gates(route(name, logits[:, np.array(order)]))
-    assert np.allclose(renamed, gates(route(name, logits))[:, np.array(order)], atol=1e-6)
+    renamed = weights(route(name, logits[:, np.array(order)]))
+    assert np.allclose(renamed, weights(route(name, logits))[:, np.array(order)], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_bias_moves_the_choice_and_not_the_gates(name):
+def test_bias_moves_the_choice_and_not_the_weights(name):
     logits = draw_logits(TOKENS, EXPERTS)
     free, biased = route(name, logits), route(name, logits, bias=jnp.zeros(EXPERTS).at[3].set(10.0))
-    assert (gates(biased)[:, 3] > 0).all()
+    assert (weights(biased)[:, 3] > 0).all()
     kept = np.sort(free.expert.reshape(TOKENS, -1)) == np.sort(biased.expert.reshape(TOKENS, -1))
     same = kept.all(1)
     assert 0 < same.sum() < TOKENS
-    assert np.allclose(gates(free)[same], gates(biased)[same], atol=1e-6)
+    assert np.allclose(weights(free)[same], weights(biased)[same], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_noise_comes_from_the_key_alone(name):
     logits = draw_logits(TOKENS, EXPERTS)
-    silent = gates(route(name, logits))
-    assert np.array_equal(silent, gates(route(name, logits)))
-    assert np.array_equal(silent, gates(route(name, logits, key=jax.random.key(5)))) != PROMISES[name].noisy
+    silent = weights(route(name, logits))
+    assert np.array_equal(silent, weights(route(name, logits)))
+    assert np.array_equal(silent, weights(route(name, logits, key=jax.random.key(5)))) != PROMISES[name].noisy
 
 
 def test_softmax_before_and_after_the_choice_are_the_same_once_normalised():
     logits = draw_logits(TOKENS, EXPERTS)
-    assert np.allclose(gates(route("softmax_topk", logits)), gates(route("topk_softmax", logits)), atol=1e-6)
+    assert np.allclose(weights(route("softmax_topk", logits)), weights(route("topk_softmax", logits)), atol=1e-6)
 
 
-def test_gates_that_are_not_normalised_are_the_probabilities():
-    routing = route("softmax_topk", draw_logits(TOKENS, EXPERTS), normalise=False)
-    matrix = gates(routing)
+def test_weights_that_are_not_normalised_are_the_probabilities():
+    routing = route("softmax_topk", draw_logits(TOKENS, EXPERTS), norm_topk_prob=False)
+    matrix = weights(routing)
     assert np.allclose(matrix[matrix > 0], np.asarray(routing.probabilities)[matrix > 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax_topk", "topk_softmax", "sigmoid_topk", "group_limited"])
-def test_gate_scale_scales_gates(name):
+def test_the_routed_scaling_factor_scales_weights(name):
     logits = draw_logits(TOKENS, EXPERTS)
-    assert np.allclose(gates(route(name, logits, gate_scale=2.5)), 2.5 * gates(route(name, logits)), rtol=1e-5)
+    assert np.allclose(
+        weights(route(name, logits, routed_scaling_factor=2.5)), 2.5 * weights(route(name, logits)), rtol=1e-5
+    )
 
 
 def test_one_group_is_no_limit():
     logits = draw_logits(TOKENS, EXPERTS)
-    assert np.array_equal(gates(route("group_limited", logits)), gates(route("sigmoid_topk", logits)))
+    assert np.array_equal(weights(route("group_limited", logits)), weights(route("sigmoid_topk", logits)))
 
 
 def test_a_token_uses_no_more_groups_than_allowed():
     routing = group_limited(draw_logits(TOKENS, EXPERTS), top_k=3, num_groups=4, top_k_groups=2)
-    groups = (gates(routing).reshape(TOKENS, 4, 2) > 0).any(2).sum(1)
+    groups = (weights(routing).reshape(TOKENS, 4, 2) > 0).any(2).sum(1)
     assert (groups == 2).all()
 
 
@@ -175,7 +175,7 @@ def test_switch_jitters_the_routers_input_by_a_hundredth():
 def test_noise_can_be_learnt():
     logits, key = draw_logits(TOKENS, EXPERTS), jax.random.key(0)
     quiet = noisy_topk(logits, top_k=2, key=key, noise_logits=jnp.full_like(logits, -50.0))
-    assert np.allclose(gates(quiet), gates(noisy_topk(logits, top_k=2)), atol=1e-6)
+    assert np.allclose(weights(quiet), weights(noisy_topk(logits, top_k=2)), atol=1e-6)
 
 
 def test_expert_choice_gives_every_expert_the_same_load():
@@ -191,7 +191,7 @@ def test_balanced_gives_every_expert_the_same_load():
 @pytest.mark.parametrize("threshold", [0.1, 0.4, 0.8])
 def test_top_p_takes_the_fewest_experts_that_reach_the_threshold(threshold):
     routing = ROUTERS["top_p"](draw_logits(TOKENS, EXPERTS), top_k=EXPERTS, threshold=threshold)
-    taken = gates(routing)
+    taken = weights(routing)
     least = np.where(taken > 0, taken, np.inf).min(1)
     assert (taken.sum(1) >= threshold - 1e-6).all()
     assert (taken.sum(1) - least < threshold + 1e-6).all()

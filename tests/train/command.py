@@ -21,14 +21,14 @@ def get_config():
     config.name = "small"
     config.architecture = dict(
         vocab_size=257, model_dim=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
-        num_experts=4, top_k=2, expert_hidden=8, balance_bias=True,
+        num_experts=4, top_k=2, expert_hidden=8, expert_bias=True,
     )
     config.recipe = dict(
         budgets_tokens=[4_096, 8_192],
         batch_tokens=256,
         data=dict(source={source!r}, sequence_length=32, validation_share=0.2, validation_tokens=512),
         optimizer=dict(learning_rate=1e-2, warmup_tokens=512, decay_share=0.4),
-        loss=dict(balance_bias_rate=1e-3),
+        loss=dict(expert_bias_rate=1e-3),
         log_every_steps=1,
         checkpoint_tokens=512,
     )

@@ -17,7 +17,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 from jax.sharding import AxisType
 
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.manifest import FileRecord, damage, part_name, read_manifest, share_of
@@ -44,7 +44,7 @@ def program(training, sizes):
 @pytest.fixture
 def full(training):
     """With everything that a state can hold."""
-    architecture = training.architecture.replace(balance_bias=True)
+    architecture = training.architecture.replace(expert_bias=True)
     loss = dataclasses.replace(training.recipe.loss, balance_loads="previous_step")
     recipe = dataclasses.replace(training.recipe, average_decay=0.9, loss=loss)
     return dataclasses.replace(training, architecture=architecture, recipe=recipe)

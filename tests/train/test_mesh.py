@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train.legs import legs
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
 from moejax.train.program import make_program
@@ -30,7 +30,7 @@ def three_steps(training, sizes):
             state, metrics = program.compiled_step()(
                 state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, schedule
             )
-        costs, sums = program.evaluate(state.params, state.balance_bias, {"tokens": tokens}, np.ones(8, bool))
+        costs, sums = program.evaluate(state.params, state.expert_bias, {"tokens": tokens}, np.ones(8, bool))
     return jax.tree.map(np.asarray, (state.params, metrics, costs, sums))
 
 
@@ -54,10 +54,10 @@ def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape)
 
 def test_parameters_are_split_over_the_mesh(training):
     program = make_program(training, make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
-    gate = program.shardings.params["mixture_layers"]["feed_forward"]["gate"]
+    gate = program.shardings.params["moe_layers"]["feed_forward"]["gate"]
     assert gate.spec == jax.P(None, ("expert",), ("fsdp",), ("tensor",))
     moments = program.shardings.optimizer[1][0]
-    assert moments.mu["mixture_layers"]["feed_forward"]["gate"] == gate
+    assert moments.mu["moe_layers"]["feed_forward"]["gate"] == gate
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The mesh table: every mesh, every router and every exchange trains the model that one device trains.
+"""The mesh table: every mesh, every router and every way of communicating trains the model that one device trains.
 
     pytest -m slow tests/train/test_mesh_table.py -s
 
@@ -15,9 +15,9 @@ from jax.sharding import AxisType
 
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
-from moejax.model.sharding import MESH_AXES
 from moejax.routing import NOT_CAUSAL, ROUTERS
-from moejax.routing.expert_parallel import EXCHANGES
+from moejax.routing.communication import COMMUNICATION
+from moejax.sharding import MESH_AXES
 from moejax.train.legs import legs
 from moejax.train.mesh import batch_sharding
 from moejax.train.program import make_program
@@ -40,34 +40,35 @@ MESHES = {
 """Attention takes the expert axis as one more of data, so with ``expert`` it is folded otherwise than the experts."""
 
 ROWS = [
-    (router, mesh, exchange)
+    (router, mesh, communication)
     for router in ROUTERS
     for mesh, sizes in MESHES.items()
-    for exchange in EXCHANGES
-    # Without an expert axis there is no exchange; the third one is emulated here, where all_gather stands for it.
-    if exchange == "gather" or (sizes[2] > 1 and (exchange == "all_to_all" or mesh == "fsdp 2, expert 2, tensor 2"))
+    for communication in COMMUNICATION
+    # Without an expert axis there is no communication; the third one is emulated here, where all_gather stands for it.
+    if communication == "all_gather"
+    or (sizes[2] > 1 and (communication == "all_to_all" or mesh == "fsdp 2, expert 2, tensor 2"))
 ]
 QUICK = [
     ("group_limited", "fsdp 2, expert 2, tensor 2", "all_to_all"),
-    ("expert_choice", "data 2, tensor 4", "gather"),
+    ("expert_choice", "data 2, tensor 4", "all_gather"),
 ]
 
-LIMITS = {"loss": 1e-5, "statistics": 1e-4, "gradients": 1e-5, "parameters": 1e-4, "balance bias": 1e-6}
+LIMITS = {"loss": 1e-5, "statistics": 1e-4, "gradients": 1e-5, "parameters": 1e-4, "expert bias": 1e-6}
 """Largest differences: of a loss in nats, of a statistic, and of arrays as a share of their largest entry."""
 
 
-def tiny(training, router, exchange):
+def tiny(training, router, communication):
     """One mixture layer with a shared expert, in float32."""
     options = {"group_limited": {"num_groups": 2, "top_k_groups": 1}, "switch": {"top_k": 1}}.get(router, {})
     architecture = training.architecture.replace(
-        num_layers=1, num_heads=4, num_kv_heads=4, router=router, balance_bias=router not in NOT_CAUSAL, **options
+        num_layers=1, num_heads=4, num_kv_heads=4, router=router, expert_bias=router not in NOT_CAUSAL, **options
     )
     recipe = dataclasses.replace(
         training.recipe,
         batch_tokens=128,
         data=dataclasses.replace(training.recipe.data, sequence_length=16),
         loss=LossWeights(balance=0.02, router_z=0.01, sequence_balance=0.01),
-        runtime=Runtime(exchange=exchange),
+        runtime=Runtime(expert_communication=communication),
     )
     return dataclasses.replace(training, architecture=architecture, recipe=recipe)
 
@@ -101,7 +102,7 @@ def deviations(found, expected):
         "statistics": max(_relative(a[name], b[name]) for a, b in zip(ours, theirs, strict=True) for name in names),
         "gradients": _largest(first, their_first),
         "parameters": _largest(last.params, their_last.params),
-        "balance bias": _largest(last.balance_bias, their_last.balance_bias),
+        "expert bias": _largest(last.expert_bias, their_last.expert_bias),
     }
 
 
@@ -119,28 +120,28 @@ def one_device():
     return functools.cache(lambda training: trained(training, ONE))
 
 
-def check(training, one_device, router, mesh, exchange):
-    found = trained(tiny(training, router, exchange), MESHES[mesh])
-    measured = deviations(found, one_device(tiny(training, router, "gather")))
-    print(router, mesh, exchange, *(f"{name} {value:.1e}" for name, value in measured.items()), sep="; ")
+def check(training, one_device, router, mesh, communication):
+    found = trained(tiny(training, router, communication), MESHES[mesh])
+    measured = deviations(found, one_device(tiny(training, router, "all_gather")))
+    print(router, mesh, communication, *(f"{name} {value:.1e}" for name, value in measured.items()), sep="; ")
     assert {name: value for name, value in measured.items() if value > LIMITS[name]} == {}
 
 
-@pytest.mark.parametrize(("router", "mesh", "exchange"), QUICK)
-def test_a_mesh_trains_as_one_device_does(training, one_device, router, mesh, exchange):
-    check(training, one_device, router, mesh, exchange)
+@pytest.mark.parametrize(("router", "mesh", "communication"), QUICK)
+def test_a_mesh_trains_as_one_device_does(training, one_device, router, mesh, communication):
+    check(training, one_device, router, mesh, communication)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("router", "mesh", "exchange"), ROWS)
+@pytest.mark.parametrize(("router", "mesh", "communication"), ROWS)
 def test_every_mesh_trains_as_one_device_does_with_every_router_and_exchange(
-    training, one_device, router, mesh, exchange
+    training, one_device, router, mesh, communication
 ):
-    check(training, one_device, router, mesh, exchange)
+    check(training, one_device, router, mesh, communication)
 
 
 def test_a_thousandth_of_a_gradient_would_be_seen(training, one_device):
-    found, first, last = one_device(tiny(training, "expert_choice", "gather"))
+    found, first, last = one_device(tiny(training, "expert_choice", "all_gather"))
     other = jax.tree.map(lambda leaf: 1.001 * leaf, first)
     measured = deviations((found, other, last), (found, first, last))
     assert [name for name, value in measured.items() if value > LIMITS[name]] == ["gradients"]

@@ -65,11 +65,11 @@ def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
     found = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
     for layer in range(2):
         for expert in range(8):
-            up = found["mixture_layers"]["feed_forward"]["up"][layer, expert]
+            up = found["moe_layers"]["feed_forward"]["up"][layer, expert]
             # Five Newton-Schulz steps bring singular values near 1; their scale is Adam's, .2·sqrt(16).
             singular = np.linalg.svd(np.asarray(up), compute_uv=False) / (0.2 * 4)
             assert np.all((singular > 0.5) & (singular < 1.5))
-    query = np.asarray(found["mixture_layers"]["attention"]["query"][0]).reshape(16, 16)
+    query = np.asarray(found["moe_layers"]["attention"]["query"][0]).reshape(16, 16)
     singular = np.linalg.svd(query, compute_uv=False)
     assert singular.max() / singular.min() < 3
 
@@ -86,11 +86,11 @@ def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
     for of in (
         lambda p: p["embedding"],
         lambda p: p["final_norm"],
-        lambda p: p["mixture_layers"]["feed_forward"]["router"],
-        lambda p: p["mixture_layers"]["attention_norm"],
+        lambda p: p["moe_layers"]["feed_forward"]["router"],
+        lambda p: p["moe_layers"]["attention_norm"],
     ):
         np.testing.assert_allclose(of(muon), of(adam), rtol=1e-4)
-    assert not np.allclose(muon["mixture_layers"]["attention"]["value"], adam["mixture_layers"]["attention"]["value"])
+    assert not np.allclose(muon["moe_layers"]["attention"]["value"], adam["moe_layers"]["attention"]["value"])
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -98,7 +98,7 @@ def test_weight_decay_touches_matrices_and_not_norms(training, name):
     params = jax.tree.map(jnp.ones_like, transformer.init(training.architecture, jax.random.key(0)))
     nothing = jax.tree.map(jnp.zeros_like, params)
     found = directions(OptimizerConfig(name=name, weight_decay=0.5), parameter_parts(training), params, nothing)
-    layers = found["mixture_layers"]
+    layers = found["moe_layers"]
     for decayed in (found["embedding"], layers["feed_forward"]["router"], layers["attention"]["output"]):
         np.testing.assert_allclose(decayed, 0.5, atol=1e-6)
     for kept in (found["final_norm"], layers["attention_norm"]):

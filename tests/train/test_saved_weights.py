@@ -10,13 +10,13 @@ import orbax.checkpoint as ocp
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.stored import read_json, write_json
 from moejax.train import manifest
 from moejax.train.loop import train
 from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import load_weights
-from moejax.weights.parameters import BALANCE_BIAS, nested, parameters
+from moejax.weights.parameters import EXPERT_BIAS, nested, parameters
 
 ARCHITECTURE = Architecture(
     vocab_size=6,
@@ -31,9 +31,9 @@ ARCHITECTURE = Architecture(
     num_dense_layers=1,
     dense_hidden=6,
     router="sigmoid_topk",
-    balance_bias=True,
+    expert_bias=True,
 )
-SHARDED = {"mixture_layers.feed_forward.gate": ("data", "expert", "fsdp"), "embedding": (None, "fsdp")}
+SHARDED = {"moe_layers.feed_forward.gate": ("data", "expert", "fsdp"), "embedding": (None, "fsdp")}
 
 
 def write(folder, training, steps):
@@ -49,8 +49,8 @@ def write(folder, training, steps):
             axes = SHARDED.get(name, ())
             sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
             arrays[name] = jax.device_put(array, sharding)
-        bias = arrays.pop(BALANCE_BIAS, None)
-        state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
+        bias = arrays.pop(EXPERT_BIAS, None)
+        state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / leg).resolve()) as manager:
             items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({})}
             manager.save(step, args=ocp.args.Composite(**items))
@@ -73,7 +73,7 @@ def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(tra
         name: random.normal(size=parameter.shape).astype(np.float32)
         for name, parameter in parameters(ARCHITECTURE).items()
     }
-    np.testing.assert_array_equal(found.balance_bias, expected.pop(BALANCE_BIAS))
+    np.testing.assert_array_equal(found.expert_bias, expected.pop(EXPERT_BIAS))
     jax.tree.map(np.testing.assert_array_equal, found.params, nested(expected))
     assert found.architecture == ARCHITECTURE
 

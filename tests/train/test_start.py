@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train.initial_weights import InitialWeights
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
@@ -28,9 +28,9 @@ MIXTURES = {
     "one of them": MIXTURE.replace(top_k=1),
     "some layers stay dense": MIXTURE.replace(num_dense_layers=1, dense_hidden=16),
     "halves of copies": MIXTURE.replace(expert_hidden=8, top_k=4),
-    "sigmoid gates, scaled": MIXTURE.replace(router="sigmoid_topk", gate_scale=2.5),
+    "sigmoid gates, scaled": MIXTURE.replace(router="sigmoid_topk", routed_scaling_factor=2.5),
     "a shared expert": MIXTURE.replace(num_shared_experts=1),
-    "biases": MIXTURE.replace(expert_bias=True, router_bias=True, balance_bias=True),
+    "biases": MIXTURE.replace(expert_mlp_bias=True, router_bias=True, expert_bias=True),
 }
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 257, (2, 12)), jnp.int32)
 
@@ -47,8 +47,8 @@ def start(training, say=lambda text: None):
     return first_state(training, make_program(training, mesh), say)
 
 
-def logits(architecture, params, balance_bias=None):
-    return transformer.forward(architecture, Runtime(), params, TOKENS, balance_bias=balance_bias)
+def logits(architecture, params, expert_bias=None):
+    return transformer.forward(architecture, Runtime(), params, TOKENS, expert_bias=expert_bias)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_mixture_upcycled_from_a_dense_model_computes_what_that_did(training, 
     said = []
     state = start(with_weights(training, MIXTURES[name], folder), said.append)
     expected = logits(DENSE, params)
-    np.testing.assert_allclose(logits(MIXTURES[name], state.params, state.balance_bias), expected, atol=2e-5)
+    np.testing.assert_allclose(logits(MIXTURES[name], state.params, state.expert_bias), expected, atol=2e-5)
     assert said == []
 
 
@@ -84,8 +84,8 @@ def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
     still, noisy, again = (
         start(with_weights(training, MIXTURE, folder, noise=noise)).params for noise in (0.0, 0.1, 0.1)
     )
-    experts = noisy["mixture_layers"]["feed_forward"]["up"]
-    copies = still["mixture_layers"]["feed_forward"]["up"]
+    experts = noisy["moe_layers"]["feed_forward"]["up"]
+    copies = still["moe_layers"]["feed_forward"]["up"]
     assert np.ptp(copies, axis=1).max() == 0
     assert 0.08 < np.std(experts - copies) / np.std(copies) < 0.12
     jax.tree.map(np.testing.assert_array_equal, noisy, again)
@@ -94,7 +94,7 @@ def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
 
 def test_gates_that_do_not_sum_to_a_constant_are_said(training, dense):
     said = []
-    start(with_weights(training, MIXTURE.replace(normalise_gates=False), dense[0]), said.append)
+    start(with_weights(training, MIXTURE.replace(norm_topk_prob=False), dense[0]), said.append)
     assert "do not sum to a constant" in said[0]
 
 

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import AxisType
 
 from moejax.model.loss import LossWeights
-from moejax.model.sharding import MESH_AXES
-from moejax.routing.sigmoid import update_bias
+from moejax.routing.routers import update_bias
+from moejax.sharding import MESH_AXES
 from moejax.train.guard import GuardConfig
 from moejax.train.legs import legs
 from moejax.train.program import lanes, make_program
@@ -65,13 +65,13 @@ def documents():
 )
 def test_microbatches_change_neither_the_losses_nor_the_update(training, batch, weights):
     """MaxText #1483."""
-    bias = {"router": "sigmoid_topk", "balance_bias": True}
+    bias = {"router": "sigmoid_topk", "expert_bias": True}
     data = {"packing": "documents"} if isinstance(batch, dict) else None
     whole = changed(training, bias, data, loss=weights)
     (one, of_one), (four, of_four) = (steps(changed(whole, microbatches=parts), [batch]) for parts in (1, 4))
     for name, value in of_one[0].items():
         np.testing.assert_allclose(of_four[0][name], value, rtol=2e-5, atol=1e-6, err_msg=name)
-    np.testing.assert_array_equal(one.balance_bias, four.balance_bias)
+    np.testing.assert_array_equal(one.expert_bias, four.expert_bias)
     # Adam's first step is a sign; its moments are the gradients themselves.
     for a, b in zip(jax.tree.leaves(one.optimizer), jax.tree.leaves(four.optimizer), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6, rtol=1e-4)
@@ -206,13 +206,13 @@ def test_a_document_is_predicted_from_itself_alone(training):
     assert 0 < float(alone[0]) < 4 * 2 * np.log(257)
 
 
-def test_the_balance_bias_moves_once_a_step_against_the_loads_and_outside_the_optimiser(training):
-    training = changed(training, {"router": "sigmoid_topk", "balance_bias": True})
+def test_the_expert_bias_moves_once_a_step_against_the_loads_and_outside_the_optimiser(training):
+    training = changed(training, {"router": "sigmoid_topk", "expert_bias": True})
     state, metrics = steps(training, [TOKENS])
-    bias = np.asarray(state.balance_bias)
+    bias = np.asarray(state.expert_bias)
     assert bias.shape == (2, 8)
     np.testing.assert_allclose(bias.mean(axis=1), 0, atol=1e-9)
-    assert 0 < np.ptp(bias, axis=1).max() <= 2.01 * training.recipe.loss.balance_bias_rate
+    assert 0 < np.ptp(bias, axis=1).max() <= 2.01 * training.recipe.loss.expert_bias_rate
     assert metrics[0]["bias_range"] == 0
     counts = jnp.array([[5, 1, 3, 3]])
     np.testing.assert_array_equal(np.sign(update_bias(jnp.zeros((1, 4)), counts, 0.1)), [[-1, 1, 0, 0]])

@@ -21,7 +21,7 @@ MESHES = {
 }
 
 
-def asked_for(sizes, exchange):
+def asked_for(sizes, communication):
     """Where, which and along which axes: inside the loop over the layers, or outside it."""
     split = [axis for axis, size in sizes.items() if size > 1]
     tokens = tuple(axis for axis in split if axis != "tensor")
@@ -41,9 +41,9 @@ def asked_for(sizes, exchange):
         # Tokens, or where buffers are too small those of a whole group, travel there and back. Outside: the norm.
         found |= {("layers", kind, ("expert",)) for kind in ("all-gather", "reduce-scatter")}
         found |= {("outside", "all-reduce", ("expert",))}
-        if exchange != "gather":
+        if communication != "all_gather":
             found |= {("layers", "all-to-all", ("expert",))}
-        if exchange == "all_to_all":
+        if communication == "all_to_all":
             # Whether the buffers are large enough on all.
             found |= {("layers", "all-reduce", ("expert",))}
     if "tensor" in split:
@@ -52,10 +52,10 @@ def asked_for(sizes, exchange):
     return found
 
 
-def of_step(training, mesh, exchange):
+def of_step(training, mesh, communication):
     """The collectives of the compiled step of a training whose layers are a loop."""
-    recipe = dataclasses.replace(training.recipe, runtime=Runtime(scan_layers=True, exchange=exchange))
-    architecture = training.architecture.replace(num_heads=4, num_kv_heads=4, vocab_size=256, balance_bias=True)
+    recipe = dataclasses.replace(training.recipe, runtime=Runtime(scan_layers=True, expert_communication=communication))
+    architecture = training.architecture.replace(num_heads=4, num_kv_heads=4, vocab_size=256, expert_bias=True)
     devices = make_mesh(MESHES[mesh])
     program = make_program(dataclasses.replace(training, architecture=architecture, recipe=recipe), devices)
     with jax.set_mesh(devices):
@@ -65,11 +65,11 @@ def of_step(training, mesh, exchange):
     return collectives(lowered.compile(compiler_options=quick).as_text(), devices.shape)
 
 
-def check(training, mesh, exchange, most_bytes):
-    found = of_step(training, mesh, exchange)
+def check(training, mesh, communication, most_bytes):
+    found = of_step(training, mesh, communication)
     kinds = collections.Counter(("layers" if c.loops else "outside", c.kind, c.axes) for c in found)
     sizes = dict(zip(MESHES[mesh].__dataclass_fields__, MESHES[mesh].sizes(8), strict=True))
-    assert set(kinds) == asked_for(sizes, exchange)
+    assert set(kinds) == asked_for(sizes, communication)
     sent = sum(c.times * c.bytes_sent for c in found)
     assert 0.5 * most_bytes < sent <= most_bytes
     return kinds
@@ -77,7 +77,7 @@ def check(training, mesh, exchange, most_bytes):
 
 def test_a_data_parallel_step_only_adds(training):
     """Routers look at their own tokens alone: no logit travels, and a layer's sums and gradients go three times."""
-    kinds = check(training, "data", "gather", 140_000)
+    kinds = check(training, "data", "all_gather", 140_000)
     assert kinds == {("layers", "all-reduce", ("data",)): 3, ("outside", "all-reduce", ("data",)): 1}
 
 
@@ -87,17 +87,17 @@ def test_three_axes_at_once_send_what_each_asks_for(training):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mesh", "exchange", "most_bytes"),
+    ("mesh", "communication", "most_bytes"),
     [
-        ("fsdp", "gather", 210_000),
-        ("expert", "gather", 225_000),
+        ("fsdp", "all_gather", 210_000),
+        ("expert", "all_gather", 225_000),
         ("expert", "all_to_all", 285_000),
         ("expert", "ragged_all_to_all", 580_000),
-        ("data, tensor", "gather", 280_000),
-        ("data, fsdp, expert", "gather", 170_000),
+        ("data, tensor", "all_gather", 280_000),
+        ("data, fsdp, expert", "all_gather", 170_000),
         ("data, fsdp, expert", "all_to_all", 205_000),
-        ("fsdp, expert, tensor", "gather", 190_000),
+        ("fsdp, expert, tensor", "all_gather", 190_000),
     ],
 )
-def test_every_mesh_sends_what_it_asks_for(training, mesh, exchange, most_bytes):
-    check(training, mesh, exchange, most_bytes)
+def test_every_mesh_sends_what_it_asks_for(training, mesh, communication, most_bytes):
+    check(training, mesh, communication, most_bytes)

@@ -9,7 +9,7 @@ from moejax.architecture import Architecture
 from moejax.folder import WRITTEN
 from moejax.stored import read_json, write_json
 from moejax.weights.folder import ARCHITECTURE, WEIGHTS, load_weights, save_weights
-from moejax.weights.parameters import BALANCE_BIAS, flat, nested, parameters
+from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
 ARCHITECTURE_OF_ALL = Architecture(
@@ -25,12 +25,12 @@ ARCHITECTURE_OF_ALL = Architecture(
     num_dense_layers=1,
     dense_hidden=5,
     router="sigmoid_topk",
-    balance_bias=True,
+    expert_bias=True,
 )
 
 
 def some_params(architecture, dtype=np.float32):
-    named = {name: parameter.shape for name, parameter in parameters(architecture).items() if name != BALANCE_BIAS}
+    named = {name: parameter.shape for name, parameter in parameters(architecture).items() if name != EXPERT_BIAS}
     random = np.random.default_rng(0)
     return nested({name: jnp.asarray(random.normal(size=shape), dtype) for name, shape in named.items()})
 
@@ -48,15 +48,15 @@ def test_what_is_saved_is_loaded(saved):
     found = load_weights(folder)
     assert found.architecture == ARCHITECTURE_OF_ALL
     jax.tree.map(np.testing.assert_array_equal, found.params, params)
-    np.testing.assert_array_equal(found.balance_bias, bias)
+    np.testing.assert_array_equal(found.expert_bias, bias)
 
 
 def test_weights_of_two_bytes_are_loaded_in_four(tmp_path):
-    architecture = ARCHITECTURE_OF_ALL.replace(router="softmax_topk", balance_bias=False)
+    architecture = ARCHITECTURE_OF_ALL.replace(router="softmax_topk", expert_bias=False)
     params = some_params(architecture, jnp.bfloat16)
     save_weights(tmp_path / "weights", architecture, params)
     found = load_weights(tmp_path / "weights")
-    assert found.balance_bias is None
+    assert found.expert_bias is None
     assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {jnp.dtype(jnp.float32)}
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.float32)), found.params, params)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
@@ -66,7 +66,7 @@ def test_weights_of_two_bytes_are_loaded_in_four(tmp_path):
 def test_flat_names_are_undone_by_nesting():
     tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     assert nested(dict(flat(tree))) == tree
-    assert parameters(ARCHITECTURE_OF_ALL)["mixture_layers.feed_forward.gate"].axes == (
+    assert parameters(ARCHITECTURE_OF_ALL)["moe_layers.feed_forward.gate"].axes == (
         "layers",
         "expert",
         "embed",
@@ -82,7 +82,7 @@ def test_a_folder_that_is_there_is_not_overwritten(saved):
 
 def test_arrays_of_another_architecture_are_not_saved(tmp_path):
     params = some_params(ARCHITECTURE_OF_ALL)
-    with pytest.raises(ValueError, match=r"balance_bias.* not those of the architecture"):
+    with pytest.raises(ValueError, match=r"expert_bias.* not those of the architecture"):
         save_weights(tmp_path / "weights", ARCHITECTURE_OF_ALL, params, None)
     assert not list(tmp_path.iterdir())
 
@@ -97,7 +97,7 @@ def test_an_empty_folder_is_no_folder_of_weights(tmp_path):
     [
         ({"num_layers": 4}, "has the shape"),
         ({"qk_norm": True}, "lacks"),
-        ({"balance_bias": False}, "has .*balance_bias"),
+        ({"expert_bias": False}, "has .*expert_bias"),
     ],
 )
 def test_a_file_of_another_architecture_is_refused_and_the_array_named(saved, change, said):

@@ -20,7 +20,7 @@ _GPT_OSS = Architecture(
     sliding_window=128,
     window_pattern="WF",
     router_bias=True,
-    expert_bias=True,
+    expert_mlp_bias=True,
     activation="clamped_swiglu",
     rope_scaling=RopeScaling(kind="yarn", factor=32.0, original_length=4096, truncate=False),
     tied_embeddings=False,

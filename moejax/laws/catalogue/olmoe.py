@@ -16,7 +16,7 @@ OLMOE_1B_7B = PublishedModel(
         expert_hidden=1024,
         qk_norm=True,
         qk_norm_all_heads=True,
-        normalise_gates=False,
+        norm_topk_prob=False,
         tied_embeddings=False,
         norm_epsilon=1e-5,
     ),

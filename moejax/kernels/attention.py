@@ -1,0 +1,133 @@
+"""Causal attention: who sees whom, the operation, and its reference.
+
+Shapes: B batch, T queries, S keys, H heads, G key-value heads, K width of a query, V width of a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from moejax.architecture import Architecture
+from moejax.errors import UserError
+from moejax.kernels import cpu
+from moejax.kernels.table import TABLE, load, select
+from moejax.pytree import pytree
+
+BACKENDS = ("auto", *TABLE["attention"])
+"""Values of ``Runtime.attention``: the best kernel of the platform, or one by name."""
+
+
+@pytree
+@dataclass(frozen=True, kw_only=True)
+class AttentionMask:
+    """Which keys a query sees: none later, none of another document, none beyond the window."""
+
+    start: Any = 0
+    """Int: index of the first query among the keys; 0 where queries and keys are the same tokens."""
+    query_segments: Any = None
+    """Int[B, T]: document of each query, or None if a row is one document."""
+    key_segments: Any = None
+    """Int[B, S]"""
+    window: int = field(default=0, metadata={"static": True})
+    """Keys that a query sees at most, its own included; 0 for all."""
+
+    def is_full_sequence(self, queries: int, keys: int) -> bool:
+        """Whether queries and keys are surely the same tokens, and no cache is continued."""
+        return isinstance(self.start, int) and not self.start and queries == keys
+
+    def distance(self, queries: int, keys: int) -> Int[Array, "T S"]:
+        """How many tokens the key lies before the query."""
+        return self.start + jnp.arange(queries)[:, None] - jnp.arange(keys)
+
+    def dense(self, queries: int, keys: int) -> Bool[Array, "B_or_1 T S"]:
+        """Which keys each query sees."""
+        distance = self.distance(queries, keys)
+        seen = distance >= 0
+        if self.window:
+            seen = seen & (distance < self.window)
+        if self.query_segments is None:
+            return seen[None]
+        return seen & (self.query_segments[:, :, None] == self.key_segments[:, None, :])
+
+
+def attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G V"],
+    mask: AttentionMask,
+    *,
+    scale: float,
+    slopes: Float[Any, " H"] | None = None,
+    sinks: Float[Array, " H"] | None = None,
+    backend: str = "auto",
+) -> Float[Array, "B T H V"]:
+    """The softmax-weighted mean of the values, by a kernel or by the best one for the program.
+
+    ``slopes`` are taken off the scores per token of distance (ALiBi); ``sinks`` are logits that take part in the
+    softmax and carry no value. Queries that continue a cache are few and go to the reference.
+    """
+    if not mask.is_full_sequence(query.shape[1], key.shape[1]):
+        kernel = reference
+    elif backend == "auto":
+        kernel = select("attention", query, key, value, mask, scale=scale, slopes=slopes, sinks=sinks)
+    else:
+        kernel = load("attention", backend)
+    return kernel(query, key, value, mask, scale=scale, slopes=slopes, sinks=sinks)
+
+
+def reference(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G V"],
+    mask: AttentionMask,
+    *,
+    scale: float,
+    slopes: Float[Any, " H"] | None = None,
+    sinks: Float[Array, " H"] | None = None,
+) -> Float[Array, "B T H V"]:
+    """Attention with all scores at once, in float32."""
+    batch, queries, heads, _ = query.shape
+    keys, groups = key.shape[1], key.shape[2]
+    by_group = (groups, heads // groups, 1, 1)
+    grouped = query.reshape(batch, queries, groups, heads // groups, -1)
+    scores = jnp.einsum("btgrk,bsgk->bgrts", grouped, key, preferred_element_type=jnp.float32) * scale
+    if slopes is not None:
+        distance = mask.distance(queries, keys).astype(jnp.float32)
+        scores = scores - jnp.asarray(slopes, jnp.float32).reshape(by_group) * distance
+    scores = jnp.where(mask.dense(queries, keys)[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    if sinks is not None:
+        sink = jnp.broadcast_to(sinks.astype(jnp.float32).reshape(by_group), (*scores.shape[:-1], 1))
+        scores = jnp.concatenate([scores, sink], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., :keys].astype(value.dtype)
+    mixed = jnp.einsum("bgrts,bsgv->btgrv", weights, value, preferred_element_type=jnp.float32)
+    return mixed.astype(value.dtype).reshape(batch, queries, heads, -1)
+
+
+def check_attention(architecture: Architecture, backend: str, compute_dtype: str) -> None:
+    """Raise ``UserError`` if a backend cannot compute an architecture's attention."""
+    a = architecture
+    alibi = {"positions = 'alibi'": a.positions == "alibi"}
+    beyond = {
+        "numba": {f"compute_dtype = {compute_dtype!r}": compute_dtype != "float32"},
+        "splash": alibi,
+        "cudnn": {
+            # The kernel exists in 16 bits alone.
+            f"compute_dtype = {compute_dtype!r} (it computes in 'bfloat16')": compute_dtype != "bfloat16",
+            "attention_sinks": a.attention_sinks,
+            **alibi,
+            "latent attention": bool(a.kv_latent_dim),
+        },
+    }.get(backend, {})
+    if any(beyond.values()):
+        names = ", ".join(name for name, has in beyond.items() if has)
+        raise UserError(f"runtime.attention {backend!r} knows no {names}; choose another of {', '.join(BACKENDS)}.")
+    if backend == "numba" and not cpu.available():
+        raise UserError(
+            "runtime.attention 'numba' needs the package numba, which is not installed or does not work here; "
+            "pip install 'moejax[cpu]', or choose 'auto'."
+        )

@@ -1,0 +1,121 @@
+"""Causal attention by the TPU's fused kernel (splash attention, from JAX's own Pallas kernels).
+
+Shapes: B batch, T tokens, H heads, G key-value heads, K width of a query, V width of a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from moejax.errors import UserError
+from moejax.kernels.attention import AttentionMask
+from moejax.platform import platform
+from moejax.sharding import TOKEN_AXES, on_many_devices
+
+LANES = 128
+"""Rows of keys come in multiples of this."""
+BLOCKS = (1024, 512, 256, LANES)
+"""Tokens of a block of queries or keys: the first that divides the sequence."""
+COMPUTED = 512
+"""Most keys that meet a block of queries at once."""
+
+
+def supports(*arrays: Any, slopes: Any = None, **options: Any) -> bool:
+    """Whether scores do not fall with distance (ALiBi)."""
+    return slopes is None
+
+
+def splash(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G V"],
+    mask: AttentionMask,
+    *,
+    scale: float,
+    slopes: Any = None,
+    sinks: Float[Array, " H"] | None = None,
+) -> Float[Array, "B T H V"]:
+    """The reference in one kernel, which skips what nobody sees, for queries and keys of the same tokens.
+
+    Off TPU the kernel is interpreted, for tests.
+
+    Raises:
+      UserError: there are ``slopes``.
+    """
+    if slopes is not None:
+        raise UserError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
+    query = (query * jnp.asarray(scale, query.dtype)).astype(query.dtype)
+
+    def local(query, key, value, segments, sinks):
+        return _heads_first(query, key, value, segments, sinks, mask.window)
+
+    if not on_many_devices():
+        return local(query, key, value, mask.query_segments, sinks)
+    tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
+    # The heads are split only where every device gets the keys of its own queries.
+    heads = "tensor" if tensor > 1 and query.shape[2] % tensor == key.shape[2] % tensor == 0 else None
+    rows = P(TOKEN_AXES, None, heads, None)
+    return jax.shard_map(local, in_specs=(rows, rows, rows, P(TOKEN_AXES), P(heads)), out_specs=rows, check_vma=False)(
+        query, key, value, mask.query_segments, sinks
+    )
+
+
+def _heads_first(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B T G K"],
+    value: Float[Array, "B T G V"],
+    segments: Int[Array, "B T"] | None,
+    sinks: Float[Array, " H"] | None,
+    window: int,
+) -> Float[Array, "B T H V"]:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    length = query.shape[1]
+    # What is added behind is later than every real query, so that none sees it.
+    padded = length + -length % LANES
+    block = next(size for size in BLOCKS if padded % size == 0)
+    computed = min(block, COMPUTED)
+
+    def rows(x: Array) -> Array:
+        return jnp.pad(jnp.swapaxes(x, 1, 2), ((0, 0), (0, 0), (0, padded - length), (0, 0)))
+
+    shape = (padded, padded)
+    mask = (
+        splash_attention_mask.LocalMask(shape, (window - 1, 0), 0)
+        if window
+        else splash_attention_mask.CausalMask(shape)
+    )
+    # The library promotes types by itself, also where the caller has forbidden it.
+    with jax.numpy_dtype_promotion("standard"):
+        kernel = splash_attention_kernel.make_splash_mha(
+            splash_attention_mask.MultiHeadMask([mask] * query.shape[2]),
+            block_sizes=splash_attention_kernel.BlockSizes(
+                block_q=block,
+                block_kv=block,
+                block_kv_compute=computed,
+                block_q_dkv=block,
+                block_kv_dkv=block,
+                block_kv_dkv_compute=computed,
+                block_q_dq=block,
+                block_kv_dq=block,
+            ),
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=platform() != "tpu",
+        )
+
+        def one(query: Array, key: Array, value: Array, segments: Array | None) -> Any:
+            ids = None if segments is None else splash_attention_kernel.SegmentIds(segments, segments)
+            return kernel(query, key, value, ids, sinks)
+
+        if segments is not None:
+            segments = jnp.pad(segments, ((0, 0), (0, padded - length)))
+        mixed: Any = jax.vmap(one, in_axes=(0, 0, 0, None if segments is None else 0))(
+            rows(query), rows(key), rows(value), segments
+        )
+    return jnp.swapaxes(mixed[:, :, :length], 1, 2).astype(value.dtype)

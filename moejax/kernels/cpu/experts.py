@@ -1,0 +1,219 @@
+"""Grouped experts by a kernel for CPU cores: blocks of an expert's rows, each through all three of its matrices.
+
+What ``experts_blocks`` computes, without its copies: a block's rows are fetched from their tokens when they are needed,
+and stay in a core's cache with its hidden rows; products add to gradients where those lie; nothing is padded. Experts
+are shared out among XLA's threads.
+
+Shapes: N tokens, R rows, E experts, D model, F hidden.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import jax
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+from numba import njit
+
+from moejax.kernels.cpu.arithmetic import ONE, ZERO, fill_vectors, sigmoid
+from moejax.kernels.cpu.custom_call import (
+    argument,
+    custom_call,
+    floats1,
+    floats2,
+    floats3,
+    integers1,
+    kernel,
+    result,
+)
+from moejax.kernels.cpu.product import fetch_row, multiply
+from moejax.kernels.experts import Experts, LayoutWith, swiglu
+from moejax.kernels.permutation import Layout, permute_weights, token_of_rows, unpermute
+
+F32 = np.float32
+FORWARD, BACKWARD, SUMS = "moejax_experts_forward", "moejax_experts_backward", "moejax_sums_of_rows"
+BLOCK = 256
+"""Most rows of a block."""
+TOKENS = 256
+"""Tokens of a part that adds up rows."""
+AHEAD = 4
+"""Rows that are on their way from memory while one is read."""
+
+
+@njit(inline="always")
+@no_type_check
+def _copy_tokens(tokens, numbers, start, rows, into) -> None:
+    """The tokens of ``rows`` rows from ``start`` on."""
+    for r in range(rows):
+        if r + AHEAD < rows:
+            fetch_row(tokens[numbers[start + r + AHEAD]].ctypes.data, tokens.shape[1])
+        into[r] = tokens[numbers[start + r]]
+
+
+@njit(inline="always")
+@no_type_check
+def _block(rows: int) -> int:
+    """Rows of a block of an expert that has so many: equally many in each, at least one."""
+    blocks = max((rows + BLOCK - 1) // BLOCK, 1)
+    return max((rows + blocks - 1) // blocks, 1)
+
+
+@kernel(FORWARD)
+@no_type_check
+def _forward_part(frame: int, e: int) -> int:
+    """Expert e's outputs, gate and up projections; after the last expert, zeros in the rows that are nobody's."""
+    fill_vectors()
+    x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
+    offsets = integers1(argument(frame, 3))
+    gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
+    y, gate, up = floats2(result(frame, 0)), floats2(result(frame, 1)), floats2(result(frame, 2))
+    experts, wide, deep = gates.shape
+    if e == experts:
+        y[offsets[e] :] = ZERO
+        gate[offsets[e] :] = ZERO
+        up[offsets[e] :] = ZERO
+        return 0
+    block = _block(offsets[e + 1] - offsets[e])
+    own, hidden = np.empty((block, wide), F32), np.empty((block, deep), F32)
+    for start in range(offsets[e], offsets[e + 1], block):
+        rows = min(block, offsets[e + 1] - start)
+        in_, out, as_is = (rows, deep, wide), (wide, deep, deep), (False, False)
+        _copy_tokens(x, token, start, rows, own)
+        multiply(own, gates[e], gate[start:], in_, out, as_is, False)
+        multiply(own, ups[e], up[start:], in_, out, as_is, False)
+        for r in range(rows):
+            g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
+            for f in range(deep):
+                h[f] = w * g[f] * sigmoid(g[f]) * u[f]
+        multiply(hidden, downs[e], y[start:], (rows, wide, deep), (deep, wide, wide), as_is, False)
+    return 0
+
+
+@kernel(BACKWARD)
+@no_type_check
+def _backward_part(frame: int, e: int) -> int:
+    """Gradients of expert e's rows, of their weights and of its matrices."""
+    fill_vectors()
+    x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
+    offsets = integers1(argument(frame, 3))
+    gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
+    gate, up, dy = floats2(argument(frame, 7)), floats2(argument(frame, 8)), floats2(argument(frame, 9))
+    dx, dweight = floats2(result(frame, 0)), floats1(result(frame, 1))
+    dgates, dups, ddowns = floats3(result(frame, 2)), floats3(result(frame, 3)), floats3(result(frame, 4))
+    experts, wide, deep = gates.shape
+    if e == experts:
+        dx[offsets[e] :] = ZERO
+        dweight[offsets[e] :] = ZERO
+        return 0
+    if offsets[e] == offsets[e + 1]:
+        dgates[e] = ZERO
+        dups[e] = ZERO
+        ddowns[e] = ZERO
+    block = _block(offsets[e + 1] - offsets[e])
+    hidden, dgate, dup = np.empty((block, deep), F32), np.empty((block, deep), F32), np.empty((block, deep), F32)
+    own, down = np.empty((block, wide), F32), np.empty((block, wide), F32)
+    for start in range(offsets[e], offsets[e + 1], block):
+        rows, goes_on = min(block, offsets[e + 1] - start), start > offsets[e]
+        _copy_tokens(x, token, start, rows, own)
+        _copy_tokens(dy, token, start, rows, down)
+        multiply(down, downs[e], dup, (rows, deep, wide), (wide, wide, deep), (False, True), False)
+        for r in range(rows):
+            g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
+            dg, du, total = dgate[r], dup[r], ZERO
+            for f in range(deep):
+                # silu(g) = g·s has the slope s + silu(g)·(1 - s), where s is the sigmoid.
+                s = sigmoid(g[f])
+                silu, dh = g[f] * s, du[f]
+                total += dh * silu * u[f]
+                h[f] = w * silu * u[f]
+                dg[f] = w * dh * u[f] * (s + silu * (ONE - s))
+                du[f] = w * dh * silu
+            dweight[start + r] = total
+        multiply(hidden, down, ddowns[e], (deep, wide, rows), (deep, wide, wide), (True, False), goes_on)
+        across, lying = (wide, deep, rows), (wide, deep, deep)
+        multiply(own, dgate, dgates[e], across, lying, (True, False), goes_on)
+        multiply(own, dup, dups[e], across, lying, (True, False), goes_on)
+        back, lying = (rows, wide, deep), (deep, deep, wide)
+        multiply(dgate, gates[e], dx[start:], back, lying, (False, True), False)
+        multiply(dup, ups[e], dx[start:], back, lying, (False, True), True)
+    return 0
+
+
+@kernel(SUMS)
+@no_type_check
+def _sum_part(frame: int, part: int) -> int:
+    """Each token's sum over its rows, of which some are nobody's."""
+    fill_vectors()
+    rows, row, sums = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats2(result(frame, 0))
+    tokens = sums.shape[0]
+    entries, present = row.shape[0] // tokens, rows.shape[0]
+    for token in range(part * TOKENS, min(part * TOKENS + TOKENS, tokens)):
+        total = sums[token]
+        for entry in range(token * entries, (token + 1) * entries):
+            if entry + AHEAD < row.shape[0] and row[entry + AHEAD] < present:
+                fetch_row(rows[row[entry + AHEAD]].ctypes.data, rows.shape[1])
+            is_first, is_there = entry == token * entries, row[entry] < present
+            if is_first and is_there:
+                total[:] = rows[row[entry]]
+            elif is_first:
+                total[:] = ZERO
+            elif is_there:
+                total += rows[row[entry]]
+    return 0
+
+
+def supports(x: Array, combine_weight: Array, layout_with: LayoutWith | None, experts: Experts) -> bool:
+    """Whether the experts are SwiGLU without biases."""
+    return experts.activation is swiglu and experts.gate_bias is experts.up_bias is experts.down_bias is None
+
+
+def swiglu_experts(
+    x: Float[Array, "N D"],
+    combine_weight: Float[Array, " assignments"],
+    layout_with: LayoutWith,
+    experts: Experts,
+    *,
+    tokens_per_expert: int,
+) -> Float[Array, "N D"]:
+    """Each token's weighted sum of its experts' outputs."""
+    layout = layout_with(0)
+    return _outputs(x, permute_weights(combine_weight, layout), layout, experts)
+
+
+def _unpermute(rows: Float[Array, "R D"], layout: Layout) -> Float[Array, "N D"]:
+    """``unpermute``, where tokens have equally many rows without writing them down."""
+    if layout.top_k is None:
+        return unpermute(rows, layout)
+    sums = jax.ShapeDtypeStruct((layout.num_tokens, rows.shape[1]), rows.dtype)
+    return custom_call(SUMS, -(-layout.num_tokens // TOKENS), sums, rows, layout.row)
+
+
+@jax.custom_vjp
+def _outputs(
+    x: Float[Array, "N D"], weight: Float[Array, " R"], layout: Layout, experts: Experts
+) -> Float[Array, "N D"]:
+    """For each token the sum over its rows of their expert's outputs, times the row's weight."""
+    return _outputs_and_save(x, weight, layout, experts)[0]
+
+
+def _outputs_and_save(x: Array, weight: Array, layout: Layout, experts: Experts):
+    matrices = experts.gate, experts.up, experts.down
+    hidden = jax.ShapeDtypeStruct((*weight.shape, experts.gate.shape[2]), x.dtype)
+    results = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype), hidden, hidden
+    arguments = x, token_of_rows(layout), weight, layout.offsets, *matrices
+    y, gate, up = custom_call(FORWARD, experts.num_experts + 1, results, *arguments)
+    return _unpermute(y, layout), (arguments, gate, up, layout)
+
+
+def _gradients(saved, dy: Float[Array, "N D"]):
+    arguments, gate, up, layout = saved
+    x, _, weight, _, *matrices = arguments
+    rows = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype)
+    results = rows, *(jax.ShapeDtypeStruct(like.shape, like.dtype) for like in (weight, *matrices))
+    dx, dweight, *dmatrices = custom_call(BACKWARD, matrices[0].shape[0] + 1, results, *arguments, gate, up, dy)
+    return _unpermute(dx, layout), dweight, None, Experts(*dmatrices)
+
+
+_outputs.defvjp(_outputs_and_save, _gradients)

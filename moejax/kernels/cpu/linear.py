@@ -1,0 +1,66 @@
+"""Gradients of linear maps by a kernel for CPU cores: products over tokens of two arrays as they lie, not transposed.
+
+Shapes: N tokens, D inputs, F outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, no_type_check
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from moejax.kernels.cpu.custom_call import argument, custom_call, floats2, floats3, kernel, result
+from moejax.kernels.cpu.product import multiply
+from moejax.kernels.linear import token_axes
+from moejax.sharding import can_split, on_many_devices, over_tokens
+
+KERNEL = "moejax_linear_gradient"
+TOKENS = 1024
+"""Tokens of a part, which has a sum of its own, up to ``MOST_PARTS`` parts."""
+MOST_PARTS = 8
+
+
+@kernel(KERNEL)
+@no_type_check
+def _part(frame: int, part: int) -> int:
+    """The sum over a part's tokens."""
+    x, dy, sums = floats2(argument(frame, 0)), floats2(argument(frame, 1)), floats3(result(frame, 0))
+    tokens, wide = x.shape
+    deep = dy.shape[1]
+    parts = sums.shape[0]
+    share = (tokens + parts - 1) // parts
+    first = min(part * share, tokens)
+    lengths = wide, deep, min(share, tokens - first)
+    multiply(x[first:], dy[first:], sums[part], lengths, (wide, deep, deep), (True, False), False)
+    return 0
+
+
+def supports(equation: str, x: Array, dy: Array) -> bool:
+    """Whether every device holds whole matrices and equally many sequences."""
+    mesh = jax.sharding.get_abstract_mesh()
+    whole = not on_many_devices() or mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
+    return whole and can_split(x.shape[0])
+
+
+def linear_gradient(
+    equation: str, x: Float[Array, "*of_x"], dy: Float[Array, "*of_y"], *, precision: Any, dtype: Any
+) -> Float[Array, "*of_matrix"]:
+    """``jnp.einsum(equation, x, dy)``: each device's sum over its own tokens, then the sum over devices."""
+    tokens = token_axes(equation)
+
+    def local(x: Array, dy: Array) -> Array:
+        return _matrix_gradient(*(a.reshape(math.prod(a.shape[:tokens]), -1) for a in (x, dy)))
+
+    dmatrix = over_tokens(local, (x, dy), summed=True)
+    return dmatrix.reshape(*x.shape[tokens:], *dy.shape[tokens:])
+
+
+def _matrix_gradient(x: Float[Array, "N D"], dy: Float[Array, "N F"]) -> Float[Array, "D F"]:
+    """x'·dy"""
+    parts = min(-(-x.shape[0] // TOKENS), MOST_PARTS)
+    sums = jax.ShapeDtypeStruct((parts, x.shape[1], dy.shape[1]), jnp.float32)
+    found = custom_call(KERNEL, parts, sums, x, dy)
+    return found[0] if parts == 1 else found.sum(0)

@@ -1,0 +1,180 @@
+"""Cross-entropy of next tokens that never holds the logits of many tokens at once.
+
+Tokens are taken in chunks. Where a gradient is asked for, a chunk's is made while its logits are there, so that
+nothing is computed twice: Wijmans et al., 2024, and Liger Kernel (Hsu et al., 2024) do the same on GPUs.
+
+Shapes: B sequences, T length, N tokens on one device, D model_dim, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Bool, Float, Int
+
+from moejax.kernels.table import select
+from moejax.platform import platform
+from moejax.sharding import TOKEN_AXES, constrain, on_many_devices
+
+LOGITS_AT_ONCE = {"cpu": 2**23}
+"""Most logits of a chunk on one device, by platform: 32 MiB of them."""
+OTHER_LOGITS_AT_ONCE = 2**27
+"""Elsewhere 512 MiB: each chunk reads and writes the gradient of the whole unembedding, which costs an accelerator more
+time than the products unless a chunk has several hundred tokens."""
+
+F32 = jnp.float32
+
+
+def token_loss(
+    hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
+) -> Float[Array, "B T"]:
+    """Cross-entropy of each target, in nats."""
+    return _in_chunks(_loss, P(TOKEN_AXES), hidden, unembedding, targets)
+
+
+def token_loss_and_correct(
+    hidden: Float[Array, "B T D"], unembedding: Float[Array, "D V"], targets: Int[Array, "B T"]
+) -> tuple[Float[Array, "B T"], Bool[Array, "B T"]]:
+    """Cross-entropy of each target, in nats, and whether it is the likeliest token."""
+
+    def both(logits: Array, targets: Array) -> tuple[Array, Array]:
+        return _loss(logits, targets), jnp.argmax(logits, axis=1) == targets
+
+    return _in_chunks(both, (P(TOKEN_AXES), P(TOKEN_AXES)), hidden, unembedding, targets)
+
+
+def _in_chunks(read: Callable[..., Any], specs: Any, hidden: Array, unembedding: Array, targets: Array) -> Any:
+    """``read(logits, targets)``, arrays of one number per target."""
+
+    def local(matrix: Array, hidden: Array, targets: Array) -> Any:
+        parts = _chunks(matrix.shape[1], hidden.reshape(-1, hidden.shape[2]), targets.reshape(-1))
+        found = lax.map(jax.checkpoint(lambda part: read(_logits(part[0], matrix), part[1])), parts)
+        return jax.tree.map(lambda x: x.reshape(-1)[: targets.size].reshape(targets.shape), found)
+
+    return _on_each_device(local, specs)(_in_type_of(hidden, unembedding), hidden, targets)
+
+
+def weighted_loss(
+    hidden: Float[Array, "B T D"],
+    unembedding: Float[Array, "D V"],
+    targets: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+) -> Float[Array, ""]:
+    """Sum of the targets' losses, each times its weight: ``(weights * token_loss(...)).sum()`` in one pass."""
+    return _weighted_loss(hidden, unembedding, targets, weights)
+
+
+@jax.custom_vjp
+def _weighted_loss(hidden: Array, matrix: Array, targets: Array, weights: Array) -> Array:
+    return (weights * token_loss(hidden, matrix, targets)).sum()
+
+
+def _loss_and_gradients(hidden: Array, matrix: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
+    def local(matrix: Array, hidden: Array, targets: Array, weights: Array) -> tuple[Array, Array, Array, Array]:
+        flat = hidden.reshape(-1, hidden.shape[2]), matrix, targets.reshape(-1), weights.reshape(-1)
+        loss, dhidden, dmatrix = select("cross_entropy", *flat)(*flat)
+        total = (loss * weights.reshape(-1)).sum()
+        return _sum(total), dhidden.reshape(hidden.shape), _sum_of_rows(dmatrix), loss.reshape(weights.shape)
+
+    specs = (P(), P(TOKEN_AXES), P(_rows_axis(matrix)), P(TOKEN_AXES))
+    found = _on_each_device(local, specs)(_in_type_of(hidden, matrix), hidden, targets, weights)
+    total, dhidden, dmatrix, loss = found
+    return total, (dhidden, dmatrix.astype(matrix.dtype), loss)
+
+
+def reference(
+    hidden: Float[Array, "N D"], matrix: Float[Array, "D V"], targets: Int[Array, " N"], weights: Float[Array, " N"]
+) -> tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, "D V"]]:
+    """The loss of each target, and the gradients of their weighted sum, chunk by chunk."""
+
+    def one(dmatrix: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
+        hidden, targets, weights = part
+        logits = _logits(hidden, matrix)
+        # Softmax less the target: the gradient of a loss by its logits.
+        probability = jax.nn.softmax(logits, axis=1) - jax.nn.one_hot(targets, logits.shape[1], dtype=F32)
+        dlogits = (weights[:, None] * probability).astype(hidden.dtype)
+        dhidden = jnp.dot(dlogits, matrix.T, preferred_element_type=F32).astype(hidden.dtype)
+        dmatrix = dmatrix + jnp.dot(hidden.T, dlogits, preferred_element_type=F32)
+        return dmatrix, (dhidden, _loss(logits, targets))
+
+    parts, tokens = _chunks(matrix.shape[1], hidden, targets, weights), hidden.shape[0]
+    dmatrix, (dhidden, loss) = lax.scan(one, jnp.zeros(matrix.shape, F32), parts)
+    return loss.reshape(-1)[:tokens], dhidden.reshape(-1, hidden.shape[1])[:tokens], dmatrix
+
+
+def _scale(saved: tuple[Array, Array, Array], dtotal: Array) -> tuple[Array, Array, None, Array]:
+    dhidden, dmatrix, loss = saved
+    return dtotal.astype(dhidden.dtype) * dhidden, dtotal.astype(dmatrix.dtype) * dmatrix, None, dtotal * loss
+
+
+_weighted_loss.defvjp(_loss_and_gradients, _scale)
+
+
+def _logits(hidden: Float[Array, "C D"], matrix: Float[Array, "D V"]) -> Float[Array, "C V"]:
+    return jnp.dot(hidden, matrix, preferred_element_type=F32)
+
+
+def _loss(logits: Float[Array, "C V"], targets: Int[Array, " C"]) -> Float[Array, " C"]:
+    return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
+
+
+def _chunks(vocab: int, *arrays: Array) -> tuple[Array, ...]:
+    """Arrays of tokens [N, ...] as [chunks, C, ...], zeros behind the last token."""
+    tokens = arrays[0].shape[0]
+    most = LOGITS_AT_ONCE.get(platform(), OTHER_LOGITS_AT_ONCE)
+    chunks = -(-tokens // max(1, most // vocab))
+    size = -(-tokens // chunks)
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, chunks * size - tokens)] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(chunks, size, *x.shape[1:])
+
+    return tuple(cut(x) for x in arrays)
+
+
+def _in_type_of(hidden: Float[Array, "B T D"], matrix: Float[Array, "D V"]) -> Float[Array, "D V"]:
+    """The matrix in the type of what it meets, split as it was: devices gather it in that type."""
+    return constrain(matrix.astype(hidden.dtype), ("embed", "vocab"))
+
+
+def _on_each_device(local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:
+    """``local(matrix, *arrays of tokens)`` on each device's tokens; the matrix stays split along the other axes."""
+    if not on_many_devices():
+        return local
+
+    def spread(matrix: Array, *arrays: Array) -> Any:
+        specs = (P(), *(P(TOKEN_AXES) for _ in arrays))
+        return jax.shard_map(local, in_specs=specs, out_specs=out_specs, axis_names=set(TOKEN_AXES), check_vma=False)(
+            matrix, *arrays
+        )
+
+    return spread
+
+
+def _sum(x: Array) -> Array:
+    """Over the devices that hold other tokens."""
+    return lax.psum(x, TOKEN_AXES) if on_many_devices() else x
+
+
+def _rows_axis(matrix: Float[Array, "D V"]) -> str | None:
+    """The mesh axis over which rows of the matrix's gradient are scattered, if any."""
+    if not on_many_devices():
+        return None
+    sizes = jax.sharding.get_abstract_mesh().shape
+    # Where the vocabulary is split too, XLA would gather it before it scatters rows.
+    return "fsdp" if sizes["tensor"] == 1 and matrix.shape[0] % sizes["fsdp"] == 0 else None
+
+
+def _sum_of_rows(dmatrix: Float[Array, "D V"]) -> Float[Array, "rows V"]:
+    """``_sum`` of the rows that this device holds."""
+    axis = _rows_axis(dmatrix)
+    if axis is None:
+        return _sum(dmatrix)
+    # In parts stacked in front: XLA's TPU compiler scatters these, and adds up whole dimensions everywhere.
+    parts = dmatrix.reshape(jax.sharding.get_abstract_mesh().shape[axis], -1, dmatrix.shape[1])
+    return lax.psum(lax.psum_scatter(parts, axis), tuple(other for other in TOKEN_AXES if other != axis))

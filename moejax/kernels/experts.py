@@ -1,0 +1,170 @@
+"""The experts of one layer: SwiGLU feed-forwards of one shape, as stacked arrays; the reference that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
+from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
+from moejax.pytree import pytree
+
+Activation = Callable[[Array, Array], Array]
+"""From the rows of the gate and up projections to the hidden rows."""
+
+
+def swiglu(gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+    """silu(gate) · up (Shazeer 2020)."""
+    return jax.nn.silu(gate) * up
+
+
+def clamped_swiglu(
+    gate: Float[Array, "*rows hidden"], up: Float[Array, "*rows hidden"]
+) -> Float[Array, "*rows hidden"]:
+    """The activation of gpt-oss: clamped at 7, a sigmoid of slope 1.702, and one added to ``up``."""
+    gate, up = jnp.minimum(gate, 7.0), jnp.clip(up, -7.0, 7.0)
+    return gate * jax.nn.sigmoid(1.702 * gate) * (up + 1.0)
+
+
+ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
+"""Activations of experts by ``Architecture.activation``."""
+
+
+@pytree
+@dataclass(frozen=True)
+class Experts:
+    """Expert e maps a row x to activation(x·gate[e] + gate_bias[e], x·up[e] + up_bias[e])·down[e] + down_bias[e]."""
+
+    gate: Any
+    """Float[experts, model, hidden]"""
+    up: Any
+    """Float[experts, model, hidden]"""
+    down: Any
+    """Float[experts, hidden, model]"""
+    gate_bias: Any = None
+    """Float[experts, hidden] or None"""
+    up_bias: Any = None
+    """Float[experts, hidden] or None"""
+    down_bias: Any = None
+    """Float[experts, model] or None"""
+    activation: Activation = field(default=swiglu, metadata={"static": True})
+
+    @property
+    def num_experts(self) -> int:
+        return self.gate.shape[0]
+
+
+class Products(NamedTuple):
+    """How rows meet the arrays of their experts."""
+
+    matmul: Callable[[Array, Array], Array]
+    """Rows times matrices, in float32."""
+    vectors: Callable[[Array], Array]
+    """Vectors of the experts as vectors of the rows, or broadcasting to them."""
+
+
+BATCHED = Products(
+    matmul=lambda rows, matrix: jnp.matmul(rows, matrix, preferred_element_type=jnp.float32),
+    vectors=lambda vector: vector[..., None, :],
+)
+"""For rows [..., rows, D] and arrays [..., D, F] whose leading axes match or broadcast."""
+
+
+def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], rows: int) -> Products:
+    """For rows [rows, D] in the order of their experts, which begin at ``offsets``, and arrays [experts, D, F]."""
+    group_sizes = jnp.diff(offsets)
+    # Rows behind the last expert's are nobody's: their results are not read.
+    expert = jnp.searchsorted(offsets[1:-1], jnp.arange(rows, dtype=offsets.dtype), side="right")
+
+    def matmul(x: Array, matrix: Array) -> Array:
+        y: Any = grouped_matmul(backend, x, matrix, group_sizes)
+        return y.astype(jnp.float32)
+
+    return Products(
+        matmul=matmul,
+        vectors=lambda vector: vector[expert],
+    )
+
+
+def project_up(
+    rows: Float[Array, "... rows model"], experts: Experts, products: Products = BATCHED
+) -> tuple[Float[Array, "... rows hidden"], Float[Array, "... rows hidden"]]:
+    """Gate and up projections in float32."""
+    gate, up = products.matmul(rows, experts.gate), products.matmul(rows, experts.up)
+    if experts.gate_bias is not None:
+        gate = gate + products.vectors(experts.gate_bias).astype(jnp.float32)
+    if experts.up_bias is not None:
+        up = up + products.vectors(experts.up_bias).astype(jnp.float32)
+    return gate, up
+
+
+def project_down(
+    gate: Float[Array, "... rows hidden"],
+    up: Float[Array, "... rows hidden"],
+    weight: Float[Array, "... rows"],
+    experts: Experts,
+    products: Products = BATCHED,
+) -> Float[Array, "... rows model"]:
+    """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
+    hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
+    y = products.matmul(hidden, experts.down)
+    if experts.down_bias is None:
+        return y
+    return y + weight[..., None] * products.vectors(experts.down_bias).astype(jnp.float32)
+
+
+LayoutWith = Callable[[int], Layout]
+"""From a number of empty rows behind the last assignment to the layout by expert with as many."""
+
+
+def reference(
+    x: Float[Array, "tokens model"],
+    combine_weight: Float[Array, " assignments"],
+    layout_with: LayoutWith,
+    experts: Experts,
+    *,
+    tokens_per_expert: int,
+) -> Float[Array, "tokens model"]:
+    """Each token's sum of its experts' outputs, times their weights: the other kernels fuse some of these steps.
+
+    ``tokens_per_expert`` is the number of an expert's assignments in balance.
+    """
+    layout = layout_with(0)
+    rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
+    products = grouped(REFERENCE, layout.offsets, rows.shape[0])
+    gate, up = project_up(rows, experts, products)
+    y = project_down(gate, up, weight, experts, products)
+    return unpermute(y.astype(x.dtype), layout)
+
+
+def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Any]) -> Callable[..., Array]:
+    """``outputs(static, rows, weight, offsets, experts)`` of two functions of experts and their rows.
+
+    ``forward(static, is_saving, rows, weight, offsets, experts)`` returns the weighted outputs and, if
+    ``is_saving``, the gate and up projections. From the same arrays, those two and the outputs' gradient,
+    ``backward(static, ...)`` returns the gradients of rows, weights and experts. The activation is computed again
+    rather than saved.
+    """
+
+    @partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def outputs(static: Any, *arguments: Any) -> Array:
+        return forward(static, False, *arguments)[0]
+
+    def save(static: Any, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
+        y, gate, up = forward(static, True, *arguments)
+        return y, (*arguments, gate, up)
+
+    def gradients(static: Any, saved: tuple[Any, ...], dy: Array) -> tuple[Any, ...]:
+        dx, dweight, dexperts = backward(static, *saved, dy)
+        return dx, dweight, None, dexperts
+
+    outputs.defvjp(save, gradients)
+    function: Any = outputs
+    return function

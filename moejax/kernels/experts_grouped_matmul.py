@@ -1,0 +1,70 @@
+"""Experts by grouped products, for accelerators with a kernel for these. Shapes are those of ``experts_blocks``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, project_up, with_backward
+from moejax.kernels.grouped_matmul import GroupedMatmul
+from moejax.kernels.permutation import permute, permute_weights, unpermute
+from moejax.kernels.table import select
+
+
+def experts_grouped_matmul(
+    x: Float[Array, "tokens model"],
+    combine_weight: Float[Array, " assignments"],
+    layout_with: LayoutWith,
+    experts: Experts,
+    *,
+    tokens_per_expert: int,
+) -> Float[Array, "tokens model"]:
+    """Each token's weighted sum of its experts' outputs, by the platform's grouped products."""
+    layout = layout_with(0)
+    rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
+    y = _outputs(select("grouped_matmul", rows, experts.gate), rows, weight, layout.offsets, experts)
+    return unpermute(y, layout)
+
+
+def _forward(
+    backend: GroupedMatmul,
+    is_saving: bool,
+    x: Float[Array, "R D"],
+    weight: Float[Array, " R"],
+    offsets: Int[Array, " experts_and_one"],
+    experts: Experts,
+) -> tuple[Array, ...]:
+    products = grouped(backend, offsets, x.shape[0])
+    gate, up = project_up(x, experts, products)
+    y = project_down(gate, up, weight, experts, products)
+    results = (y, gate, up) if is_saving else (y,)
+    return tuple(result.astype(x.dtype) for result in results)
+
+
+def _backward(
+    backend: GroupedMatmul,
+    x: Float[Array, "R D"],
+    weight: Float[Array, " R"],
+    offsets: Int[Array, " experts_and_one"],
+    experts: Experts,
+    gate: Float[Array, "R F"],
+    up: Float[Array, "R F"],
+    dy: Float[Array, "R D"],
+) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
+    products = grouped(backend, offsets, x.shape[0])
+    # Biases reach nobody's rows too, so these may bring no gradient.
+    is_valid = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
+    dy = jnp.where(is_valid, dy, 0).astype(jnp.float32)
+    gate, up = gate.astype(jnp.float32), up.astype(jnp.float32)
+    first, second = partial(project_up, products=products), partial(project_down, products=products)
+    dgate, dup, dweight, from_down = jax.vjp(second, gate, up, weight, experts)[1](dy)
+    dgate, dup = (jnp.where(is_valid, rows, 0) for rows in (dgate, dup))
+    dx, from_up = jax.vjp(first, x, experts)[1]((dgate, dup))
+    return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)
+
+
+_outputs = with_backward(_forward, _backward)

@@ -1,0 +1,65 @@
+"""Rows that travel between the devices of a mesh axis, as many to each as needed, without gaps between them.
+
+A TPU has this as one collective, ``jax.lax.ragged_all_to_all``. Elsewhere all rows are gathered, and each device takes
+those that are for it: the same result and gradients, at the price of a gather.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+from moejax.kernels.table import select
+
+
+def ragged_all_to_all(
+    rows: Float[Array, "rows ..."], sizes: Int[Array, "devices devices"], buffer_rows: int, axis: str
+) -> Float[Array, "buffer_rows ..."]:
+    """The rows sent here, in the order of the devices they come from, and zeros behind them.
+
+    ``sizes[i, j]`` says how many device i sends to device j, on all devices alike; those that leave lie in the order of
+    the devices they go to, without gaps. At most ``buffer_rows`` may arrive. With ``sizes`` transposed, the rows that
+    come back lie as those that left.
+    """
+    here = lax.axis_index(axis)
+    starts, places = jnp.cumsum(sizes, axis=1) - sizes, jnp.cumsum(sizes, axis=0) - sizes
+    output = jnp.zeros((buffer_rows, *rows.shape[1:]), rows.dtype)
+    arguments = rows, output, starts[here], sizes[here], places[here], sizes[:, here]
+    return select("ragged_all_to_all", *arguments)(*arguments, axis_name=axis)
+
+
+def collective(
+    operand: Float[Array, "rows ..."],
+    output: Float[Array, "buffer_rows ..."],
+    input_offsets: Int[Array, " devices"],
+    send_sizes: Int[Array, " devices"],
+    output_offsets: Int[Array, " devices"],
+    recv_sizes: Int[Array, " devices"],
+    *,
+    axis_name: str,
+) -> Float[Array, "buffer_rows ..."]:
+    """``jax.lax.ragged_all_to_all``."""
+    offsets_and_sizes = input_offsets, send_sizes, output_offsets, recv_sizes
+    return lax.ragged_all_to_all(operand, output, *offsets_and_sizes, axis_name=axis_name)
+
+
+def reference(
+    operand: Float[Array, "rows ..."],
+    output: Float[Array, "buffer_rows ..."],
+    input_offsets: Int[Array, " devices"],
+    send_sizes: Int[Array, " devices"],
+    output_offsets: Int[Array, " devices"],
+    recv_sizes: Int[Array, " devices"],
+    *,
+    axis_name: str,
+) -> Float[Array, "buffer_rows ..."]:
+    """The same from a gather of all rows."""
+    # Each device's offsets are the senders' words; here are those of all senders for this device.
+    starts, places = (lax.all_to_all(o, axis_name, 0, 0, tiled=True) for o in (input_offsets, output_offsets))
+    slot = jnp.arange(output.shape[0])[:, None]
+    arrives = (slot >= places) & (slot < places + recv_sizes)
+    sender = arrives.argmax(axis=1)
+    row = jnp.clip(slot[:, 0] - places[sender] + starts[sender], 0, operand.shape[0] - 1)
+    found = lax.all_gather(operand, axis_name)[sender, row]
+    return jnp.where(jnp.expand_dims(arrives.any(axis=1), range(1, output.ndim)), found, output)

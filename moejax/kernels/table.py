@@ -1,0 +1,117 @@
+"""Operation × platform: all kernels, and which one a program gets.
+
+A kernel is a function of its operation's signature, which is that of the operation's reference. ``select`` decides
+once, when a program is traced: the first kernel of the operation that is for the program's platform, whose library
+works here, and whose module's ``supports``, if it has one, accepts the arguments. The last kernel of an operation is
+its reference: it computes anything anywhere, and ``tests/kernels/test_kernel_table.py`` holds the others to it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moejax.kernels import cpu
+from moejax.platform import platform
+
+
+class Kernel(NamedTuple):
+    """A row of the table."""
+
+    platform: str
+    """``cpu``, ``gpu`` or ``tpu``; ``any`` for plain JAX."""
+    function: str
+    """Module below ``moejax.kernels``, and the function in it; imported when it is first used."""
+    is_available: Callable[[], bool] = lambda: True
+    """Whether the library that the module needs works here."""
+    dtype: str | None = None
+    """The only floating type that it computes with; None for any."""
+    is_default: bool = True
+    """Whether ``select`` may choose it; otherwise it is used by name alone."""
+
+
+def has_tokamax() -> bool:
+    """Whether tokamax is installed; a warning where it is not."""
+    if importlib.util.find_spec("tokamax") is not None:
+        return True
+    warnings.warn(
+        "tokamax is not installed, so the grouped dispatcher runs its blocks one after another on this GPU, which "
+        "is slow; install tokamax (the extra cuda13), or use the capacity dispatcher with a capacity factor.",
+        stacklevel=2,
+    )
+    return False
+
+
+TABLE: dict[str, dict[str, Kernel]] = {
+    "attention": {
+        "numba": Kernel("cpu", "cpu.attention:attention", cpu.available, "float32"),
+        "splash": Kernel("tpu", "attention_splash:splash"),
+        "cudnn": Kernel("gpu", "attention_cudnn:cudnn", is_default=False),
+        "tiled": Kernel("any", "attention_tiled:tiled"),
+        "reference": Kernel("any", "attention:reference"),
+    },
+    "rms_norm": {
+        "numba": Kernel("cpu", "cpu.rms_norm:rms_norm", cpu.available, "float32"),
+        "reference": Kernel("any", "rms_norm:reference"),
+    },
+    "linear_gradient": {
+        "numba": Kernel("cpu", "cpu.linear:linear_gradient", cpu.available, "float32"),
+        "one_axis": Kernel("cpu", "linear:over_one_axis"),
+        "reference": Kernel("any", "linear:reference"),
+    },
+    "cross_entropy": {
+        "numba": Kernel("cpu", "cpu.cross_entropy:loss_and_gradients", cpu.available, "float32"),
+        "reference": Kernel("any", "cross_entropy:reference"),
+    },
+    "experts": {
+        "numba": Kernel("cpu", "cpu.experts:swiglu_experts", cpu.available, "float32"),
+        "megablox": Kernel("tpu", "experts_grouped_matmul:experts_grouped_matmul"),
+        "tokamax": Kernel("gpu", "experts_grouped_matmul:experts_grouped_matmul", has_tokamax),
+        "blocks": Kernel("any", "experts_blocks:experts_blocks"),
+        "reference": Kernel("any", "experts:reference"),
+    },
+    "grouped_matmul": {
+        "megablox": Kernel("tpu", "grouped_matmul_megablox:MEGABLOX"),
+        "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", has_tokamax),
+        "reference": Kernel("any", "grouped_matmul:REFERENCE"),
+    },
+    "ragged_all_to_all": {
+        "collective": Kernel("tpu", "ragged_all_to_all:collective"),
+        "reference": Kernel("any", "ragged_all_to_all:reference"),
+    },
+}
+"""Kernels by operation and name, the preferred ones first."""
+
+
+def load(operation: str, name: str) -> Any:
+    """The kernel of a name."""
+    module, _, function = TABLE[operation][name].function.partition(":")
+    return getattr(importlib.import_module(f"moejax.kernels.{module}"), function)
+
+
+def accepts(operation: str, name: str, *arguments: Any, **options: Any) -> bool:
+    """Whether a kernel is for this program's platform, works here and can compute the operation of the arguments."""
+    kernel = TABLE[operation][name]
+    types = {leaf.dtype for leaf in jax.tree.leaves(arguments) if isinstance(leaf, jax.Array)}
+    floats = {dtype.name for dtype in types if jnp.issubdtype(dtype, jnp.floating)}
+    if kernel.platform not in ("any", platform()) or (kernel.dtype and floats - {kernel.dtype}):
+        return False
+    # Only now is its module imported: numba compiles what it finds there.
+    if not kernel.is_available():
+        return False
+    module = importlib.import_module(f"moejax.kernels.{kernel.function.partition(':')[0]}")
+    return not hasattr(module, "supports") or module.supports(*arguments, **options)
+
+
+def select(operation: str, *arguments: Any, **options: Any) -> Any:
+    """The kernel for the operation of these arguments, in the program that is being traced."""
+    for name, kernel in TABLE[operation].items():
+        if kernel.is_default and accepts(operation, name, *arguments, **options):
+            return load(operation, name)
+    raise AssertionError(f"The reference of {operation} accepts everything.")

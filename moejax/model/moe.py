@@ -1,0 +1,114 @@
+"""A mixture-of-experts layer: router, dispatch and experts as siblings, shared experts beside them.
+
+Shapes: B batch, T length, N = B·T tokens, D model_dim, E experts, F expert_hidden, L stacked layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Key
+
+from moejax.architecture import Architecture
+from moejax.kernels.linear import project
+from moejax.model.feed_forward import FeedForward
+from moejax.model.parameter import ParamFactory
+from moejax.model.runtime import Runtime
+from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, router_options
+from moejax.routing.capacity import limit_capacity
+from moejax.routing.moe_block import moe_block
+from moejax.routing.sums import RoutingSums, routing_sums
+from moejax.sharding import constrain, on_many_devices
+
+
+class MoE(nnx.Module):
+    """Weights of ``layers`` stacked mixture layers."""
+
+    def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
+        a = architecture
+        stack, embed, hidden = {"layers": layers}, {"embed": a.model_dim}, {"hidden": a.expert_hidden}
+        expert = {"expert": a.num_experts}
+        self.router = params.matrix(stack | embed | {"router": a.num_experts}, a.model_dim)
+        self.gate = params.matrix(stack | expert | embed | hidden, a.model_dim)
+        self.up = params.matrix(stack | expert | embed | hidden, a.model_dim)
+        self.down = params.output(stack | expert | hidden | embed, a.expert_hidden)
+        if a.router_bias:
+            self.router_bias = params.zeros(stack | {"router": a.num_experts})
+        if a.expert_mlp_bias:
+            self.gate_bias = params.zeros(stack | expert | hidden)
+            self.up_bias = params.zeros(stack | expert | hidden)
+            self.down_bias = params.zeros(stack | expert | embed)
+        if a.num_shared_experts:
+            self.shared = FeedForward(a, layers, a.num_shared_experts * a.shared_width, params)
+        if a.shared_expert_gate:
+            self.shared_gate = params.matrix(stack | embed, a.model_dim)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        expert_bias: Float[Array, " E"] | None,
+        key: Key[Array, ""] | None,
+        padding_mask: Bool[Array, "B T"] | None,
+        architecture: Architecture,
+        runtime: Runtime,
+    ) -> tuple[Float[Array, "B T D"], RoutingSums]:
+        """Output of one layer, its parameters already taken from the stack, and what its router did.
+
+        ``key`` gives noise to the routers that want it; ``padding_mask`` is False for padding, which no expert
+        sees.
+        """
+        flat = x.reshape(-1, x.shape[-1])
+        chosen = self._route(flat, expert_bias, key, architecture)
+        tokens = None if padding_mask is None else padding_mask.reshape(-1)
+        served = chosen if tokens is None else chosen.masked(tokens[chosen.token])
+        served = limit_capacity(served, architecture.capacity_factor)
+        y = moe_block(
+            flat,
+            served,
+            self._experts(x.dtype, architecture, runtime),
+            dispatch=DISPATCHERS[runtime.dispatcher],
+            communication=runtime.expert_communication,
+            buffer_factor=runtime.buffer_factor,
+        ).reshape(x.shape)
+        if architecture.num_shared_experts:
+            shared = self.shared(x, runtime)
+            if architecture.shared_expert_gate:
+                # In float32: the gradient of a gate is a sum over the channels that it scales.
+                gate = project("btd,d->bt", x, self.shared_gate[...], reduce_dtype=runtime.reduce_dtype)
+                share = jax.nn.sigmoid(gate.astype(jnp.float32))
+                shared = (shared.astype(jnp.float32) * share[..., None]).astype(x.dtype)
+            y = y + shared
+        return y, routing_sums(chosen, served, sequences=x.shape[0], padding_mask=tokens)
+
+    def _route(
+        self, x: Float[Array, "N D"], expert_bias: Array | None, key: Array | None, architecture: Architecture
+    ) -> Routing:
+        """The router decides in float32: rounding must not choose the experts."""
+        wide = x.astype(jnp.float32)
+        if key is not None and architecture.router in INPUT_NOISE:
+            wide = INPUT_NOISE[architecture.router](wide, key)
+        # Gathered here, where it is used: it is small, and a device's tokens need all of it.
+        router = constrain(self.router[...], (None, None))
+        logits = project("nd,de->ne", wide, router, jax.lax.Precision.HIGHEST)
+        if architecture.router_bias:
+            logits = logits + self.router_bias[...]
+        logits = constrain(logits, ("batch", None))
+        router, options = ROUTERS[architecture.router], router_arguments(architecture)
+        return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
+
+    def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
+        """Matrices in the type in which devices add up their gradients; biases, whose gradients are sums over rows, as
+        they are."""
+        matrices = [w[...] for w in (self.gate, self.up, self.down)]
+        if runtime.reduce_dtype != "float32" or not on_many_devices():
+            matrices = [w.astype(dtype) for w in matrices]
+        biases = [self.gate_bias, self.up_bias, self.down_bias] if architecture.expert_mlp_bias else []
+        return Experts(*matrices, *(b[...] for b in biases), activation=ACTIVATIONS[architecture.activation])
+
+
+def router_arguments(architecture: Architecture) -> dict[str, Any]:
+    """The options of an architecture's router."""
+    return {option: getattr(architecture, option) for option in router_options(architecture.router)}

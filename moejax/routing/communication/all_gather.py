@@ -1,0 +1,73 @@
+"""All tokens of a group are gathered on each of its devices, and the sums come back scattered."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float
+
+from moejax.routing.communication.shard import Communication, Shard
+from moejax.routing.routing import Routing
+from moejax.sharding import EXPERT, GROUP_AXES
+
+# Parts are stacked in front, here and in the gradients: where whole first or last dimensions are scattered, XLA's TPU
+# compiler adds up everything everywhere instead, which sends twice the bytes.
+
+
+class AllGather(Communication):
+    """Each device reads its group's tokens and computes those of its own experts, in chunks if they are many."""
+
+    def __init__(self, routing: Routing, shard: Shard):
+        self._routing, self._shard = routing, shard
+
+    def dispatch(
+        self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
+    ) -> tuple[Float[Array, "rows model"], Routing]:
+        """All tokens of the group."""
+        local = self._local_routing(combine_weight)
+        # Other devices compute most of these slots.
+        slots = local.expert.shape[0]
+        buffer = math.ceil(self._shard.buffer_factor * slots / self._shard.expert_devices)
+        return self._gathered(x), dataclasses.replace(local, buffer_rows=min(buffer, slots))
+
+    def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
+        """Sums over the group's devices, each device's own tokens."""
+        sizes = self._shard.mesh
+        return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
+
+    def _gathered(self, array: Array) -> Array:
+        if EXPERT not in self._shard.mesh:
+            return array
+        return lax.all_gather(array, EXPERT).reshape(-1, *array.shape[1:])
+
+    def _local_routing(self, weight: Array) -> Routing:
+        """The slots of this device's experts and group of tokens, numbered as they are here; the rest invalid."""
+        routing, experts = self._routing, self._shard.experts
+        num_tokens, expert = self._shard.tokens * self._shard.expert_devices, routing.expert
+        if routing.top_k is None:
+            token = routing.token - self._index(GROUP_AXES) * num_tokens
+        else:
+            expert, weight = self._gathered(expert), self._gathered(weight)
+            token = jnp.arange(expert.shape[0], dtype=jnp.int32) // routing.top_k
+        expert = expert - self._index((EXPERT,)) * experts
+        here = (token >= 0) & (token < num_tokens) & (expert >= 0) & (expert < experts)
+        return Routing(
+            token=jnp.where(here, token, 0),
+            expert=expert,
+            combine_weight=weight,
+            probabilities=None,
+            logits=None,
+            num_tokens=num_tokens,
+            num_experts=experts,
+            tokens_per_expert=routing.tokens_per_expert * num_tokens // routing.num_tokens,
+            top_k=routing.top_k,
+            capacity=routing.capacity,
+        ).masked(here)
+
+    def _index(self, axes: tuple[str, ...]) -> Array | int:
+        """Number of this device along some axes, in the order in which they split an array."""
+        present = tuple(axis for axis in axes if axis in self._shard.mesh)
+        return lax.axis_index(present) if present else 0

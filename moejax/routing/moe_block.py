@@ -1,0 +1,171 @@
+"""The MoE block: tokens to their experts and back, on one device or on a mesh.
+
+The router ran before, on whole arrays, and losses and counts are computed on whole arrays too, so no result depends on
+the mesh beyond rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Float
+
+from moejax.errors import UserError
+from moejax.kernels.experts import Experts
+from moejax.routing.communication import COMMUNICATION, AllGather, Communication, Shard
+from moejax.routing.dispatch import Dispatch, grouped
+from moejax.routing.routing import Routing
+from moejax.sharding import EXPERT, FSDP, GROUP_AXES, TENSOR, token_axes
+
+
+def moe_block(
+    x: Float[Array, "tokens model"],
+    routing: Routing,
+    experts: Experts,
+    *,
+    dispatch: Dispatch = grouped,
+    communication: str = "all_gather",
+    buffer_factor: float = 2.0,
+    mesh: Mesh | AbstractMesh | None = None,
+) -> Float[Array, "tokens model"]:
+    """Each token's sum of its experts' outputs, times their weights.
+
+    On a mesh tokens are split over all axes but ``tensor``, and experts over ``expert``; nothing is dropped.
+
+    Args:
+      dispatch: what each device computes of the rows that reach it.
+      communication: a key of ``COMMUNICATION``.
+      buffer_factor: size of a device's buffer for rows, and in ``all_to_all`` of its buffer for each other device, as a
+        multiple of what a balanced routing sends there.
+      mesh: None for that of ``jax.set_mesh``.
+
+    Raises:
+      UserError: the mesh does not divide tokens, experts or hidden units.
+    """
+    sizes = dict((jax.sharding.get_abstract_mesh() if mesh is None else mesh).shape)
+    if math.prod(sizes.values()) == 1:
+        return dispatch(x, routing, experts)
+    _check(sizes, x, experts)
+    tokens = P(token_axes(sizes))
+    # Where the slots of a token lie anywhere, every device reads all slots.
+    slots = P() if routing.top_k is None else tokens
+    is_split = FSDP in sizes and experts.gate.shape[1] % sizes[FSDP] == 0
+
+    def on_device(x: Array, token: Array, expert: Array, weight: Array, experts: Experts) -> Array:
+        experts = _with_one_output_bias(_gathered(experts, x.dtype, is_split), sizes)
+        here = dataclasses.replace(
+            routing, token=token, expert=expert, combine_weight=weight, probabilities=None, logits=None
+        )
+        shard = Shard(sizes, x.shape[0], experts.num_experts, buffer_factor)
+
+        def block(way: Communication) -> Callable[[Array, Array, Experts], Array]:
+            def run(x: Array, weight: Array, experts: Experts) -> Array:
+                rows, received = way.dispatch(x, weight)  # permute, communicate
+                y = dispatch(rows, received, experts)  # permute, gate and up, activation, down, unpermute
+                return way.combine(y)  # communicate, combine
+
+            return run
+
+        gathering = block(AllGather(here, shard))
+        if shard.expert_devices == 1 or here.top_k is None:
+            return gathering(x, weight, experts)[None]
+        way = COMMUNICATION[communication](here, shard)
+        if (fits := way.fits) is None:
+            return block(way)(x, weight, experts)[None]
+        # Where its buffers are too small, a group gathers instead, in this layer of this step.
+        return lax.cond(fits, block(way), gathering, x, weight, experts)[None]
+
+    # With hidden units split, every device has a part of each sum. They are added out here, where the gradient of an
+    # addition is a copy; in there it would be another addition over the mesh.
+    parts = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(tokens, slots, slots, slots, _specs(experts, sizes, FSDP if is_split else None)),
+        out_specs=P(TENSOR if TENSOR in sizes else None, *tokens),
+        check_vma=False,
+    )(x, routing.token, routing.expert, routing.combine_weight, experts)
+    return lax.reduce_sum(parts, (0,))
+
+
+def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
+    """Matrices in a type; where an axis splits them along the residual width, gathered in that type. Their gradients
+    are added up in the type that they had, and come back scattered."""
+    into, out_of = (_gathered_into, _gathered_out_of) if is_split else (_unchanged, _unchanged)
+    return dataclasses.replace(
+        experts,
+        gate=_in_type(into, dtype, experts.gate),
+        up=_in_type(into, dtype, experts.up),
+        down=_in_type(out_of, dtype, experts.down),
+    )
+
+
+def _unchanged(matrix: Array) -> Array:
+    return matrix
+
+
+def _gathered_into(matrix: Array) -> Array:
+    return lax.all_gather(matrix, FSDP, axis=1, tiled=True)
+
+
+def _gathered_out_of(matrix: Array) -> Array:
+    parts = lax.all_gather(matrix, FSDP)
+    return jnp.moveaxis(parts, 0, 2).reshape(*matrix.shape[:2], -1)
+
+
+def _in_type(gather: Callable[[Array], Array], dtype: jnp.dtype, matrix: Array) -> Array:
+    """``gather(matrix.astype(dtype))``, whose gradient goes back in the matrix's own type."""
+
+    like = jax.ShapeDtypeStruct(matrix.shape, matrix.dtype)
+
+    @jax.custom_vjp
+    def gathered(matrix: Array) -> Array:
+        return gather(matrix.astype(dtype))
+
+    def back(_: None, whole: Array) -> tuple[Array]:
+        return tuple(jax.linear_transpose(gather, like)(whole.astype(like.dtype)))
+
+    gathered.defvjp(lambda matrix: (gathered(matrix), None), back)
+    return gathered(matrix)
+
+
+def _with_one_output_bias(experts: Experts, sizes: dict[str, int]) -> Experts:
+    """With hidden units split, every part adds to the output, but only one may add the output's bias."""
+    if experts.down_bias is None or TENSOR not in sizes:
+        return experts
+    first = lax.axis_index(TENSOR) == 0
+    return dataclasses.replace(experts, down_bias=jnp.where(first, experts.down_bias, 0))
+
+
+def _specs(experts: Experts, sizes: dict[str, int], fsdp: str | None) -> Experts:
+    expert, tensor = (axis if axis in sizes else None for axis in (EXPERT, TENSOR))
+    into, out_of, hidden = P(expert, fsdp, tensor), P(expert, tensor, fsdp), P(expert, tensor)
+    return dataclasses.replace(
+        experts,
+        gate=into,
+        up=into,
+        down=out_of,
+        gate_bias=None if experts.gate_bias is None else hidden,
+        up_bias=None if experts.up_bias is None else hidden,
+        down_bias=None if experts.down_bias is None else P(expert),
+    )
+
+
+def _check(sizes: dict[str, int], x: Array, experts: Experts) -> None:
+    devices = math.prod(sizes.get(axis, 1) for axis in (*GROUP_AXES, EXPERT))
+    for what, count, parts in (
+        ("tokens", x.shape[0], devices),
+        ("experts", experts.num_experts, sizes.get(EXPERT, 1)),
+        ("hidden units of an expert", experts.gate.shape[2], sizes.get(TENSOR, 1)),
+    ):
+        if count % parts:
+            raise UserError(
+                f"{count} {what} cannot be split over {parts} devices of the mesh {sizes}; every device gets as many: "
+                f"change the number of {what}, or the mesh."
+            )

@@ -1,0 +1,287 @@
+"""Routers: from logits to a ``Routing``.
+
+A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
+``bias`` moves the choice of experts and never their weights; ``key`` is for routers with noise, which None switches
+off. Further options have the names of the fields of an Architecture that set them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, Key
+
+from moejax.errors import UserError
+from moejax.routing.routing import Routing, gather_scores, normalised, token_choice, top_k_indices, top_k_scores
+
+
+def softmax_topk(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    norm_topk_prob: bool = True,
+    routed_scaling_factor: float = 1.0,
+) -> Routing:
+    """Softmax over all experts, then the top k (Mixtral, Qwen3-MoE; OLMoE and Qwen2-MoE without ``norm_topk_prob``).
+
+    With ``norm_topk_prob`` a token's weights sum to ``routed_scaling_factor``, and the routing is that of
+    ``topk_softmax``.
+    """
+    probabilities = jax.nn.softmax(logits, axis=1)
+    expert = top_k_indices(probabilities, top_k, bias)
+    weight = _scaled(gather_scores(probabilities, expert), norm_topk_prob, routed_scaling_factor)
+    return token_choice(logits, probabilities, expert, weight)
+
+
+def topk_softmax(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    routed_scaling_factor: float = 1.0,
+) -> Routing:
+    """The top k logits, then a softmax over those alone (Shazeer et al. 2017 without noise; gpt-oss)."""
+    expert = top_k_indices(logits, top_k, bias)
+    weight = jax.nn.softmax(gather_scores(logits, expert), axis=1)
+    return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, routed_scaling_factor * weight)
+
+
+def sigmoid_topk(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    norm_topk_prob: bool = True,
+    routed_scaling_factor: float = 1.0,
+) -> Routing:
+    """Sigmoid scores; the top k of score + bias; weights are the chosen scores, normalised (DeepSeek-V3, Eq. 12–16)."""
+    scores = jax.nn.sigmoid(logits)
+    expert = top_k_indices(scores, top_k, bias)
+    weight = _scaled(gather_scores(scores, expert), norm_topk_prob, routed_scaling_factor)
+    return token_choice(logits, normalised(scores), expert, weight)
+
+
+def group_limited(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    num_groups: int = 1,
+    top_k_groups: int = 1,
+    norm_topk_prob: bool = True,
+    routed_scaling_factor: float = 1.0,
+) -> Routing:
+    """``sigmoid_topk`` within each token's ``top_k_groups`` best groups of neighbouring experts (DeepSeek-V3, 2.1.2).
+
+    The score of a group is the sum of its two highest biased scores. One group is ``sigmoid_topk``.
+
+    Raises:
+      UserError: the groups do not divide the experts, or those a token may use hold fewer than ``top_k``.
+    """
+    tokens, experts = logits.shape
+    _check_groups(experts, top_k, num_groups, top_k_groups)
+    scores = jax.nn.sigmoid(logits)
+    biased = scores if bias is None else scores + bias
+    grouped = biased.reshape(tokens, num_groups, -1)
+    groups = top_k_indices(top_k_scores(grouped, min(2, grouped.shape[2]))[0].sum(2), top_k_groups)
+    allowed = (groups[:, :, None] == jnp.arange(num_groups)).any(1)
+    expert = top_k_indices(jnp.where(allowed[:, :, None], grouped, -jnp.inf).reshape(tokens, experts), top_k)
+    weight = _scaled(gather_scores(scores, expert), norm_topk_prob, routed_scaling_factor)
+    return token_choice(logits, normalised(scores), expert, weight)
+
+
+def switch(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int = 1,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+) -> Routing:
+    """One expert a token, its weight the softmax probability (Fedus et al. 2022, Eq. 1–2).
+
+    Its noise, ``jitter``, belongs on the input of the router's linear map.
+
+    Raises:
+      UserError: ``top_k`` is not 1.
+    """
+    if top_k != 1:
+        raise UserError(f"top_k is {top_k}, but the switch router sends a token to one expert; set top_k to 1.")
+    return softmax_topk(logits, top_k=1, bias=bias, norm_topk_prob=False)
+
+
+def jitter(x: Float[Array, "tokens model"], key: Key[Array, ""], epsilon: float = 1e-2) -> Float[Array, "tokens model"]:
+    """The router's input times uniform noise in [1 - epsilon, 1 + epsilon] (Fedus et al. 2022, Switch)."""
+    return x * jax.random.uniform(key, x.shape, x.dtype, 1.0 - epsilon, 1.0 + epsilon)
+
+
+def noisy_topk(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    noise_logits: Float[Array, "tokens experts"] | None = None,
+) -> Routing:
+    """Normal noise on the logits, the top k, and a softmax over those (Shazeer et al. 2017, Eq. 3–5).
+
+    The noise's standard deviation is softplus(``noise_logits``), of a second linear map, as there; without one it is
+    1/experts (Riquelme et al. 2021, V-MoE).
+    """
+    if key is not None:
+        scale = 1.0 / logits.shape[1] if noise_logits is None else jax.nn.softplus(noise_logits)
+        logits = logits + scale * jax.random.normal(key, logits.shape, logits.dtype)
+    expert = top_k_indices(logits, top_k, bias)
+    weight = jax.nn.softmax(gather_scores(logits, expert), axis=1)
+    return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, weight)
+
+
+def top_p(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+    threshold: float = 0.4,
+) -> Routing:
+    """The likeliest experts until their probabilities sum to ``threshold``, at least one and at most ``top_k``.
+
+    Huang et al. 2024, "Harder Tasks Need More Experts"; weights are the probabilities, not normalised. The bound
+    ``top_k``, which fixes the shapes, is ours: give it the number of experts for none.
+    """
+    probabilities = jax.nn.softmax(logits, axis=1)
+    expert = top_k_indices(probabilities, top_k, bias)
+    weight = gather_scores(probabilities, expert)
+    before = jnp.cumsum(weight, axis=1) - weight
+    return token_choice(logits, probabilities, expert, weight).masked((before < threshold).reshape(-1))
+
+
+def expert_choice(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+) -> Routing:
+    """Every expert takes the tokens it suits best, ``top_k`` experts a token on average (Zhou et al. 2022, Eq. 1–2).
+
+    Loads are equal by construction, and a ``bias`` changes nothing. Not causal: whether a token is taken depends on
+    later tokens and on other sequences, so a language model trained so sees a little of its future and cannot be
+    sampled from token by token.
+    """
+    tokens, experts = logits.shape
+    capacity = min(math.ceil(tokens * top_k / experts), tokens)
+    probabilities = jax.nn.softmax(logits, axis=1)
+    weight, token = jax.lax.top_k(probabilities.T, capacity)
+    return Routing(
+        token=token.reshape(-1),
+        expert=jnp.repeat(jnp.arange(experts, dtype=jnp.int32), capacity),
+        combine_weight=weight.reshape(-1),
+        probabilities=probabilities,
+        logits=logits,
+        num_tokens=tokens,
+        num_experts=experts,
+        tokens_per_expert=capacity,
+        capacity=capacity,
+    )
+
+
+def balanced(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+) -> Routing:
+    """For debugging: experts in turn, whatever the logits, so that all have equal loads."""
+    tokens, experts = logits.shape
+    return _equal_weights(logits, (jnp.arange(tokens * top_k, dtype=jnp.int32) % experts).reshape(tokens, top_k))
+
+
+def random(
+    logits: Float[Array, "tokens experts"],
+    *,
+    top_k: int,
+    bias: Float[Array, " experts"] | None = None,
+    key: Key[Array, ""] | None = None,
+) -> Routing:
+    """For debugging: k different experts drawn uniformly, whatever the logits; without a key, always the same."""
+    expert = top_k_indices(jax.random.uniform(jax.random.key(0) if key is None else key, logits.shape), top_k)
+    return _equal_weights(logits, expert)
+
+
+ROUTERS = {
+    "softmax_topk": softmax_topk,
+    "topk_softmax": topk_softmax,
+    "sigmoid_topk": sigmoid_topk,
+    "group_limited": group_limited,
+    "switch": switch,
+    "noisy_topk": noisy_topk,
+    "expert_choice": expert_choice,
+    "top_p": top_p,
+    "balanced": balanced,
+    "random": random,
+}
+"""Routers by ``Architecture.router``."""
+
+NOT_CAUSAL = frozenset({"expert_choice"})
+"""Routers that look at all tokens of a batch at once, so that a later token decides about an earlier one."""
+
+INPUT_NOISE = {"switch": jitter}
+"""``noise(x, key) -> x`` for routers whose noise belongs on the input of their linear map, while training."""
+
+_NO_OPTIONS = frozenset({"logits", "top_k", "bias", "key", "noise_logits"})
+
+
+def router_options(router: str) -> tuple[str, ...]:
+    """The options a router knows, which are fields of an Architecture."""
+    return tuple(name for name in inspect.signature(ROUTERS[router]).parameters if name not in _NO_OPTIONS)
+
+
+def unknown_options(router: str, given: dict[str, object]) -> list[str]:
+    """Those of ``given`` that are options of other routers and not of this one."""
+    of_any = {option for name in ROUTERS for option in router_options(name)}
+    return [name for name in given if name in of_any and name not in router_options(router)]
+
+
+def update_bias(
+    bias: Float[Array, "*layers experts"], counts: Int[Array, "*layers experts"], rate: float | Array
+) -> Float[Array, "*layers experts"]:
+    """The expert bias after one optimiser step: ``rate`` up for experts below the mean load, down for those above.
+
+    Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1, with the step's mean over experts subtracted,
+    so that the bias does not drift as a whole. ``counts`` are those of every microbatch of the step and of the whole
+    mesh: the sign of a sum is not the sum of signs.
+    """
+    load = counts.astype(bias.dtype)
+    step = jnp.sign(load.mean(-1, keepdims=True) - load)
+    return bias + rate * (step - step.mean(-1, keepdims=True))
+
+
+def _scaled(scores: Float[Array, "tokens top_k"], normalise: bool, factor: float) -> Float[Array, "tokens top_k"]:
+    return factor * (normalised(scores) if normalise else scores)
+
+
+def _equal_weights(logits: Float[Array, "tokens experts"], expert: Int[Array, "tokens top_k"]) -> Routing:
+    weight = jnp.full(expert.shape, 1.0 / expert.shape[1], logits.dtype)
+    return token_choice(logits, jax.nn.softmax(logits, axis=1), expert, weight)
+
+
+def _check_groups(experts: int, top_k: int, num_groups: int, top_k_groups: int) -> None:
+    if experts % num_groups:
+        raise UserError(f"{experts} experts do not form {num_groups} groups of one size; num_groups must divide them.")
+    if not 1 <= top_k_groups <= num_groups:
+        raise UserError(f"top_k_groups is {top_k_groups}; a token may use from 1 to num_groups = {num_groups} groups.")
+    if top_k > experts // num_groups * top_k_groups:
+        raise UserError(
+            f"top_k is {top_k}, but {top_k_groups} groups of {experts // num_groups} experts hold fewer; raise "
+            f"top_k_groups or lower top_k."
+        )

@@ -1,0 +1,118 @@
+"""The mesh: its axes, the table from logical axis names of arrays to them, and functions that run on its shards.
+
+The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``; ``fsdp`` also splits parameters along
+the residual width or that of a latent, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+T = TypeVar("T")
+
+DATA, FSDP, EXPERT, TENSOR = MESH_AXES = ("data", "fsdp", "expert", "tensor")
+
+GROUP_AXES = (DATA, FSDP)
+"""Mesh axes that split tokens into groups, whose devices hold the same experts' shards."""
+
+TOKEN_AXES = (*GROUP_AXES, EXPERT)
+"""Mesh axes over which tokens are split."""
+
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": TOKEN_AXES,
+    "embed": ("fsdp",),
+    "latent": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "hidden": ("tensor",),
+    "vocab": ("tensor",),
+    "expert": ("expert",),
+}
+"""Logical axis to mesh axes; names that are not here are not split."""
+
+
+def partition_spec(
+    axes: Sequence[str | None], shape: Sequence[int], mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
+) -> PartitionSpec:
+    """The mesh axes of each dimension; none splits two. A dimension that its mesh axes do not divide stays whole, and
+    so do vectors, of which a mesh would save little: they would have to be gathered wherever they are used."""
+    if sum(axis != "layers" for axis in axes) < 2:
+        return PartitionSpec(*(None for _ in axes))
+    taken: set[str] = set()
+    found: list[tuple[str, ...] | None] = []
+    for axis, size in zip(axes, shape, strict=True):
+        mesh_axes = tuple(a for a in RULES.get(axis or "", ()) if mesh.shape[a] > 1 and a not in taken)
+        if size % math.prod(mesh.shape[a] for a in mesh_axes):
+            mesh_axes = ()
+        taken |= set(mesh_axes)
+        found.append(mesh_axes or None)
+    return PartitionSpec(*found)
+
+
+def on_many_devices() -> bool:
+    """Whether this is traced for a mesh (``jax.set_mesh``) of more than one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.size > 1
+
+
+def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
+    """Tell the compiler where an activation lives; nothing on one device or without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not on_many_devices():
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, partition_spec(axes, x.shape, mesh)))
+
+
+def token_axes(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Those axes of a mesh over which tokens are split, in their order; a mesh may lack any of them."""
+    return tuple(axis for axis in TOKEN_AXES if axis in sizes)
+
+
+def on_token_shards(function: Callable[..., T], *arrays: jax.Array) -> T:
+    """``function(*arrays)`` computed shard by shard, for a function of each token (or sequence) by itself.
+
+    The first axis of every array and result is that of tokens. On a mesh (``jax.set_mesh``) every device computes its
+    own tokens and nothing travels: left alone, XLA gathers all rows for a top-k, and sums whole tables for a scatter.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or AxisType.Manual in mesh.axis_types:
+        return function(*arrays)
+    axes = token_axes(mesh.shape)
+    shards = math.prod(mesh.shape[axis] for axis in axes)
+    if shards == 1 or arrays[0].shape[0] % shards:
+        return function(*arrays)
+    tokens = PartitionSpec(axes)
+    return jax.shard_map(function, in_specs=tokens, out_specs=tokens, check_vma=False)(*arrays)
+
+
+def can_split(sequences: int) -> bool:
+    """Whether the devices that share tokens can have equally many sequences each."""
+    if not on_many_devices():
+        return True
+    mesh = jax.sharding.get_abstract_mesh()
+    return sequences % math.prod(mesh.shape[axis] for axis in TOKEN_AXES) == 0
+
+
+def over_tokens(
+    local: Callable[..., Any], split: Sequence[jax.Array], whole: Sequence[jax.Array] = (), summed: bool = False
+) -> Any:
+    """``local(*split, *whole)`` on each device's sequences of the arrays ``split``: the sum over devices if ``summed``,
+    otherwise split as they are."""
+    if not on_many_devices():
+        return local(*split, *whole)
+
+    def on_device(*arrays: jax.Array) -> Any:
+        return jax.lax.psum(local(*arrays), TOKEN_AXES) if summed else local(*arrays)
+
+    tokens = PartitionSpec(TOKEN_AXES)
+    specs = (*(tokens for _ in split), *(PartitionSpec() for _ in whole))
+    out = PartitionSpec() if summed else tokens
+    # Over axes that are not named here arrays are whole; naming them would sum gradients over groups of one device.
+    on_devices = jax.shard_map(on_device, in_specs=specs, out_specs=out, axis_names=set(TOKEN_AXES), check_vma=False)
+    return on_devices(*split, *whole)

@@ -1,0 +1,140 @@
+"""Every kernel in the table computes what its operation's reference does, gradients included, where it can run here."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+
+from moejax.kernels.attention import AttentionMask
+from moejax.kernels.experts import Experts
+from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.table import TABLE, accepts, load, select
+from moejax.routing.layout import by_expert
+from moejax.routing.routers import ROUTERS
+from moejax.sharding import MESH_AXES
+
+INTERPRETED = {"splash", "megablox"}
+"""Kernels of accelerators that Pallas interprets on a CPU."""
+
+
+def normal(*shape):
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.float32)
+
+
+def attention(kernel):
+    def compute(query, key, value):
+        return kernel(query, key, value, AttentionMask(window=9), scale=0.5)
+
+    return compute, (normal(2, 40, 4, 16), normal(2, 40, 2, 16), normal(2, 40, 2, 8))
+
+
+def rms_norm(kernel):
+    return lambda x, weight: kernel(x, weight, 1e-6), (normal(2, 70, 8), normal(8))
+
+
+def linear_gradient(kernel):
+    def compute(x, dy):
+        return kernel("btd,bthk->dhk", x, dy, precision=None, dtype=jnp.float32)
+
+    return compute, (normal(2, 70, 8), normal(2, 70, 3, 5))
+
+
+def cross_entropy(kernel):
+    def compute(hidden, matrix, weights):
+        return kernel(hidden, matrix, jnp.arange(40, dtype=jnp.int32) % 11, weights)
+
+    return compute, (normal(40, 8), normal(8, 11), normal(40))
+
+
+def of_experts(kernel):
+    routing = ROUTERS["softmax_topk"](normal(96, 8), top_k=2)
+    layout_with = functools.partial(by_expert, routing)
+
+    def compute(x, weight, gate, up, down):
+        return kernel(x, weight, layout_with, Experts(gate, up, down), tokens_per_expert=24)
+
+    matrices = (0.2 * normal(*shape) for shape in ((8, 16, 24), (8, 16, 24), (8, 24, 16)))
+    return compute, (normal(96, 16), routing.combine_weight, *matrices)
+
+
+def grouped(backend):
+    sizes = jnp.asarray([30, 0, 70, 20], jnp.int32)
+
+    def compute(rows, matrices):
+        # What lies behind the last group is anything.
+        return grouped_matmul(backend, rows, matrices, sizes)[:120]
+
+    return compute, (normal(120, 8), normal(4, 8, 12))
+
+
+CASES = {
+    "attention": attention,
+    "rms_norm": rms_norm,
+    "linear_gradient": linear_gradient,
+    "cross_entropy": cross_entropy,
+    "experts": of_experts,
+    "grouped_matmul": grouped,
+    # Devices take part in it: tests/routing/test_ragged_all_to_all.py.
+    "ragged_all_to_all": None,
+}
+NO_GRADIENT = {"linear_gradient", "cross_entropy"}
+"""Operations that are gradients themselves."""
+
+
+def test_every_operation_has_a_case_and_ends_with_its_reference():
+    assert set(CASES) == set(TABLE)
+    assert all(list(kernels)[-1] == "reference" for kernels in TABLE.values())
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [(operation, name) for operation in TABLE for name in TABLE[operation] if name != "reference" and CASES[operation]],
+)
+def test_every_kernel_computes_what_its_reference_does(operation, name):
+    kernel = TABLE[operation][name]
+    if kernel.platform not in ("any", "cpu") and name not in INTERPRETED:
+        pytest.skip(f"{name} runs on a {kernel.platform}")
+    if not kernel.is_available():
+        pytest.skip(f"what {name} needs is not installed")
+
+    def found(name):
+        compute, inputs = CASES[operation](load(operation, name))
+
+        def both(*inputs):
+            if operation in NO_GRADIENT:
+                return compute(*inputs)
+            out, back = jax.vjp(compute, *inputs)
+            return out, back(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
+
+        return jax.jit(both)(*inputs)
+
+    for ours, theirs in zip(jax.tree.leaves(found(name)), jax.tree.leaves(found("reference")), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * max(1.0, float(jnp.abs(theirs).max())))
+
+
+@pytest.mark.parametrize(
+    ("platform", "attention", "experts"),
+    [("cpu", "tiled", "blocks"), ("gpu", "tiled", "tokamax"), ("tpu", "splash", "megablox")],
+)
+def test_a_program_gets_the_kernels_of_its_platform(platform, attention, experts, monkeypatch):
+    for kernels in TABLE.values():
+        for name, kernel in kernels.items():
+            # As where tokamax is installed, and numba is not.
+            monkeypatch.setitem(kernels, name, kernel._replace(is_available=lambda name=name: name != "numba"))
+    device = AbstractDevice(device_kind=platform, num_cores=1, platform=platform)
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
+    x = normal(2, 40, 4, 16)
+    with jax.sharding.use_abstract_mesh(mesh):
+        chosen = select("attention", x, x, x, AttentionMask(), scale=1.0, slopes=None, sinks=None)
+        assert chosen is load("attention", attention)
+        assert select("experts", x, x, None, None) is load("experts", experts)
+
+
+def test_a_kernel_of_one_type_is_not_chosen_for_another():
+    x, weight = normal(2, 70, 8), normal(8)
+    assert accepts("rms_norm", "numba", x, weight, 1e-6) == TABLE["rms_norm"]["numba"].is_available()
+    assert not accepts("rms_norm", "numba", x.astype(jnp.bfloat16), weight, 1e-6)

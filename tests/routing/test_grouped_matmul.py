@@ -1,0 +1,104 @@
+"""The TPU's grouped products, interpreted, are products group by group, and programs for a TPU use them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from routing_draws import assert_close, draw_experts, draw_logits, draw_tokens
+
+from moejax.kernels import grouped_matmul_megablox
+from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
+from moejax.routing import ROUTERS
+from moejax.routing.dispatch import grouped
+
+BACKENDS = {"megablox": grouped_matmul_megablox.MEGABLOX, "reference": REFERENCE}
+
+
+def product(backend, sizes):
+    return lambda x, w: grouped_matmul(BACKENDS[backend], x, w, jnp.asarray(sizes, jnp.int32))
+
+
+def draw(rows, groups, into, out_of, dtype=jnp.float32):
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(rows, into), (groups, into, out_of), (rows, out_of)]
+    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def group_by_group(x, matrices, sizes):
+    """Rows behind the last group's are zero."""
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    y = jnp.einsum("rd,rdf->rf", x[: len(group)], matrices[group], precision="highest")
+    return jnp.pad(y, ((0, x.shape[0] - len(group)), (0, 0)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        (256, [100, 3, 0, 153]),
+        (300, [0, 300, 0]),
+        (200, [0, 0, 57]),
+        (130, [0, 0]),
+        (1100, [129, 640, 31]),
+        (400, [1] * 384),
+    ],
+    ids=[
+        "rows of several groups in a tile",
+        "one has all",
+        "rows of nobody",
+        "none has any",
+        "tall tiles",
+        "384 groups",
+    ],
+)
+def test_products_and_gradients_are_those_of_each_group(rows, sizes, backend):
+    x, matrices, dy = draw(rows, len(sizes), 24, 40)
+    # What nobody's rows hold may not matter.
+    mine = (jnp.arange(rows) < sum(sizes))[:, None]
+    dirty = [jnp.where(mine, given, jnp.nan) for given in (x, dy)]
+    y, back = jax.vjp(product(backend, sizes), dirty[0], matrices)
+    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), x, matrices)
+    dx, dmatrices = back(dirty[1])
+    given = jnp.where(mine, y, 0), jnp.where(mine, dx, 0), dmatrices
+    assert_close(given, (expected, *expected_back(jnp.where(mine, dy, 0))), 1e-5)
+
+
+def test_widths_that_no_tile_divides(monkeypatch):
+    monkeypatch.setattr(grouped_matmul_megablox, "WIDTH", 128)
+    x, matrices, dy = draw(160, 2, 200, 300)
+    sizes = [70, 85]
+    y, back = jax.vjp(product("megablox", sizes), x, matrices)
+    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), x, matrices)
+    dy = dy.at[sum(sizes) :].set(0)
+    (dx, dmatrices), (other_dx, other_dmatrices) = back(dy), expected_back(dy)
+    assert_close((y[:155], dx[:155], dmatrices), (expected[:155], other_dx[:155], other_dmatrices), 1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_bfloat16_sums_are_made_in_float32(backend):
+    x, matrices, dy = draw(512, 2, 64, 32, jnp.bfloat16)
+    sizes = [500, 12]
+    y, back = jax.vjp(product(backend, sizes), x, matrices)
+    wide = [array.astype(jnp.float32) for array in (x, matrices, dy)]
+    expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), *wide[:2])
+    given = (y, *back(dy))
+    assert {array.dtype for array in given} == {jnp.dtype(jnp.bfloat16)}
+    assert_close(jax.tree.map(lambda a: a.astype(jnp.float32), given), (expected, *expected_back(wide[2])), 5e-3)
+
+
+def test_a_program_traced_for_a_tpu_has_the_kernels_and_one_for_a_cpu_has_not():
+    tpu = AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=tpu)
+    routing = ROUTERS["softmax_topk"](draw_logits(96, 8), top_k=2)
+
+    def traced():
+        def loss(x, experts):
+            return grouped(x, routing, experts).sum()
+
+        return str(jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(draw_tokens(96, 16), draw_experts(8, 16, 24)))
+
+    assert "pallas_call" not in traced()
+    with jax.sharding.use_abstract_mesh(mesh):
+        text = traced()
+    assert {kernel for kernel in ("gmm", "tgmm", "ragged_dot") if f"name={kernel}" in text} == {"gmm", "tgmm"}
