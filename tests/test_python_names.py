@@ -103,7 +103,7 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path):
 def test_a_design_holds_what_it_is_told():
     found = mj.design("zhao", flops=1e24, params_total=1e12, hold={"active_experts": 5})
     assert found.optimum.values["active_experts"] == pytest.approx(5)
-    with pytest.raises(ValueError, match="Nothing limits the design"):
+    with pytest.raises(ValueError, match="Nothing constrains the design"):
         mj.design("zhao")
     with pytest.raises(ValueError, match=r"There is no law 'zaho'\. Did you mean zhao"):
         mj.design("zaho", flops=1e24)
