@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from moejax.errors import UserError
+from moejax.wording import did_you_mean
 
 T = TypeVar("T")
 
@@ -52,12 +52,7 @@ def dump(value: Any) -> Any:
 
 def unknown(path: str, name: str, known: Sequence[str]) -> str:
     """The sentence for a name that does not exist: the nearest known ones, or all of them."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return (
-        f"{path} is not known; did you mean {' or '.join(near)}?"
-        if near
-        else f"{path} is not known; known are {', '.join(known)}."
-    )
+    return f"{path} is not known; {did_you_mean(name, known)}"
 
 
 def _auto(field: dataclasses.Field, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -27,6 +28,18 @@ def lies(name: str, low: float, high: float, rows: str = "all rows") -> str:
         return f"{name} {'are' if many else 'is'} {smallest} in {rows}"
     where = "" if rows == "all rows" else f" in {rows}"
     return f"{name} {'lie' if many else 'lies'} between {smallest} and {largest}{where}"
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that an unknown one may have meant, the likeliest first; three at most."""
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: ``did you mean a or b?``, else ``known are a, b and c.``"""
+    known = list(known)
+    near = nearest(name, known)
+    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}."
 
 
 def command(*words: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from moejax.laws.active_params import DEFAULT
 from moejax.papers import abnar, chapter_002, li, tian, zhao
 from moejax.papers.record import VERDICTS, Record, Records
 from moejax.papers.verdicts import recorded
+from moejax.wording import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ def chosen(name: str | None) -> list[str]:
         return list(PAPERS)
     asked = name.strip().lower().replace("-", "_")
     if asked not in PAPERS:
-        near = difflib.get_close_matches(asked, PAPERS, n=2, cutoff=0.5) or PAPERS
-        raise UserError(f"There is no paper '{name}' to reproduce; there is {', '.join(near)}.")
+        raise UserError(f"There is no paper '{name}' to reproduce; {did_you_mean(asked, PAPERS)}")
     return [asked]
 
 

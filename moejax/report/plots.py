@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs
 from moejax.report.figures.style import RC
 from moejax.run_table import DataFrame
-from moejax.wording import some
+from moejax.wording import did_you_mean, some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +154,7 @@ def chosen(words: Sequence[str], plots: Mapping[str, Plot]) -> list[Plot]:
         asked = word.lower().replace("_", "-").replace(" ", "-")
         own = [name for name in plots if asked in ("all", name) or name.startswith(f"{asked}-")]
         if not own:
-            near = difflib.get_close_matches(asked, plots, n=3, cutoff=0.4) or list(plots)
-            raise UserError(f"There is no figure '{word}'; did you mean {' or '.join(near[:3])}? --list names all.")
+            raise UserError(f"There is no figure '{word}'; {did_you_mean(asked, plots)} --list names all.")
         found |= {name: plots[name] for name in own}
     return list(found.values())
 

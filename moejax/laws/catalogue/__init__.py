@@ -5,8 +5,6 @@ ones. What an Architecture cannot say is in ``note``: multi-token-prediction hea
 counted as full attention, and rotary scaling and score scaling are not entered.
 """
 
-import difflib
-
 from moejax.errors import UserError
 from moejax.laws.catalogue.deepseek import DEEPSEEK_MOE_16B, DEEPSEEK_V31, KIMI_K2
 from moejax.laws.catalogue.glm import GLM_45, GLM_45_AIR
@@ -17,6 +15,7 @@ from moejax.laws.catalogue.olmoe import OLMOE_1B_7B
 from moejax.laws.catalogue.published_model import PublishedModel
 from moejax.laws.catalogue.qwen3 import QWEN3_30B_A3B, QWEN3_235B_A22B
 from moejax.laws.catalogue.tian import DENSE_6B, MOE_MINI
+from moejax.wording import did_you_mean
 
 __all__ = ["CATALOGUE", "PublishedModel", "find"]
 
@@ -48,6 +47,5 @@ def find(name: str) -> PublishedModel:
     """
     found = CATALOGUE.get(name.lower())
     if found is None:
-        near = difflib.get_close_matches(name.lower(), CATALOGUE, n=3, cutoff=0.4) or list(CATALOGUE)
-        raise UserError(f"No published model is called {name!r}; did you mean {', '.join(near)}?")
+        raise UserError(f"No published model is called {name!r}; {did_you_mean(name.lower(), CATALOGUE)}")
     return found
