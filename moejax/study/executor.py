@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
+from moejax.errors import UserError
 from moejax.progress import ProgressCallback
 from moejax.study.resources import ResourceRequest
 from moejax.train.training import Training
@@ -117,4 +118,4 @@ def train_all(
     if failures:
         why = list(dict.fromkeys(end.why for end in failures))
         message = f"{len(failures)} of {len(tasks)} trainings failed: {' '.join(why)}"
-        raise ValueError(message) if all(end.users_mistake for end in failures) else RuntimeError(message)
+        raise UserError(message) if all(end.users_mistake for end in failures) else RuntimeError(message)
