@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_fit_law import RESULT, RUNS, sweep
+from known_fit import known_fit, known_resamples, known_runs, sweep
 
 from moejax.fit.bootstrap import bootstrap, resample, table
 from moejax.fit.fit_law import fit_law
@@ -14,12 +14,10 @@ from moejax.interval import interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
-RESAMPLED = bootstrap(RESULT, RUNS, 64)
-
 
 def test_intervals_hold_the_coefficients_they_are_about():
-    for name, found in RESAMPLED.coefficients(0.98).items():
-        assert found.low < RESULT.coefficients[name] < found.high, name
+    for name, found in known_resamples().coefficients(0.98).items():
+        assert found.low < known_fit().coefficients[name] < found.high, name
         assert found.deviation > 0
 
 
@@ -34,8 +32,8 @@ def test_a_decision_is_resampled_as_any_function_of_the_law():
     def decision(law):
         return {"share": law.tokens_exponent / (law.tokens_exponent + law.params_exponent)}
 
-    found = RESAMPLED.interval(decision)["share"]
-    exponents = RESULT.coefficients
+    found = known_resamples().interval(decision)["share"]
+    exponents = known_fit().coefficients
     share = exponents["tokens_exponent"] / (exponents["tokens_exponent"] + exponents["params_exponent"])
     assert found.low < share < found.high
 
@@ -52,8 +50,8 @@ def test_groups_are_drawn_whole():
 
 
 def test_runs_that_were_held_out_of_the_fit_are_not_drawn():
-    kept = np.arange(len(RUNS)) < 60
-    assert (resample(RUNS.only(kept), 20)[:, ~kept] == 0).all()
+    kept = np.arange(len(known_runs())) < 60
+    assert (resample(known_runs().only(kept), 20)[:, ~kept] == 0).all()
 
 
 def test_an_interval_that_spans_everything_says_so():
@@ -67,24 +65,24 @@ def test_an_interval_that_spans_everything_says_so():
 
 
 def test_a_decision_without_an_answer_is_counted_not_hidden():
-    found = RESAMPLED.interval(lambda law: jnp.sqrt(-law.irreducible))
+    found = known_resamples().interval(lambda law: jnp.sqrt(-law.irreducible))
     assert found.undefined == 1.0
     assert found.uninformative
 
 
 def test_fixed_coefficients_do_not_move():
-    fit = fit_law(Chinchilla, RUNS, fixed={"irreducible": 1.7})
-    assert (bootstrap(fit, RUNS, 8).laws.irreducible == 1.7).all()
+    fit = fit_law(Chinchilla, known_runs(), fixed={"irreducible": 1.7})
+    assert (bootstrap(fit, known_runs(), 8).laws.irreducible == 1.7).all()
 
 
 def test_other_runs_than_those_of_the_fit_are_refused():
     with pytest.raises(ValueError, match="fit again"):
-        bootstrap(RESULT, sweep(HOFFMANN_2022), 8)
+        bootstrap(known_fit(), sweep(HOFFMANN_2022), 8)
 
 
 def test_the_table_has_a_line_per_coefficient():
-    said = table(RESULT, RESAMPLED, 0.8)
-    assert all(name in said for name in RESULT.coefficients)
+    said = table(known_fit(), known_resamples(), 0.8)
+    assert all(name in said for name in known_fit().coefficients)
     assert "median [80% interval], 64 resamples" in said
 
 
@@ -97,32 +95,32 @@ def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bootstrap(RESULT, RUNS, 64, kept=kept, progress=interrupt)
+        bootstrap(known_fit(), known_runs(), 64, kept=kept, progress=interrupt)
     seen = []
-    resumed = bootstrap(RESULT, RUNS, 64, kept=kept, progress=lambda stage, done, total: seen.append(done))
+    resumed = bootstrap(known_fit(), known_runs(), 64, kept=kept, progress=lambda stage, done, total: seen.append(done))
     assert seen == [48, 64]
-    np.testing.assert_array_equal(resumed.values, RESAMPLED.values)
-    np.testing.assert_array_equal(resumed.laws.tokens_exponent, RESAMPLED.laws.tokens_exponent)
+    np.testing.assert_array_equal(resumed.values, known_resamples().values)
+    np.testing.assert_array_equal(resumed.laws.tokens_exponent, known_resamples().laws.tokens_exponent)
 
 
 def test_kept_resamples_of_another_fit_are_not_taken_for_this_ones(tmp_path):
     kept = tmp_path / "bootstrap.npz"
-    bootstrap(RESULT, RUNS, 8, seed=1, kept=kept)
-    found = bootstrap(RESULT, RUNS, 8, kept=kept)
-    np.testing.assert_array_equal(found.values, bootstrap(RESULT, RUNS, 8).values)
+    bootstrap(known_fit(), known_runs(), 8, seed=1, kept=kept)
+    found = bootstrap(known_fit(), known_runs(), 8, kept=kept)
+    np.testing.assert_array_equal(found.values, bootstrap(known_fit(), known_runs(), 8).values)
 
 
 def test_kept_resamples_of_another_grouping_are_not_taken_for_this_ones(tmp_path):
     kept = tmp_path / "bootstrap.npz"
-    alone = dataclasses.replace(RUNS, group=np.arange(len(RUNS)))
-    bootstrap(RESULT, alone, 8, kept=kept)
-    found = bootstrap(RESULT, RUNS, 8, kept=kept)
-    np.testing.assert_array_equal(found.values, bootstrap(RESULT, RUNS, 8).values)
+    alone = dataclasses.replace(known_runs(), group=np.arange(len(known_runs())))
+    bootstrap(known_fit(), alone, 8, kept=kept)
+    found = bootstrap(known_fit(), known_runs(), 8, kept=kept)
+    np.testing.assert_array_equal(found.values, bootstrap(known_fit(), known_runs(), 8).values)
 
 
 def test_kept_resamples_serve_groups_of_other_names(tmp_path):
     kept, seen = tmp_path / "bootstrap.npz", []
-    bootstrap(RESULT, RUNS, 8, kept=kept)
-    renamed = dataclasses.replace(RUNS, group=100 + RUNS.group)
-    bootstrap(RESULT, renamed, 8, kept=kept, progress=lambda *at: seen.append(at))
+    bootstrap(known_fit(), known_runs(), 8, kept=kept)
+    renamed = dataclasses.replace(known_runs(), group=100 + known_runs().group)
+    bootstrap(known_fit(), renamed, 8, kept=kept, progress=lambda *at: seen.append(at))
     assert seen == []

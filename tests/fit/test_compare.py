@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from test_fit_law import sweep
+from known_fit import known_runs
 
 from moejax.__main__ import main
 from moejax.fit.comparison import COLUMNS, compare, of_the_loss
@@ -14,15 +14,13 @@ from moejax.fit.metrics import errors
 from moejax.fit.model_selection import choose
 from moejax.fit.objective import Squared
 from moejax.laws import LAWS
-from moejax.laws.effective_params import CHAPTER_002
 
-RUNS = sweep(CHAPTER_002, noise=0.002)
 NAMES = ["chinchilla", "effective_params", "sparsity"]
 
 
 @pytest.fixture(scope="module")
 def found():
-    return compare(of_the_loss(LAWS, NAMES), RUNS, [largest(RUNS, "tokens")])
+    return compare(of_the_loss(LAWS, NAMES), known_runs(), [largest(known_runs(), "tokens")])
 
 
 def test_the_law_that_made_the_runs_predicts_them_best(found):
@@ -32,7 +30,9 @@ def test_the_law_that_made_the_runs_predicts_them_best(found):
 
 
 def test_the_verdict_says_which_law_to_extrapolate_with_why_and_how_far_that_was_tested(found):
-    fitted, held_out = (RUNS.design.tokens[kept] for kept in (~found.splits[0].held_out, found.splits[0].held_out))
+    fitted, held_out = (
+        known_runs().design.tokens[kept] for kept in (~found.splits[0].held_out, found.splits[0].held_out)
+    )
     assert found.beyond["tokens"] == pytest.approx(held_out.max() / fitted.max())
     assert (
         "For extrapolation trust effective_params: it has the lowest error on held-out runs that reach beyond"
@@ -80,7 +80,7 @@ def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all
         zip(COLUMNS, dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)).rows()[0], strict=True)
     )
     assert row["not set by the data"] == "1"
-    assert best.fit.metrics.runs == len(RUNS)
+    assert best.fit.metrics.runs == len(known_runs())
     assert row["RMSE all runs"] == f"{best.fit.metrics.rmse:.5f}"
 
 
@@ -93,11 +93,11 @@ def test_the_law_that_fits_closest_is_not_trusted_for_that(found):
 
 
 def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
-    middle = np.argsort(RUNS.design.tokens)[40:60]
-    inside = np.isin(np.arange(len(RUNS)), middle)
-    inside &= RUNS.design.params_total < RUNS.design.params_total.max()
-    inside &= RUNS.design.params_active < RUNS.design.params_active.max()
-    found = compare(of_the_loss(LAWS, ["chinchilla"]), RUNS, [Split(name="the middle", held_out=inside)])
+    middle = np.argsort(known_runs().design.tokens)[40:60]
+    inside = np.isin(np.arange(len(known_runs())), middle)
+    inside &= known_runs().design.params_total < known_runs().design.params_total.max()
+    inside &= known_runs().design.params_active < known_runs().design.params_active.max()
+    found = compare(of_the_loss(LAWS, ["chinchilla"]), known_runs(), [Split(name="the middle", held_out=inside)])
     assert found.beyond == {}
     assert "says nothing of extrapolation" in found.verdict
     assert "trust" not in found.verdict
@@ -106,7 +106,7 @@ def test_held_out_runs_inside_the_table_say_nothing_of_extrapolation():
 
 def test_nothing_held_out_is_nothing_to_compare_by():
     with pytest.raises(ValueError, match="give at least one split"):
-        compare(of_the_loss(LAWS, NAMES), RUNS, [])
+        compare(of_the_loss(LAWS, NAMES), known_runs(), [])
 
 
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
@@ -119,7 +119,9 @@ def test_every_law_of_the_loss_is_compared_unless_some_are_named():
 
 
 def test_the_isoflop_surface_is_left_out_with_the_reason():
-    found = compare(of_the_loss(LAWS, ["chinchilla", "isoflop_surface"]), RUNS, [largest(RUNS, "tokens")])
+    found = compare(
+        of_the_loss(LAWS, ["chinchilla", "isoflop_surface"]), known_runs(), [largest(known_runs(), "tokens")]
+    )
     assert "one budget" in found.left_out["isoflop_surface"]
 
 
@@ -236,24 +238,26 @@ def test_a_law_that_gives_no_number_is_neither_tied_nor_trusted(found, nothing):
 @pytest.mark.slow
 def test_a_given_coefficient_is_given_to_every_law_that_has_it():
     laws = of_the_loss(LAWS, ["chinchilla", "kaplan"])
-    found = compare(laws, RUNS, [largest(RUNS, "tokens")], fixed={"irreducible": 1.6}, penalty=Squared())
+    found = compare(
+        laws, known_runs(), [largest(known_runs(), "tokens")], fixed={"irreducible": 1.6}, penalty=Squared()
+    )
     by_name = {law.name: law.fit for law in found.laws}
     assert by_name["chinchilla"].coefficients["irreducible"] == 1.6
     assert by_name["kaplan"].fixed == {}
     assert "Given: irreducible = 1.6; not in kaplan." in found.table()
     with pytest.raises(ValueError, match="None of the laws has a coefficient alpha"):
-        compare(laws, RUNS, [largest(RUNS, "tokens")], fixed={"alpha": 1.0})
+        compare(laws, known_runs(), [largest(known_runs(), "tokens")], fixed={"alpha": 1.0})
 
 
 def test_when_no_law_can_be_fitted_every_reason_is_given():
     with pytest.raises(ValueError, match=r"No law can be fitted: sparsity: .*num_experts"):
-        compare(of_the_loss(LAWS, ["sparsity"]), RUNS, [largest(RUNS, "tokens")])
+        compare(of_the_loss(LAWS, ["sparsity"]), known_runs(), [largest(known_runs(), "tokens")])
 
 
 def test_the_command_compares_a_file(tmp_path, capsys):
     path = tmp_path / "runs.csv"
-    d = RUNS.design
-    rows = np.stack([d.params_active, d.params_total, d.tokens, RUNS.loss], axis=1)
+    d = known_runs().design
+    rows = np.stack([d.params_active, d.params_total, d.tokens, known_runs().loss], axis=1)
     np.savetxt(path, rows, delimiter=",", header="params_active,params_total,tokens,loss", comments="")
     command = ["compare", str(path), "--laws", "hoffmann,effective_params", "--out", str(tmp_path / "out"), "--json"]
     assert main(command) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from test_fit_law import RESULT, RUNS
+from known_fit import known_fit, known_runs
 
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import confidence_interval
@@ -200,14 +200,14 @@ def test_a_run_is_described_by_what_the_law_reads():
 
 def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_reaches():
     estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
-    resampled = bootstrap(RESULT, RUNS, 200)
-    found = estimate(RESULT, RUNS, estimands, resampled=resampled)
+    resampled = bootstrap(known_fit(), known_runs(), 200)
+    found = estimate(known_fit(), known_runs(), estimands, resampled=resampled)
     for one in found:
         assert one.interval.low < one.value < one.interval.high
         assert one.error == pytest.approx(one.interval.deviation, rel=0.5)
-    assert "90% interval by resamples" in table(found, RUNS)
+    assert "90% interval by resamples" in table(found, known_runs())
     assert {one["interval"]["by"] for one in to_json(found)} == {"resamples"}
-    text = table(found, RUNS)
+    text = table(found, known_runs())
     assert "decided at flops = 1e+25, expansion = 8" in text
     assert "Beyond the largest fitted run" in text
     assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
@@ -215,14 +215,14 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
 
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
     def times(given):
-        found = estimate(RESULT, RUNS, decision_estimands(EffectiveParams, given))
-        return table(found, RUNS), beyond_each(found, RUNS)
+        found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, given))
+        return table(found, known_runs()), beyond_each(found, known_runs())
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
     assert far["times"] == {"expansion": pytest.approx(4.0)}
     assert "Beyond the largest fitted run: 4 times in expansion." in text
     assert times({"flops": 1e21, "expansion": 32.0})[1] == []
-    kept = RUNS.where(RUNS.design.params_total > 1.5 * RUNS.design.params_active)
+    kept = known_runs().where(known_runs().design.params_total > 1.5 * known_runs().design.params_active)
     assert sentences(outside({"expansion": 1.0}, where_decided(kept))) == [
         "Below the smallest fitted run: 0.5 times in expansion."
     ]
@@ -239,12 +239,12 @@ def test_a_sparsity_and_a_predicted_run_are_held_to_the_ratios_of_the_runs():
 
 def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_its_own_degrees_of_freedom():
     estimands = decision_estimands(EffectiveParams, {"flops": 1e25, "expansion": 8.0})
-    found = estimate(RESULT, RUNS, estimands, level=0.8)
+    found = estimate(known_fit(), known_runs(), estimands, level=0.8)
     for one in found:
-        low, high = confidence_interval(RESULT, RUNS, one.estimand.functional, 0.8, one_sign=True)
+        low, high = confidence_interval(known_fit(), known_runs(), one.estimand.functional, 0.8, one_sign=True)
         assert 0 < one.interval.low < one.value < one.interval.high
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
-    assert "80% interval by standard errors" in (text := table(found, RUNS, 0.8))
+    assert "80% interval by standard errors" in (text := table(found, known_runs(), 0.8))
     assert text.count("[") == len(found)
     assert {(one["interval"]["by"], one["interval"]["level"]) for one in to_json(found, 0.8)} == {
         ("standard errors", 0.8)
@@ -263,8 +263,8 @@ def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
 
 
 def test_a_loss_that_no_compute_reaches_has_no_cost():
-    found = estimate(RESULT, RUNS, decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
-    assert "no answer" in table(found, RUNS)
+    found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
+    assert "no answer" in table(found, known_runs())
     assert to_json(found)[0]["value"] is None
 
 
@@ -272,15 +272,15 @@ def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
     estimand = dataclasses.replace(
         decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
     )
-    (found,) = estimate(RESULT, RUNS, [estimand])
-    assert "at a bound" in table([found], RUNS)
+    (found,) = estimate(known_fit(), known_runs(), [estimand])
+    assert "at a bound" in table([found], known_runs())
     assert to_json([found])[0]["standard_error"] is None
 
 
 def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwise():
-    loss = np.array(RUNS.loss)
-    loss[np.argmax(RUNS.design.tokens)] *= 1.2
-    runs = dataclasses.replace(RUNS, loss=loss)
+    loss = np.array(known_runs().loss)
+    loss[np.argmax(known_runs().design.tokens)] *= 1.2
+    runs = dataclasses.replace(known_runs(), loss=loss)
     result = fit_law(Chinchilla, runs)
     found = deciding(result, runs, lambda law: law.tokens_exponent)
     assert len(found.runs) == 3

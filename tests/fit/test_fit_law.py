@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from known_fit import known_fit, known_runs, sweep
 
 from moejax.fit.fit_law import EVERY_START, fit_law
 from moejax.fit.fit_result import from_json, load
@@ -19,18 +20,6 @@ from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.law import coefficients
 
 
-def sweep(law, noise=0.0, count=120, seed=0):
-    rng = np.random.default_rng(seed)
-    active, tokens = np.exp(rng.uniform(np.log([1e7, 1e9]), np.log([1e10, 1e12]), (count, 2))).T
-    design = Design(params_active=active, params_total=active * 2.0 ** rng.integers(0, 6, count), tokens=tokens)
-    exact = runs_from(design, np.ones(count))
-    return runs_from(design, predict(law, exact) * np.exp(noise * rng.normal(size=count)))
-
-
-RUNS = sweep(CHAPTER_002, noise=0.002)
-RESULT = fit_law(EffectiveParams, RUNS)
-
-
 @pytest.mark.parametrize("truth", [HOFFMANN_2022, CHAPTER_002])
 def test_a_law_is_recovered_from_the_losses_it_predicts(truth):
     found = fit_law(type(truth), sweep(truth)).coefficients
@@ -40,38 +29,40 @@ def test_a_law_is_recovered_from_the_losses_it_predicts(truth):
 
 def test_the_optimum_is_stationary_in_every_coefficient():
     """marin #749."""
-    assert RESULT.converged
-    assert RESULT.gradient_norm < 1e-8
+    assert known_fit().converged
+    assert known_fit().gradient_norm < 1e-8
 
 
 def test_no_nearby_law_fits_better():
     objective = FitObjective(EffectiveParams, Huber())
-    for name, value in RESULT.coefficients.items():
+    for name, value in known_fit().coefficients.items():
         for factor in (0.999, 1.001):
-            law = dataclasses.replace(RESULT.law, **{name: value * factor})
-            penalty = np.sum(np.asarray(objective.penalty(predict(law, RUNS), RUNS.loss)))
-            assert penalty > RESULT.value
+            law = dataclasses.replace(known_fit().law, **{name: value * factor})
+            penalty = np.sum(np.asarray(objective.penalty(predict(law, known_runs()), known_runs().loss)))
+            assert penalty > known_fit().value
 
 
 def test_the_objective_is_the_sum_of_penalties_in_units_of_predicting_one_loss_for_all_runs():
     objective = FitObjective(EffectiveParams, Huber())
-    data = data_of(objective, RUNS, {})
+    data = data_of(objective, known_runs(), {})
     with float64():
-        value = float(objective(objective.point_of(RESULT.law, data), data, RUNS.weight))
-    one_loss = np.full(len(RUNS), np.exp(np.mean(np.log(RUNS.loss))))
-    unit = np.mean(np.asarray(objective.penalty(one_loss, RUNS.loss)))
-    assert value == pytest.approx(RESULT.value / unit, rel=1e-5)
+        value = float(objective(objective.point_of(known_fit().law, data), data, known_runs().weight))
+    one_loss = np.full(len(known_runs()), np.exp(np.mean(np.log(known_runs().loss))))
+    unit = np.mean(np.asarray(objective.penalty(one_loss, known_runs().loss)))
+    assert value == pytest.approx(known_fit().value / unit, rel=1e-5)
 
 
 def test_the_fit_does_not_depend_on_the_units_of_the_runs():
     thousands = dataclasses.replace(
-        RUNS, design=dataclasses.replace(RUNS.design, tokens=RUNS.design.tokens / 1e3), weight=RUNS.weight
+        known_runs(),
+        design=dataclasses.replace(known_runs().design, tokens=known_runs().design.tokens / 1e3),
+        weight=known_runs().weight,
     )
     found = fit_law(EffectiveParams, thousands)
-    assert found.value == pytest.approx(RESULT.value, rel=1e-6)
-    exponent = RESULT.coefficients["tokens_exponent"]
+    assert found.value == pytest.approx(known_fit().value, rel=1e-6)
+    exponent = known_fit().coefficients["tokens_exponent"]
     assert found.coefficients["tokens_scale"] == pytest.approx(
-        RESULT.coefficients["tokens_scale"] * 1e3**-exponent, rel=1e-4
+        known_fit().coefficients["tokens_scale"] * 1e3**-exponent, rel=1e-4
     )
 
 
@@ -86,27 +77,27 @@ def test_a_weight_of_two_is_a_run_given_twice():
 
 
 def test_a_given_coefficient_stays_as_it_was_given():
-    found = fit_law(EffectiveParams, RUNS, fixed={"irreducible": 1.6, "params_scale": 400.0})
+    found = fit_law(EffectiveParams, known_runs(), fixed={"irreducible": 1.6, "params_scale": 400.0})
     assert found.coefficients["irreducible"] == 1.6
     assert found.coefficients["params_scale"] == pytest.approx(400.0, rel=1e-12)
-    assert found.value > RESULT.value
+    assert found.value > known_fit().value
     assert found.fixed == {"irreducible": 1.6, "params_scale": 400.0}
 
 
 def test_squared_errors_are_minimised_when_asked():
-    found = fit_law(EffectiveParams, RUNS, penalty=Squared())
-    assert found.metrics.rmse_log <= RESULT.metrics.rmse_log
-    assert found.value == pytest.approx(len(RUNS) * found.metrics.rmse_log**2, rel=1e-9)
+    found = fit_law(EffectiveParams, known_runs(), penalty=Squared())
+    assert found.metrics.rmse_log <= known_fit().metrics.rmse_log
+    assert found.value == pytest.approx(len(known_runs()) * found.metrics.rmse_log**2, rel=1e-9)
 
 
 def test_a_result_comes_back_from_its_file_as_a_law_that_can_be_called(tmp_path):
-    back = load(RESULT.save(tmp_path / "fit.json"))
-    assert back == RESULT
-    np.testing.assert_array_equal(predict(back.law, RUNS), predict(RESULT.law, RUNS))
+    back = load(known_fit().save(tmp_path / "fit.json"))
+    assert back == known_fit()
+    np.testing.assert_array_equal(predict(back.law, known_runs()), predict(known_fit().law, known_runs()))
 
 
 def test_a_result_that_names_a_law_from_elsewhere_is_not_loaded():
-    plain = json.loads(json.dumps(RESULT.to_json()))
+    plain = json.loads(json.dumps(known_fit().to_json()))
     plain["law"]["module"] = "os"
     with pytest.raises(ValueError, match=r"only laws of moejax\.laws"):
         from_json(plain)
@@ -134,9 +125,9 @@ def test_a_dense_table_cannot_set_what_experts_are_worth():
 
 
 def test_the_summary_names_every_coefficient_and_the_data():
-    text = RESULT.summary()
-    assert all(name in text for name in RESULT.coefficients)
-    assert RESULT.data_hash in text
+    text = known_fit().summary()
+    assert all(name in text for name in known_fit().coefficients)
+    assert known_fit().data_hash in text
 
 
 def test_every_start_of_a_grid_can_be_followed():
@@ -157,14 +148,14 @@ def test_every_start_of_a_grid_can_be_followed():
 
 
 def test_starting_at_given_laws_is_enough_when_they_are_near():
-    found = fit_law(EffectiveParams, RUNS, starts=WarmStart((CHAPTER_002,)))
+    found = fit_law(EffectiveParams, known_runs(), starts=WarmStart((CHAPTER_002,)))
     assert found.starts == 1
-    assert found.value == pytest.approx(RESULT.value, rel=1e-9)
+    assert found.value == pytest.approx(known_fit().value, rel=1e-9)
 
 
 def test_progress_reaches_its_total_in_every_stage():
     seen = {}
-    fit_law(EffectiveParams, RUNS, progress=lambda stage, done, total: seen.update({stage: (done, total)}))
+    fit_law(EffectiveParams, known_runs(), progress=lambda stage, done, total: seen.update({stage: (done, total)}))
     assert set(seen) == {"screening", "first steps", "polishing"}
     assert all(done == total for done, total in seen.values())
 
@@ -173,33 +164,38 @@ def test_progress_reaches_its_total_in_every_stage():
     ("change", "words"),
     [
         ({"fixed": {"alpha": 1.0}}, "has no coefficient alpha"),
-        ({"fixed": dict.fromkeys(RESULT.coefficients, 1.0)}, "leave at least one"),
+        ({"fixed": dict.fromkeys(known_fit().coefficients, 1.0)}, "leave at least one"),
         ({"starts": Grid({"irreducible": [1.0]})}, "no values for params_scale"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_a_sentence(change, words):
     with pytest.raises(ValueError, match=words):
-        fit_law(EffectiveParams, RUNS, **change)
+        fit_law(EffectiveParams, known_runs(), **change)
 
 
 def test_fewer_runs_than_coefficients_are_refused():
-    few = RUNS.where(np.arange(len(RUNS)) < 5)
+    few = known_runs().where(np.arange(len(known_runs())) < 5)
     with pytest.raises(ValueError, match="5 runs cannot set the 6 free coefficients"):
         fit_law(EffectiveParams, few)
 
 
 def test_a_missing_field_is_named():
     with pytest.raises(ValueError, match="the runs have no params_total"):
-        fit_law(EffectiveParams, runs_from(Design(params_active=RUNS.design.params_active, tokens=1e9), RUNS.loss))
+        fit_law(
+            EffectiveParams,
+            runs_from(Design(params_active=known_runs().design.params_active, tokens=1e9), known_runs().loss),
+        )
 
 
 def test_when_all_starts_fail_the_reason_is_given():
     absurd = WarmStart((dataclasses.replace(CHAPTER_002, params_exponent=1e5),))
     with pytest.raises(ValueError, match=r"gives no number for \d+ of 120 runs"):
-        fit_law(EffectiveParams, RUNS, starts=absurd)
+        fit_law(EffectiveParams, known_runs(), starts=absurd)
 
 
 def test_a_size_that_is_no_number_is_named_with_its_run():
-    design = dataclasses.replace(RUNS.design, params_total=np.where(np.arange(len(RUNS)) == 3, np.nan, 1e10))
+    design = dataclasses.replace(
+        known_runs().design, params_total=np.where(np.arange(len(known_runs())) == 3, np.nan, 1e10)
+    )
     with pytest.raises(ValueError, match="params_total is nan in run 4"):
-        fit_law(EffectiveParams, dataclasses.replace(RUNS, design=design))
+        fit_law(EffectiveParams, dataclasses.replace(known_runs(), design=design))

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_fit_law import RUNS, sweep
+from known_fit import known_runs, sweep
 
 from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, table, warnings
@@ -23,38 +23,43 @@ def test_the_largest_runs_are_predicted_by_the_law_that_made_them():
 
 
 def test_a_held_out_loss_has_no_influence_on_the_fit():
-    split = largest(RUNS, "params_active")
-    spoiled = dataclasses.replace(RUNS, loss=np.where(split.held_out, 99.0, RUNS.loss))
-    (one,), (other,) = (hold_out(Chinchilla, runs, [split], **QUICK) for runs in (RUNS, spoiled))
+    split = largest(known_runs(), "params_active")
+    spoiled = dataclasses.replace(known_runs(), loss=np.where(split.held_out, 99.0, known_runs().loss))
+    (one,), (other,) = (hold_out(Chinchilla, runs, [split], **QUICK) for runs in (known_runs(), spoiled))
     assert one.fit.law == other.fit.law
     assert other.metrics.mae > 50
 
 
 def test_a_fit_with_weights_of_zero_is_the_fit_without_those_runs():
-    kept = np.arange(len(RUNS)) % 3 > 0
-    one, other = fit_law(Chinchilla, RUNS.only(kept), **QUICK), fit_law(Chinchilla, RUNS.where(kept), **QUICK)
+    kept = np.arange(len(known_runs())) % 3 > 0
+    one, other = (
+        fit_law(Chinchilla, known_runs().only(kept), **QUICK),
+        fit_law(Chinchilla, known_runs().where(kept), **QUICK),
+    )
     assert one.value == pytest.approx(other.value, rel=1e-9)
     assert one.coefficients == pytest.approx(other.coefficients, rel=1e-6)
 
 
 def test_folds_hold_every_run_out_once_and_never_split_a_group():
-    splits = list(folds(RUNS, 4))
+    splits = list(folds(known_runs(), 4))
     assert (np.sum([s.held_out for s in splits], axis=0) == 1).all()
     for split in splits:
-        assert not set(RUNS.group[split.held_out]) & set(RUNS.group[~split.held_out])
+        assert not set(known_runs().group[split.held_out]) & set(known_runs().group[~split.held_out])
 
 
 def test_every_group_is_held_out_once():
-    assert len(list(each_group(RUNS))) == len(set(RUNS.group))
+    assert len(list(each_group(known_runs()))) == len(set(known_runs().group))
 
 
 def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fold_that_left_it_out():
-    found = hold_out(Chinchilla, RUNS, folds(RUNS, 3), **QUICK)
+    found = hold_out(Chinchilla, known_runs(), folds(known_runs(), 3), **QUICK)
     total = pooled(found)
-    assert total.runs == len(RUNS)
+    assert total.runs == len(known_runs())
     misses = np.concatenate([h.predicted - h.runs.loss for h in found])
     assert total.mae == pytest.approx(np.abs(misses).mean())
-    assert total.r_squared == pytest.approx(1 - np.sum(misses**2) / np.sum((RUNS.loss - RUNS.loss.mean()) ** 2))
+    assert total.r_squared == pytest.approx(
+        1 - np.sum(misses**2) / np.sum((known_runs().loss - known_runs().loss.mean()) ** 2)
+    )
     assert total.max_relative_error == max(h.metrics.max_relative_error for h in found)
     counts = [h.metrics.runs for h in found]
     assert total.huber == pytest.approx(np.average([h.metrics.huber for h in found], weights=counts))
@@ -62,19 +67,19 @@ def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fo
 
 
 def test_the_mean_penalty_is_the_fits_objective_per_run():
-    fit = fit_law(Chinchilla, RUNS, **QUICK)
-    assert fit.metrics.huber * len(RUNS) == pytest.approx(fit.value, rel=1e-9)
+    fit = fit_law(Chinchilla, known_runs(), **QUICK)
+    assert fit.metrics.huber * len(known_runs()) == pytest.approx(fit.value, rel=1e-9)
 
 
 @pytest.mark.parametrize(("options", "words"), [({"above": 1.0}, "no runs on one side"), ({"above": 1e20}, "no runs")])
 def test_a_split_with_an_empty_side_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        largest(RUNS, "tokens", **options)
+        largest(known_runs(), "tokens", **options)
 
 
 def test_a_split_by_a_field_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="have no num_layers"):
-        largest(RUNS, "num_layers")
+        largest(known_runs(), "num_layers")
 
 
 def test_the_split_that_a_law_misses_most_is_a_sentence_with_both_errors():

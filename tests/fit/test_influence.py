@@ -5,9 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from known_fit import known_fit, known_runs
 from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, RUNS, WITH_CONSTANTS
-from test_fit_law import RESULT
-from test_fit_law import RUNS as EFFECTIVE_RUNS
 
 from moejax import minimise
 from moejax.fit.bootstrap import bootstrap
@@ -76,12 +75,12 @@ def test_influence_of_a_loss_is_that_of_refits_for_every_law(name):
 
 
 def test_a_run_that_is_removed_moves_the_estimate_as_predicted():
-    result = fit_law(LAWS["effective_params"], EFFECTIVE_RUNS, penalty=Squared())
-    (found,) = influence(result, EFFECTIVE_RUNS, lambda law: law.tokens_exponent)
+    result = fit_law(LAWS["effective_params"], known_runs(), penalty=Squared())
+    (found,) = influence(result, known_runs(), lambda law: law.tokens_exponent)
     for i in found.most(3):
         without = fit_law(
             LAWS["effective_params"],
-            EFFECTIVE_RUNS.only(np.arange(120) != i),
+            known_runs().only(np.arange(120) != i),
             penalty=Squared(),
             starts=WarmStart((result.law,)),
         )
@@ -90,19 +89,19 @@ def test_a_run_that_is_removed_moves_the_estimate_as_predicted():
 
 
 def test_the_sentence_names_the_runs_that_decide():
-    (found,) = influence(RESULT, EFFECTIVE_RUNS, lambda law: law.tokens_exponent)
+    (found,) = influence(known_fit(), known_runs(), lambda law: law.tokens_exponent)
     assert f"run {found.most(1)[0] + 1}" in found.sentence("tokens_exponent")
 
 
 def test_standard_errors_agree_with_the_bootstrap():
-    result = fit_law(LAWS["effective_params"], EFFECTIVE_RUNS, penalty=Squared())
-    resampled = bootstrap(result, EFFECTIVE_RUNS, 400).coefficients()
+    result = fit_law(LAWS["effective_params"], known_runs(), penalty=Squared())
+    resampled = bootstrap(result, known_runs(), 400).coefficients()
     for kind in ("sandwich", "gauss_newton"):
-        errors = coefficients(standard_errors(result, EFFECTIVE_RUNS, lambda law: law, kind=kind))
+        errors = coefficients(standard_errors(result, known_runs(), lambda law: law, kind=kind))
         for name, found in resampled.items():
             assert float(errors[name]) == pytest.approx(found.deviation, rel=0.35), (kind, name)
 
 
 def test_unknown_kinds_of_errors_are_a_sentence():
     with pytest.raises(ValueError, match="sandwich or gauss_newton"):
-        standard_errors(RESULT, EFFECTIVE_RUNS, lambda law: law, kind="jackknife")
+        standard_errors(known_fit(), known_runs(), lambda law: law, kind="jackknife")

@@ -2,25 +2,24 @@
 
 import numpy as np
 import pytest
-from test_fit_law import sweep
+from known_fit import known_runs
 
 from moejax.fit.holdout import largest
 from moejax.fit.launch_check import launch_check
-from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.effective_params import EffectiveParams
 
-RUNS = sweep(CHAPTER_002, noise=0.001)
-HELD_OUT = largest(RUNS, "params_active", share=0.05)
-PILOT = RUNS.where(np.arange(len(RUNS)) < 10)
+HELD_OUT = largest(known_runs(0.001), "params_active", share=0.05)
+PILOT = known_runs(0.001).where(np.arange(len(known_runs(0.001))) < 10)
 
 
 def test_a_law_that_made_the_runs_may_be_launched_on():
-    found = launch_check(EffectiveParams, RUNS, HELD_OUT, pilot=PILOT)
+    found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT, pilot=PILOT)
     assert found.go
     assert found.text().startswith("Launch check: go")
 
 
 def test_without_a_pilot_nothing_is_launched():
-    found = launch_check(EffectiveParams, RUNS, HELD_OUT)
+    found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT)
     assert not found.go
     assert "no pilot was given" in found.text()
 
@@ -28,12 +27,12 @@ def test_without_a_pilot_nothing_is_launched():
 @pytest.mark.parametrize(
     ("kept", "name"),
     [
-        (np.arange(len(RUNS)) < 15, "at least 20 proxies"),
-        (RUNS.design.params_active > 1e9, "active parameters span"),
+        (np.arange(len(known_runs(0.001))) < 15, "at least 20 proxies"),
+        (known_runs(0.001).design.params_active > 1e9, "active parameters span"),
     ],
 )
 def test_too_few_or_too_similar_proxies_are_named(kept, name):
-    runs = RUNS.only(kept)
+    runs = known_runs(0.001).only(kept)
     found = launch_check(EffectiveParams, runs, largest(runs, "params_active", share=0.05), pilot=PILOT)
     assert [check.holds for check in found.checks if check.name.startswith(name)] == [False]
 
@@ -41,6 +40,6 @@ def test_too_few_or_too_similar_proxies_are_named(kept, name):
 def test_a_pilot_off_its_prediction_stops_the_launch():
     off = PILOT.where(np.ones(10, bool))
     off.loss[3] += 0.1
-    found = launch_check(EffectiveParams, RUNS, HELD_OUT, pilot=off)
+    found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT, pilot=off)
     assert not found.go
     assert "too low" in found.text()

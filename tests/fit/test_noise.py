@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from test_fit_law import RESULT, RUNS
+from known_fit import known_fit, known_runs
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json, load
@@ -17,13 +17,15 @@ from moejax.laws.effective_params import EffectiveParams
 
 
 def spiked(run=17, loss=5.9):
-    losses = np.where(np.arange(len(RUNS)) == run, loss, RUNS.loss)
-    return dataclasses.replace(RUNS, loss=losses, labels=tuple(f"row {i + 1}" for i in range(len(RUNS))))
+    losses = np.where(np.arange(len(known_runs())) == run, loss, known_runs().loss)
+    return dataclasses.replace(
+        known_runs(), loss=losses, labels=tuple(f"row {i + 1}" for i in range(len(known_runs())))
+    )
 
 
 @pytest.fixture(scope="module")
 def found():
-    return fit_law(EffectiveParams, spiked(), starts=WarmStart((RESULT.law,)))
+    return fit_law(EffectiveParams, spiked(), starts=WarmStart((known_fit().law,)))
 
 
 def test_noise_of_normal_residuals_is_their_standard_deviation():
@@ -41,8 +43,8 @@ def test_noise_is_corrected_for_the_coefficients_that_were_fitted():
 
 
 def test_a_spike_moves_the_noise_hardly_and_the_rmse_a_lot(found):
-    assert found.metrics.rmse_log > 10 * RESULT.metrics.rmse_log
-    assert found.noise == pytest.approx(RESULT.noise, rel=0.1)
+    assert found.metrics.rmse_log > 10 * known_fit().metrics.rmse_log
+    assert found.noise == pytest.approx(known_fit().noise, rel=0.1)
     assert found.scatter == found.noise
 
 
@@ -61,11 +63,11 @@ def test_a_fit_with_a_spike_comes_back_from_its_file(found, tmp_path):
 
 
 def test_a_spike_does_not_undo_what_the_runs_determine(found):
-    assert found.unidentified_directions == RESULT.unidentified_directions
+    assert found.unidentified_directions == known_fit().unidentified_directions
 
 
 def test_runs_with_normal_noise_alone_are_all_of_one_family():
-    assert RESULT.outliers == ()
+    assert known_fit().outliers == ()
     rng, named = np.random.default_rng(0), 0
     for _ in range(200):
         measured = np.exp(0.01 * rng.normal(size=50))
@@ -80,7 +82,7 @@ def test_rounding_is_no_outlier():
 
 
 def table(losses, **columns):
-    d = RUNS.design
+    d = known_runs().design
     return pd.DataFrame({"params_active": d.params_active, "tokens": d.tokens, "loss": losses} | columns)
 
 
@@ -89,22 +91,22 @@ def notes(losses, **columns):
 
 
 def test_losses_like_perplexities_are_asked_about_with_the_remedy():
-    assert "Is it a perplexity? Then say --map 'loss=log(loss)'" in notes(np.exp(RUNS.loss))
-    assert "perplexity" not in notes(RUNS.loss)
-    read = read_runs(table(np.exp(RUNS.loss)), Chinchilla, mapping={"loss": "log(loss)"})
-    np.testing.assert_allclose(read.runs.loss, RUNS.loss)
+    assert "Is it a perplexity? Then say --map 'loss=log(loss)'" in notes(np.exp(known_runs().loss))
+    assert "perplexity" not in notes(known_runs().loss)
+    read = read_runs(table(np.exp(known_runs().loss)), Chinchilla, mapping={"loss": "log(loss)"})
+    np.testing.assert_allclose(read.runs.loss, known_runs().loss)
 
 
 def test_a_loss_above_that_of_knowing_nothing_is_asked_about_with_its_row():
-    losses = np.where(np.arange(len(RUNS)) == 4, 11.2, RUNS.loss)
+    losses = np.where(np.arange(len(known_runs())) == 4, 11.2, known_runs().loss)
     assert "diverge" not in notes(losses)
     found = notes(losses, vocab_size=50_304.0)
     assert "Row 5 (1 in all)" in found
     assert "Did the training diverge?" in found
-    assert "diverge" in notes(np.where(np.arange(len(RUNS)) == 4, 900.0, RUNS.loss))
+    assert "diverge" in notes(np.where(np.arange(len(known_runs())) == 4, 900.0, known_runs().loss))
 
 
 def test_a_run_that_diverged_to_no_number_is_refused_with_the_remedy():
-    losses = np.where(np.arange(len(RUNS)) == 4, np.nan, RUNS.loss)
+    losses = np.where(np.arange(len(known_runs())) == 4, np.nan, known_runs().loss)
     with pytest.raises(ValueError, match=r"row 5.*A run that diverged has no loss to fit.*--drop-invalid"):
         read_runs(table(losses), Chinchilla)

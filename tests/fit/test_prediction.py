@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from test_bootstrap import RESAMPLED
-from test_fit_law import RESULT, RUNS, sweep
+from known_fit import known_fit, known_resamples, known_runs, sweep
 
 from moejax.fit.prediction import predict_runs
 from moejax.laws.design import Design
@@ -12,7 +11,7 @@ from moejax.laws.effective_params import CHAPTER_002
 
 def test_new_runs_fall_into_their_ranges_as_often_as_the_level_says():
     new = sweep(CHAPTER_002, noise=0.002, seed=9)
-    found = predict_runs(RESULT, RUNS, RESAMPLED, new.design, level=0.8)
+    found = predict_runs(known_fit(), known_runs(), known_resamples(), new.design, level=0.8)
     inside = (found.low < new.loss) & (new.loss < found.high)
     assert inside.mean() == pytest.approx(0.8, abs=0.12)
 
@@ -20,7 +19,7 @@ def test_new_runs_fall_into_their_ranges_as_often_as_the_level_says():
 def test_far_beyond_the_table_the_range_widens_and_the_coefficients_are_to_blame():
     def at(size):
         design = Design(params_active=np.array([size]), params_total=np.array([8 * size]), tokens=np.array([20 * size]))
-        return predict_runs(RESULT, RUNS, RESAMPLED, design)
+        return predict_runs(known_fit(), known_runs(), known_resamples(), design)
 
     near, far = at(1e9), at(1e14)
     assert (far.high / far.low)[0] > (near.high / near.low)[0]
@@ -28,10 +27,10 @@ def test_far_beyond_the_table_the_range_widens_and_the_coefficients_are_to_blame
 
 
 def test_no_number_of_resamples_hides_the_lack_of_fit():
-    found = predict_runs(RESULT, RUNS, RESAMPLED, RUNS.design)
-    assert (np.log(found.high / found.loss) > 1.6 * RESULT.metrics.rmse_log).all()
+    found = predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design)
+    assert (np.log(found.high / found.loss) > 1.6 * known_fit().metrics.rmse_log).all()
 
 
 def test_a_level_that_is_no_share_is_refused():
     with pytest.raises(ValueError, match="between 0 and 1"):
-        predict_runs(RESULT, RUNS, RESAMPLED, RUNS.design, level=90.0)
+        predict_runs(known_fit(), known_runs(), known_resamples(), known_runs().design, level=90.0)

@@ -1,9 +1,11 @@
 """A profile interval ends where the best fit that is held to a value becomes too bad."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import scipy.stats
-from test_fit_law import RUNS
+from known_fit import known_runs
 
 from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_law import fit_law
@@ -13,7 +15,10 @@ from moejax.fit.starts import WarmStart
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 
-RESULT = fit_law(EffectiveParams, RUNS, penalty=Squared())
+
+@cache
+def squared_fit():
+    return fit_law(EffectiveParams, known_runs(), penalty=Squared())
 
 
 def exponent(law):
@@ -22,18 +27,22 @@ def exponent(law):
 
 @pytest.mark.slow
 def test_at_its_ends_a_fit_with_the_coefficient_fixed_is_worse_by_the_chosen_level():
-    found = profile(RESULT, RUNS, exponent, level=0.9)
-    allowed = scipy.stats.chi2.ppf(0.9, 1) * derivatives(RESULT, RUNS).dispersion / 2
-    assert found.low < RESULT.law.tokens_exponent < found.high
+    found = profile(squared_fit(), known_runs(), exponent, level=0.9)
+    allowed = scipy.stats.chi2.ppf(0.9, 1) * derivatives(squared_fit(), known_runs()).dispersion / 2
+    assert found.low < squared_fit().law.tokens_exponent < found.high
     for end in (found.low, found.high):
         held = fit_law(
-            EffectiveParams, RUNS, penalty=Squared(), fixed={"tokens_exponent": end}, starts=WarmStart((RESULT.law,))
+            EffectiveParams,
+            known_runs(),
+            penalty=Squared(),
+            fixed={"tokens_exponent": end},
+            starts=WarmStart((squared_fit().law,)),
         )
-        assert held.value - RESULT.value == pytest.approx(allowed, rel=0.01)
+        assert held.value - squared_fit().value == pytest.approx(allowed, rel=0.01)
 
 
 def half_of_the_tokens():
-    runs = RUNS.only(RUNS.design.tokens > np.median(RUNS.design.tokens))
+    runs = known_runs().only(known_runs().design.tokens > np.median(known_runs().design.tokens))
     return fit_law(Chinchilla, runs), runs
 
 
@@ -59,7 +68,7 @@ def test_an_end_factors_away_is_found():
 
 @pytest.mark.slow
 def test_an_end_that_the_runs_do_not_set_is_open():
-    few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
+    few = known_runs().only(known_runs().design.tokens > np.quantile(known_runs().design.tokens, 0.7))
     result = fit_law(EffectiveParams, few)
     found = profile(result, few, lambda law: law.irreducible, level=0.999)
     allowed = scipy.stats.chi2.ppf(0.999, 1) * derivatives(result, few).dispersion / 2
@@ -70,27 +79,29 @@ def test_an_end_that_the_runs_do_not_set_is_open():
 
 
 def test_a_number_at_the_end_of_what_is_searched_has_no_profile():
-    few = RUNS.only(RUNS.design.tokens > np.quantile(RUNS.design.tokens, 0.7))
+    few = known_runs().only(known_runs().design.tokens > np.quantile(known_runs().design.tokens, 0.7))
     with pytest.raises(ValueError, match="No coefficient that was fitted moves this number where the search ended"):
         profile(fit_law(Chinchilla, few), few, lambda law: law.irreducible)
 
 
 def test_a_decision_is_profiled_like_a_coefficient():
-    found = profile(RESULT, RUNS, lambda law: law.tokens_exponent / (law.tokens_exponent + law.params_exponent))
+    found = profile(
+        squared_fit(), known_runs(), lambda law: law.tokens_exponent / (law.tokens_exponent + law.params_exponent)
+    )
     assert found.low < found.middle < found.high
 
 
 def test_near_the_optimum_a_profile_is_a_standard_error():
-    found = profile(RESULT, RUNS, exponent, level=0.1)
+    found = profile(squared_fit(), known_runs(), exponent, level=0.1)
     wanted = np.sqrt(scipy.stats.chi2.ppf(0.1, 1)) * found.deviation
     assert found.high - found.middle == pytest.approx(wanted, rel=0.05)
 
 
 def test_two_numbers_are_not_profiled_at_once():
     with pytest.raises(ValueError, match="one finite number"):
-        profile(RESULT, RUNS, lambda law: [law.tokens_exponent, law.irreducible])
+        profile(squared_fit(), known_runs(), lambda law: [law.tokens_exponent, law.irreducible])
 
 
 def test_a_number_that_no_coefficient_moves_has_no_profile():
     with pytest.raises(ValueError, match="say nothing"):
-        profile(RESULT, RUNS, lambda law: 0.0 * law.irreducible + 1.0)
+        profile(squared_fit(), known_runs(), lambda law: 0.0 * law.irreducible + 1.0)

@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+from functools import cache
 
 import numpy as np
 import pytest
-from test_fit_law import RESULT, RUNS
+from known_fit import known_fit, known_runs
 
 from moejax.__main__ import main
 from moejax.design.design import design
@@ -29,6 +30,7 @@ from moejax.laws.routed import Routed
 from moejax.stored import write_json
 
 
+@cache
 def routed():
     """Runs in which experts are worth the same at every size, and a fit to them."""
     rng = np.random.default_rng(3)
@@ -40,46 +42,51 @@ def routed():
     return with_uncertainty(fit_law(Routed, runs, starts=WarmStart((true,))), runs), runs
 
 
-ROUTED, ROUTED_RUNS = routed()
-FIT = with_uncertainty(RESULT, RUNS, dropped=("Dropped: row 3.",))
 SIZES = {"params_active": 1e12, "params_total": 4e12, "tokens": 2e13}
+
+
+@cache
+def stored_fit():
+    return with_uncertainty(known_fit(), known_runs(), dropped=("Dropped: row 3.",))
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    return FIT.save(tmp_path_factory.mktemp("fit") / "fit.json")
+    return stored_fit().save(tmp_path_factory.mktemp("fit") / "fit.json")
 
 
 @pytest.mark.parametrize("covariance", ["sandwich", "gauss_newton"])
 def test_errors_from_the_file_are_those_from_the_runs(covariance):
-    fit = from_json(json.loads(json.dumps(with_uncertainty(RESULT, RUNS, covariance=covariance).to_json())))
+    fit = from_json(
+        json.loads(json.dumps(with_uncertainty(known_fit(), known_runs(), covariance=covariance).to_json()))
+    )
 
     def loss(law):
         return law(Design(**SIZES))
 
     for decision in (loss, lambda law: law):
-        wanted = standard_errors(RESULT, RUNS, decision, kind=covariance)
+        wanted = standard_errors(known_fit(), known_runs(), decision, kind=covariance)
         wanted = list(coefficients(wanted).values()) if dataclasses.is_dataclass(wanted) else [wanted]
         np.testing.assert_allclose(fit.uncertainty.spread(fit.law, decision).errors, wanted, rtol=1e-6)
 
 
 def test_a_range_from_the_file_is_the_one_from_the_runs(file):
     design = Design(**SIZES)
-    here, there = predict_runs(RESULT, RUNS, None, design), range_of(load(file), design)
+    here, there = predict_runs(known_fit(), known_runs(), None, design), range_of(load(file), design)
     assert there == pytest.approx({"low": here.low[0], "high": here.high[0], "level": 0.9}, rel=1e-6)
 
 
 def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
-    many = dataclasses.replace(FIT.uncertainty, degrees_of_freedom=10_000, leverages=())
-    drawn = coefficients(many.draws(FIT.law, 4000).laws)
-    for name, value in coefficients(FIT.law).items():
-        share = many.spread(FIT.law, lambda law, name=name: coefficients(law)[name]).errors[0] / abs(value)
+    many = dataclasses.replace(stored_fit().uncertainty, degrees_of_freedom=10_000, leverages=())
+    drawn = coefficients(many.draws(stored_fit().law, 4000).laws)
+    for name, value in coefficients(stored_fit().law).items():
+        share = many.spread(stored_fit().law, lambda law, name=name: coefficients(law)[name]).errors[0] / abs(value)
         assert np.std(np.log(drawn[name] / value)) == pytest.approx(share, rel=0.1)
 
 
 def test_a_range_inside_the_runs_has_no_condition_and_one_beyond_them_has(file, capsys):
     for far, said in ((1.0, False), (1e4, True)):
-        inside = {name: far * float(np.median(getattr(RUNS.design, name))) for name in SIZES}
+        inside = {name: far * float(np.median(getattr(known_runs().design, name))) for name in SIZES}
         assert (
             main(["predict", "--law", str(file), *(f"--{n.replace('_', '-')}={v:g}" for n, v in inside.items())]) == 0
         )
@@ -87,14 +94,14 @@ def test_a_range_inside_the_runs_has_no_condition_and_one_beyond_them_has(file, 
 
 
 def test_a_design_outside_the_runs_is_said_with_the_factor():
-    largest = float(RUNS.design.tokens.max())
-    said = predict(FIT, Design(**{**SIZES, "tokens": 5 * largest}))
+    largest = float(known_runs().design.tokens.max())
+    said = predict(stored_fit(), Design(**{**SIZES, "tokens": 5 * largest}))
     assert said.extrapolated["tokens"] == pytest.approx(5)
     assert not said.unchecked
 
 
 def test_a_ratio_outside_the_runs_is_said_by_the_file_too():
-    said = predict(FIT, Design(params_active=1e8, params_total=1e10, tokens=1e11))
+    said = predict(stored_fit(), Design(params_active=1e8, params_total=1e10, tokens=1e11))
     assert said.extrapolated == {"expansion": pytest.approx(100 / 32)}
 
 
@@ -106,28 +113,28 @@ def test_a_fit_that_is_read_back_shows_errors_and_intervals(file):
         assert f"{one.std_err:.3g}" in lines[name]
         assert f"[{one.low:.4g}, {one.high:.4g}]" in lines[name]
     assert "80% interval" in lines["coefficient"]
-    groups = len(np.unique(RUNS.group))
+    groups = len(np.unique(known_runs().group))
     assert f"CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group, {groups} groups" in (
         fit.summary()
     )
 
 
 def test_how_far_a_design_lies_beyond_the_runs_in_flops_is_said_by_the_file_too():
-    spent = float((6 * RUNS.design.params_active * RUNS.design.tokens).max())
-    said = predict(FIT, Design(**SIZES, flops=3 * spent))
+    spent = float((6 * known_runs().design.params_active * known_runs().design.tokens).max())
+    said = predict(stored_fit(), Design(**SIZES, flops=3 * spent))
     assert said.extrapolated["flops"] == pytest.approx(3)
-    assert "flops" not in predict(FIT, Design(**SIZES)).unchecked
+    assert "flops" not in predict(stored_fit(), Design(**SIZES)).unchecked
 
 
 def test_a_design_by_a_fit_has_intervals_and_says_how_far_it_lies_beyond_the_runs():
-    found = design(FIT, flops=1e26, params_total=1e12, level=0.8)
+    found = design(stored_fit(), flops=1e26, params_total=1e12, level=0.8)
     loss = found.intervals["loss"]
     assert loss.low < found.optimum.values["loss"] < loss.high
     assert (found.level, found.by) == (0.8, "drawn laws")
     assert found.built.prediction.extrapolated["tokens"] > 1
     assert not design("chinchilla", flops=1e22).intervals
     with pytest.raises(ValueError, match="level is 90"):
-        design(FIT, flops=1e26, level=90.0)
+        design(stored_fit(), flops=1e26, level=90.0)
 
 
 def test_a_design_has_the_interval_of_decide_however_few_the_groups():
@@ -147,7 +154,7 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
     asked = [f"--{name.replace('_', '-')}={value:g}" for name, value in SIZES.items()]
     assert main(["predict", "--law", str(file), *asked]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert range_in_words(FIT, range_of(FIT, Design(**SIZES)), beyond=True) in shown
+    assert range_in_words(stored_fit(), range_of(stored_fit(), Design(**SIZES)), beyond=True) in shown
     assert "if the law's form holds that far" in shown
     assert "tokens" in shown
     assert "Dropped: row 3." in shown
@@ -158,21 +165,21 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
 
 
 def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
-    bare = from_json(dataclasses.replace(FIT, uncertainty=None).to_json())
+    bare = from_json(dataclasses.replace(stored_fit(), uncertainty=None).to_json())
     assert range_of(bare, Design(**SIZES)) is None
     assert "fit again" in range_in_words(bare, None, beyond=False)
     assert predict(bare, Design(**SIZES)).unchecked
 
 
 def test_a_file_of_an_older_schema_is_refused_with_what_to_do(tmp_path):
-    write_json(tmp_path / "fit.json", FIT.to_json() | {"schema": SCHEMA - 1})
+    write_json(tmp_path / "fit.json", stored_fit().to_json() | {"schema": SCHEMA - 1})
     with pytest.raises(ValueError, match=f"schema {SCHEMA - 1}, and this moejax reads {SCHEMA}; fit anew"):
         load(tmp_path / "fit.json")
 
 
 @pytest.mark.parametrize("law", [Routed, EffectiveParams], ids=lambda law: law.__name__)
 def test_the_table_of_a_fit_and_its_notebook_have_the_same_intervals(law):
-    fit, runs = (ROUTED, ROUTED_RUNS) if law is Routed else (FIT, RUNS)
+    fit, runs = (routed()[0], routed()[1]) if law is Routed else (stored_fit(), known_runs())
     printed, table = coefficient_intervals(fit, runs), fit.conf_int()
     for name, ends in printed.items():
         np.testing.assert_allclose(table.loc[name, ["low", "high"]], ends, rtol=1e-6)
@@ -180,13 +187,14 @@ def test_the_table_of_a_fit_and_its_notebook_have_the_same_intervals(law):
 
 
 def test_a_coefficient_of_either_sign_that_runs_do_not_tell_from_nothing_has_an_interval_that_holds_0():
-    low, high = coefficient_intervals(ROUTED, ROUTED_RUNS)["coupling"]
+    low, high = coefficient_intervals(routed()[0], routed()[1])["coupling"]
     assert low < 0 < high
-    drawn = coefficients(ROUTED.uncertainty.draws(ROUTED.law, 1000).laws)
-    assert 0.05 < np.mean(np.sign(drawn["coupling"]) != np.sign(ROUTED.law.coupling)) < 0.5
+    drawn = coefficients(routed()[0].uncertainty.draws(routed()[0].law, 1000).laws)
+    assert 0.05 < np.mean(np.sign(drawn["coupling"]) != np.sign(routed()[0].law.coupling)) < 0.5
     assert (drawn["params_slope"] < 0).all()
 
 
+@cache
 def lone_group():
     """Twenty groups of one size and one of another, which alone tells how loss depends on size; and their fit."""
     rng = np.random.default_rng(0)
@@ -201,25 +209,24 @@ def lone_group():
     return with_uncertainty(result, runs), runs
 
 
-LONE, LONE_RUNS = lone_group()
-
-
 def test_of_a_table_with_a_lone_group_intervals_from_the_file_are_those_from_the_runs():
-    back = from_json(json.loads(json.dumps(LONE.to_json())))
-    here, _ = uncertainty(LONE, LONE_RUNS).spread(lambda law: law)
+    back = from_json(json.loads(json.dumps(lone_group()[0].to_json())))
+    here, _ = uncertainty(lone_group()[0], lone_group()[1]).spread(lambda law: law)
     there = back.uncertainty.spread(back.law, lambda law: law)
     np.testing.assert_allclose(there.degrees_of_freedom, here.degrees_of_freedom, rtol=1e-3)
     np.testing.assert_allclose(there.ends(0.9, True), here.ends(0.9, True), rtol=1e-4)
     # Six digits are enough, as from a file that was rounded.
-    digits = tuple(tuple(tuple(float(f"{x:.6g}") for x in row) for row in rows) for rows in LONE.uncertainty.leverages)
-    rounded = dataclasses.replace(LONE.uncertainty, leverages=digits)
+    digits = tuple(
+        tuple(tuple(float(f"{x:.6g}") for x in row) for row in rows) for rows in lone_group()[0].uncertainty.leverages
+    )
+    rounded = dataclasses.replace(lone_group()[0].uncertainty, leverages=digits)
     np.testing.assert_allclose(
-        rounded.spread(LONE.law, lambda law: law).degrees_of_freedom, here.degrees_of_freedom, rtol=1e-2
+        rounded.spread(lone_group()[0].law, lambda law: law).degrees_of_freedom, here.degrees_of_freedom, rtol=1e-2
     )
 
 
 @pytest.mark.parametrize("ranges", [{"nosuch": [1, 2]}, {"tokens": [0, 0]}, {"tokens": [5, 1]}, {"tokens": [-1, 1]}])
 def test_a_range_that_no_field_can_have_is_refused_with_a_sentence(ranges):
-    plain = FIT.to_json()
+    plain = stored_fit().to_json()
     with pytest.raises(ValueError, match=r"uncertainty\.ranges has '.*fit again"):
         from_json({**plain, "uncertainty": {**plain["uncertainty"], "ranges": ranges}})

@@ -1,0 +1,39 @@
+"""Runs that a known law made, a fit to them and its resamples: made once in a process, by the first test that asks."""
+
+from functools import cache
+
+import numpy as np
+
+from moejax.fit.bootstrap import bootstrap
+from moejax.fit.fit_law import fit_law
+from moejax.fit.metrics import predict
+from moejax.fit.runs import runs_from
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+
+
+def sweep(law, noise=0.0, count=120, seed=0):
+    """Runs of random sizes whose losses the law predicts, with noise."""
+    rng = np.random.default_rng(seed)
+    active, tokens = np.exp(rng.uniform(np.log([1e7, 1e9]), np.log([1e10, 1e12]), (count, 2))).T
+    design = Design(params_active=active, params_total=active * 2.0 ** rng.integers(0, 6, count), tokens=tokens)
+    exact = runs_from(design, np.ones(count))
+    return runs_from(design, predict(law, exact) * np.exp(noise * rng.normal(size=count)))
+
+
+@cache
+def known_runs(noise=0.002):
+    """120 runs of the chapter's law."""
+    return sweep(CHAPTER_002, noise=noise)
+
+
+@cache
+def known_fit():
+    """The chapter's law, fitted to them."""
+    return fit_law(EffectiveParams, known_runs())
+
+
+@cache
+def known_resamples():
+    """64 resamples of that fit."""
+    return bootstrap(known_fit(), known_runs(), 64)
