@@ -25,10 +25,10 @@ from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
 from moejax.train.checkpoint import Checkpoints
-from moejax.train.legs import Leg, legs
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
+from moejax.train.phases import Phase, phases
 from moejax.train.processes import Together
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
@@ -57,7 +57,7 @@ def since(began: Seconds) -> Seconds:
 
 
 class FromTheFirstStep(Stop):
-    """Knows when the steps of a leg began."""
+    """Knows when the steps of a phase began."""
 
     def stepping(self):
         self.began = now()
@@ -87,8 +87,8 @@ def main() -> None:
         mesh = make_mesh(recipe.mesh)
         with jax.set_mesh(mesh):
             program = make_program(training, mesh)
-            trunk, _ = legs(training)
-            leg = Leg(trunk.name, 0, steps, trunk.schedule, 0)
+            trunk, _ = phases(training)
+            phase = Phase(trunk.name, 0, steps, trunk.schedule, 0)
 
             def runner(name: str, number: int, stop: Stop) -> tuple[Runner, Path]:
                 out = folder / f"{name}-{number}"
@@ -117,7 +117,7 @@ def main() -> None:
                 step, batches = program.compiled_step(), runner(name, number, Stop())[0].batches(0)
                 began = now()
                 for _ in range(steps):
-                    state, _ = step(state, next(batches), leg.schedule)
+                    state, _ = step(state, next(batches), phase.schedule)
                 jax.block_until_ready(state)
                 return since(began)
 
@@ -126,7 +126,7 @@ def main() -> None:
                 here, out = runner(name, number, stop)
                 state = jax.block_until_ready(program.init(0))
                 with Checkpoints(out / "checkpoints") as saves:
-                    here.leg(leg, saves, lambda: state, set())
+                    here.phase(phase, saves, lambda: state, set())
                     saves.wait()
                     return since(stop.began)
 

@@ -51,8 +51,8 @@ def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[f
 
     from moejax.architecture import Architecture
     from moejax.data.config import DataConfig
-    from moejax.train.legs import legs
     from moejax.train.mesh import MeshShape, make_mesh
+    from moejax.train.phases import phases
     from moejax.train.program import lanes, make_program
     from moejax.train.training import Recipe, Training
 
@@ -63,7 +63,7 @@ def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[f
     training = Training(name="one", architecture=architecture, recipe=recipe)
     mesh = make_mesh(MeshShape())
     tokens = np.random.default_rng(0).integers(0, 257, (members, 32, 129)).astype(np.int32)
-    schedule = legs(training)[0].schedule
+    schedule = phases(training)[0].schedule
     with jax.set_mesh(mesh):
         # A program that no other call has compiled.
         recipe = dataclasses.replace(recipe, budgets_tokens=(4_096_000 + 4096 * members,))

@@ -106,7 +106,7 @@ def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: Progres
         write_saved_weights(saved, between, progress=_shares(update))
         length = saved.training.recipe.data.sequence_length
         done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
-    return {**_said(done), "leg": saved.leg, "step": saved.step}
+    return {**_said(done), "phase": saved.phase, "step": saved.step}
 
 
 def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: Pr
 
     saved = find_saved_state(path)
     files = write_saved_weights(saved, out, progress=_shares(update))
-    return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "leg": saved.leg, "step": saved.step}
+    return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
 
 
 def _shares(update: ProgressCallback):
@@ -135,8 +135,8 @@ def _said(done: Any) -> dict[str, Any]:
 def _print(out: Path, done: dict[str, Any]) -> None:
     from moejax.quantities import format_bytes
 
-    if "leg" in done:
-        print(f"{done['leg']}, step {done['step']:,}")
+    if "phase" in done:
+        print(f"{done['phase']}, step {done['step']:,}")
     if done.get("left_out"):
         print(f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others")
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""

@@ -100,7 +100,7 @@ def _described(saved: SavedState) -> dict[str, Any]:
         "kind": "training",
         "name": saved.training.name,
         "training": saved.training.fingerprint(),
-        "leg": saved.leg,
+        "phase": saved.phase,
         "step": saved.step,
         "tokens": saved.step * saved.training.recipe.batch_tokens,
     }

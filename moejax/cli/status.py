@@ -90,10 +90,10 @@ def _training(status: Status) -> Result:
 def _lines(status: Status) -> Iterator[tuple[str, str]]:
     """What is known, in words."""
     yield "state", status.state + (f": {status.why}" if status.why else "")
-    if status.leg is not None and status.step is not None and status.tokens is not None:
+    if status.phase is not None and status.step is not None and status.tokens is not None:
         yield (
-            "leg",
-            f"{status.leg}, step {status.step:,}: {format(status.tokens)} tokens of {format(status.budget_tokens)}",
+            "phase",
+            f"{status.phase}, step {status.step:,}: {format(status.tokens)} tokens of {format(status.budget_tokens)}",
         )
     if status.total_steps is not None:
         yield "steps", f"{status.steps_done:,} of {status.total_steps:,}"
@@ -108,10 +108,10 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
     if status.state == RUNNING and status.silent_seconds is not None:
         yield "last sign of life", f"{clock(status.silent_seconds)} ago"
     if status.last_checkpoint is not None:
-        place, step, age = (status.last_checkpoint[name] for name in ("leg", "step", "age_seconds"))
+        place, step, age = (status.last_checkpoint[name] for name in ("phase", "step", "age_seconds"))
         yield "last checkpoint", f"{place}, step {step:,}, {clock(age)} ago"
     if status.best_checkpoint is not None:
-        place, step, loss = (status.best_checkpoint[name] for name in ("leg", "step", "validation_loss"))
+        place, step, loss = (status.best_checkpoint[name] for name in ("phase", "step", "validation_loss"))
         yield "best checkpoint", f"{place}, step {step:,}, validation loss {loss:.4f} nats/token"
     if status.skipped_steps:
         yield "skipped steps", f"{status.skipped_steps:,}"

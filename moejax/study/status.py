@@ -177,8 +177,8 @@ def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:
 
 
 def _seconds_left(logged: Sequence[Mapping[str, Any]], total_steps: int) -> float | None:
-    leg = [line for line in logged if line["run"] == logged[-1]["run"]]
-    if len(leg) < 2:
+    phase = [line for line in logged if line["run"] == logged[-1]["run"]]
+    if len(phase) < 2:
         return None
-    steps, seconds = (leg[-1][name] - leg[0][name] for name in ("steps_done", "seconds"))
-    return (total_steps - leg[-1]["steps_done"]) * seconds / steps if steps > 0 else None
+    steps, seconds = (phase[-1][name] - phase[0][name] for name in ("steps_done", "seconds"))
+    return (total_steps - phase[-1]["steps_done"]) * seconds / steps if steps > 0 else None

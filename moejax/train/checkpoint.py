@@ -42,7 +42,7 @@ from moejax.wording import says, some
 policies = ocp.checkpoint_managers.preservation_policy
 
 DAMAGED = "damaged"
-"""Folder beside those of the legs, to which checkpoints that cannot be read are moved."""
+"""Folder beside those of the phases, to which checkpoints that cannot be read are moved."""
 
 _WORTH_SAYING_BYTES = 10**10
 """A checkpoint of so many bytes is hashed for some seconds."""
@@ -52,8 +52,8 @@ class Checkpoints:
     """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
 
     The ``newest`` ones are kept, every step in ``keep``, every multiple of ``every``, and of those that were saved with
-    a ``validation_loss`` the ``best``. ``hashing`` is shared by the legs of a training; without one, what was saved is
-    hashed when these checkpoints are closed.
+    a ``validation_loss`` the ``best``. ``hashing`` is shared by the phases of a training; without one, checkpoints are
+    hashed when the manager is closed.
     """
 
     def __init__(

@@ -19,10 +19,10 @@ from moejax.errors import UserError
 from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.identity import TRAINING, decisive_changes, own, read_history
-from moejax.train.legs import Leg, legs
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import MetricsLog
+from moejax.train.phases import Phase, phases
 from moejax.train.population import MEMBERS, members, shared
 from moejax.train.population_runner import DIVERGED, given_up, run_population
 from moejax.train.processes import WAIT_SECONDS, Together
@@ -192,7 +192,7 @@ def train_beside(
 
 def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> None:
     """Take all steps that are still to be taken, and put the rows that are not there yet in their places."""
-    trunk, branches = runner.legs()
+    trunk, branches = runner.phases()
     starts = {branch.start for branch in branches}
 
     def without_row(number: int) -> bool:
@@ -201,19 +201,19 @@ def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> No
     with runner.saves(trunk, keep=sorted(starts)) as trunk_saves:
         waiting = [branch.start for number, branch in enumerate(branches) if without_row(number)]
         if waiting and (trunk_saves.last_step() or 0) < max(waiting):
-            runner.leg(trunk, trunk_saves, runner.first, starts)
+            runner.phase(trunk, trunk_saves, runner.first, starts)
         for number, branch in enumerate(branches):
             if without_row(number):
                 from_trunk = functools.partial(runner.trunk_at, branch.start, trunk, trunk_saves)
                 with runner.saves(branch) as saves:
-                    state = runner.leg(branch, saves, from_trunk, set())
+                    state = runner.phase(branch, saves, from_trunk, set())
                 for one, its_state in runner.apart(state):
                     if found[one.folder][number] is None:
                         found[one.folder][number] = runner.together.told(_finish(one, number, branch, its_state))
             runner.progress(branch.steps_before + branch.end - branch.start, {})
 
 
-def _finish(runner: Runner, number: int, branch: Leg, state: Any) -> dict[str, Any] | None:
+def _finish(runner: Runner, number: int, branch: Phase, state: Any) -> dict[str, Any] | None:
     """Measure a branch and write its row; only the first process returns it."""
     budget, folder = runner.training.recipe.budgets_tokens[number], runner.folder
     measured = runner.measure(state, branch)
@@ -294,14 +294,14 @@ def _session(
     count: int,
     say: Callable[[str], None],
 ) -> Sessions:
-    trunk, branches = legs(training)
+    trunk, branches = phases(training)
     about = {
         "processes": together.count,
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
         "versions": dict(versions),
         "members": count,
-        "legs": {leg.name: leg.end - leg.start for leg in (trunk, *branches)},
+        "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
     return Sessions(folder, writes=together.first, began=began, about=about, say=say)
 

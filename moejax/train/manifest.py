@@ -76,7 +76,7 @@ def is_committed(folder: Path) -> bool:
 
 
 def finished_steps(folder: Path) -> list[int]:
-    """The steps of the committed checkpoints of a leg, in order.
+    """The steps of the committed checkpoints of a phase, in order.
 
     Raises:
       OSError: the system cannot tell.
@@ -86,7 +86,7 @@ def finished_steps(folder: Path) -> list[int]:
 
 
 def validation_losses(folder: Path) -> dict[int, float]:
-    """Those of a leg's committed checkpoints that were measured, by step. What is damaged counts as not measured:
+    """Those of a phase's committed checkpoints that were measured, by step. What is damaged counts as not measured:
     whoever restores that checkpoint says what is wrong with it.
 
     Raises:
@@ -219,8 +219,8 @@ def verify(folder: Path) -> Verified:
     """
     checkpoints, damaged, unreadable = folder / "checkpoints", [], []
     count = size = without = later = 0
-    for leg in (checkpoints / name for name in _names(checkpoints) if name != "damaged"):
-        for place in (leg / str(step) for step in finished_steps(leg)):
+    for phase in (checkpoints / name for name in _names(checkpoints) if name != "damaged"):
+        for place in (phase / str(step) for step in finished_steps(phase)):
             wrong = why = None
             hashed: Manifest = {}
             try:

@@ -1,4 +1,4 @@
-"""The legs of a population: one program takes the steps of all members; what is read, logged and saved is each one's.
+"""The phases of a population: one program takes the steps of all members; what is read, logged and saved is each one's.
 
 A member's folder is what it would be had it been trained by itself, and it can be gone on with by itself.
 """
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.stored import read_json, write_json
-from moejax.train.legs import Leg
+from moejax.train.phases import Phase
 from moejax.train.program import Program, lanes
 from moejax.train.runner import Elapsed, Lost, Runner, Saves, batch_digest
 from moejax.train.sessions import RUNNING, Session, Sessions
@@ -38,14 +38,14 @@ class PopulationRunner(Runner):
 
     members: tuple[Runner, ...]
 
-    def legs(self) -> tuple[Leg, list[Leg]]:
+    def phases(self) -> tuple[Phase, list[Phase]]:
         """Each with the schedules of all members."""
-        trunks, branches = zip(*(member.legs() for member in self.members), strict=True)
+        trunks, branches = zip(*(member.phases() for member in self.members), strict=True)
         return _side_by_side(trunks), [_side_by_side(of_one) for of_one in zip(*branches, strict=True)]
 
-    def saves(self, leg: Leg, keep: Sequence[int] = ()) -> PopulationCheckpoints:
-        """The checkpoints of a leg, in every member's folder."""
-        return PopulationCheckpoints([(member, member.saves(leg, keep)) for member in self.members])
+    def saves(self, phase: Phase, keep: Sequence[int] = ()) -> PopulationCheckpoints:
+        """The checkpoints of a phase, in every member's folder."""
+        return PopulationCheckpoints([(member, member.saves(phase, keep)) for member in self.members])
 
     def running(self) -> list[Runner]:
         """The members but those that were given up."""
@@ -59,9 +59,9 @@ class PopulationRunner(Runner):
     def first(self) -> TrainState:
         return _stacked([member.first() for member in self.members])
 
-    def rewind(self, leg: Leg, step: int) -> None:
+    def rewind(self, phase: Phase, step: int) -> None:
         for member in self.running():
-            member.rewind(leg, step)
+            member.rewind(phase, step)
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Every member's batch; members that read in the same order share a reader."""
@@ -78,7 +78,7 @@ class PopulationRunner(Runner):
         return [member.evaluate(own) for member, own in zip(self.members, states, strict=True)]
 
     def write(
-        self, leg: Leg, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
+        self, phase: Phase, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
     ) -> list[Lost]:
         """Log each member's step, with its share of the time."""
         values, digests = jax.device_get((metrics, _digests(batch)))
@@ -88,8 +88,8 @@ class PopulationRunner(Runner):
             if given_up(member.folder) is None:
                 own = member.plain(jax.tree.map(lambda of_all, number=number: of_all[number], values))
                 found = {} if measured is None else measured[number]
-                lines.append(member.log_step(leg, position, share, {**own, **found}, int(digests[number])))
-                lost += member.lost(leg, position, own)
+                lines.append(member.log_step(phase, position, share, {**own, **found}, int(digests[number])))
+                lost += member.lost(phase, position, own)
         best = min(lines, key=lambda line: line["loss"] if math.isfinite(line["loss"]) else math.inf)
         self.progress(best["steps_done"], best)
         return lost
@@ -128,17 +128,17 @@ class EverySession(Sessions):
         for sessions in self._every:
             sessions.enter(cause)
 
-    def step(self, leg: str, step: int) -> None:
+    def step(self, phase: str, step: int) -> None:
         for sessions in self._every:
-            sessions.step(leg, step)
+            sessions.step(phase, step)
 
     def waited(self, seconds: float) -> None:
         for sessions in self._every:
             sessions.waited(seconds)
 
-    def reach(self, leg: str, step: int) -> None:
+    def reach(self, phase: str, step: int) -> None:
         for sessions in self._every:
-            sessions.reach(leg, step)
+            sessions.reach(phase, step)
 
     def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
         """The sessions of all members, one member after another; each has its share of the devices' time."""
@@ -151,7 +151,7 @@ class EverySession(Sessions):
 
 
 class PopulationCheckpoints:
-    """Checkpoints of one leg of all members, each in its own folder: as one member's, of a state of all."""
+    """Checkpoints of one phase of all members, each in its own folder: as one member's, of a state of all."""
 
     def __init__(self, members: Sequence[tuple[Runner, Saves]]):
         self._members = members
@@ -224,9 +224,9 @@ def given_up(folder: Path) -> str | None:
     return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
 
 
-def _side_by_side(legs: Sequence[Leg]) -> Leg:
-    schedule = jax.tree.map(lambda *of_members: np.array(of_members, np.float32), *(leg.schedule for leg in legs))
-    return replace(legs[0], schedule=schedule)
+def _side_by_side(phases: Sequence[Phase]) -> Phase:
+    schedule = jax.tree.map(lambda *of_members: np.array(of_members, np.float32), *(phase.schedule for phase in phases))
+    return replace(phases[0], schedule=schedule)
 
 
 @jax.jit

@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
-from moejax.train.legs import legs
 from moejax.train.mesh import batch_sharding, param_shardings
+from moejax.train.phases import phases
 from moejax.train.population import shared
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
@@ -123,7 +123,7 @@ def _schedule_shapes(training: Training) -> Schedule:
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(np.shape(leaf), np.float32, weak_type=isinstance(leaf, float))
 
-    return jax.tree.map(shape, legs(training)[0].schedule)
+    return jax.tree.map(shape, phases(training)[0].schedule)
 
 
 def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> TrainState:

@@ -1,4 +1,4 @@
-"""The steps of a leg: from its newest checkpoint to its end, logged, saved, and stopped when asked."""
+"""The steps of a phase: from its newest checkpoint to its end, logged, saved, and stopped when asked."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from moejax.train.allocator import release_memory
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.identity import TRAINED, check_trained, read_history
-from moejax.train.legs import Leg, legs
 from moejax.train.manifest import Hashing
 from moejax.train.memory import memory
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.metrics import MetricsLog
 from moejax.train.pace import Pace
+from moejax.train.phases import Phase, phases
 from moejax.train.processes import Together
 from moejax.train.profile import Profile
 from moejax.train.program import Program
@@ -48,12 +48,12 @@ class Elapsed(NamedTuple):
     """Step of the line before, or where this process began."""
     seconds_since: float
     seconds: float
-    """Of the leg."""
+    """Of the phase."""
 
 
 @runtime_checkable
 class Saves(Protocol):
-    """The checkpoints of a leg."""
+    """The checkpoints of a phase."""
 
     def newest(self, at_most: int | None = None) -> int | None: ...
     def last_step(self) -> int | None: ...
@@ -66,7 +66,7 @@ class Saves(Protocol):
 
 @dataclass(frozen=True)
 class Runner:
-    """What the legs of one training share."""
+    """What the phases of one training share."""
 
     training: Training
     folder: Path
@@ -88,15 +88,15 @@ class Runner:
         seed = self.training.recipe.data.order_seed
         return self.training.seed if seed is None else seed
 
-    def legs(self) -> tuple[Leg, list[Leg]]:
+    def phases(self) -> tuple[Phase, list[Phase]]:
         """The trunk, and a branch per budget."""
-        return legs(self.training)
+        return phases(self.training)
 
-    def saves(self, leg: Leg, keep: Sequence[int] = ()) -> Saves:
-        """The checkpoints of a leg, of which those at the steps in ``keep`` are kept whatever the recipe says."""
+    def saves(self, phase: Phase, keep: Sequence[int] = ()) -> Saves:
+        """The checkpoints of a phase, of which those at the steps in ``keep`` are kept whatever the recipe says."""
         recipe = self.training.recipe
         return Checkpoints(
-            self.folder / "checkpoints" / leg.name,
+            self.folder / "checkpoints" / phase.name,
             self.together,
             newest=recipe.keep_checkpoints,
             keep=keep,
@@ -114,8 +114,8 @@ class Runner:
         """The same, each with its state."""
         return [(self, state)]
 
-    def leg(self, leg: Leg, saves: Saves, first: Callable[[], TrainState], stops: set[int]) -> TrainState:
-        """Take the steps of a leg from its newest checkpoint, or from ``first``, to its end.
+    def phase(self, phase: Phase, saves: Saves, first: Callable[[], TrainState], stops: set[int]) -> TrainState:
+        """Take the steps of a phase from its newest checkpoint, or from ``first``, to its end.
 
         It is saved at ``stops``, at its end, and as often as the recipe says.
 
@@ -126,30 +126,30 @@ class Runner:
         self.sessions.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
         state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
-        self.together.do(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {leg.name}"))
-        first_step = leg.start if newest is None else newest
-        self.rewind(leg, first_step)
-        if first_step >= leg.end:
+        self.together.do(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {phase.name}"))
+        first_step = phase.start if newest is None else newest
+        self.rewind(phase, first_step)
+        if first_step >= phase.end:
             return state
         if not self.stop.steps:
             self.say(f"Compiling the step of {self.training.name}; training begins when that is done.")
         # Compiled ahead, so that the seconds that are logged are seconds of training.
-        step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, leg.end)}
+        step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, phase.end)}
         release_memory()
         batches = self.batches(first_step)
         self.together.told(None)
         seconds, started = about["seconds"], time.perf_counter()
         logged, metrics, measured, pace = first_step, None, None, Pace(step.values())
         with self.stop.stepping():
-            for position in range(first_step + 1, leg.end + 1):
-                self.sessions.step(leg.name, position)
+            for position in range(first_step + 1, phase.end + 1):
+                self.sessions.step(phase.name, position)
                 batch = self._next(batches, metrics)
-                number = leg.steps_before + position - leg.start
+                number = phase.steps_before + position - phase.start
                 with self.profile.step(number):
-                    state, metrics = step[self.sequences(position - 1)](state, batch, leg.schedule)
+                    state, metrics = step[self.sequences(position - 1)](state, batch, phase.schedule)
                 pace.after(metrics["loss"])
                 self.profile.after(number, metrics)
-                saves_here = position == leg.end or position in stops or _is_due(position, recipe.checkpoint_steps)
+                saves_here = position == phase.end or position in stops or _is_due(position, recipe.checkpoint_steps)
                 evaluates_here = _is_due(position, recipe.evaluate_steps)
                 if position % recipe.log_every_steps == 0 or saves_here or evaluates_here:
                     jax.block_until_ready(metrics)
@@ -159,14 +159,14 @@ class Runner:
                     measured = self.evaluate(state) if evaluates_here else None
                     # Seconds are those of training; what evaluation takes, the sessions tell.
                     started = time.perf_counter()
-                    lost = self.write(leg, position, elapsed, metrics, measured, batch)
+                    lost = self.write(phase, position, elapsed, metrics, measured, batch)
                     if lost:
                         self._save(saves, position, state, seconds)
                         saves.wait()
                         self.give_up(lost)
                 if saves_here:
                     self._save(saves, position, state, seconds, measured)
-                if self.stop.after_step() and position < leg.end:
+                if self.stop.after_step() and position < phase.end:
                     self._save(saves, position, state, seconds + time.perf_counter() - started)
                     saves.wait()
                     raise Stopped(self.stop.number)
@@ -175,7 +175,7 @@ class Runner:
             saves.wait()
         return state
 
-    def trunk_at(self, step: int, trunk: Leg, saves: Saves) -> TrainState:
+    def trunk_at(self, step: int, trunk: Phase, saves: Saves) -> TrainState:
         """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""
         newest = saves.newest(at_most=step)
         state = self.first() if newest is None else saves.restore(newest, self.program)[0]
@@ -195,7 +195,7 @@ class Runner:
         say = self.say if self.together.first else lambda text: None
         return self.together.do(lambda: first_state(self.training, self.program, say))
 
-    def measure(self, state: TrainState, branch: Leg) -> Measured:
+    def measure(self, state: TrainState, branch: Phase) -> Measured:
         """Loss and routing on the fixed validation rows, and what the log tells of the training."""
         evaluated = self._evaluate(state)
         return Measured(
@@ -286,53 +286,53 @@ class Runner:
         """
         check_trained(self.folder, read_history(self.folder), self.training, about.get(TRAINED), what)
 
-    def rewind(self, leg: Leg, step: int) -> None:
-        """Forget what was logged of a leg after a step."""
-        self.sessions.reach(leg.name, self.log.rewind(leg.name, step))
+    def rewind(self, phase: Phase, step: int) -> None:
+        """Forget what was logged of a phase after a step."""
+        self.sessions.reach(phase.name, self.log.rewind(phase.name, step))
 
     def write(
-        self, leg: Leg, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
+        self, phase: Phase, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
     ) -> list[Lost]:
         """Log a step. Returns the trainings of which too many steps were not taken, each with a sentence."""
         values = self.plain(metrics)
-        line = self.log_step(leg, position, elapsed, {**values, **(measured or {})}, int(batch_digest(batch)))
+        line = self.log_step(phase, position, elapsed, {**values, **(measured or {})}, int(batch_digest(batch)))
         self.progress(line["steps_done"], line)
-        return self.lost(leg, position, values)
+        return self.lost(phase, position, values)
 
     def log_step(
-        self, leg: Leg, position: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
+        self, phase: Phase, position: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
     ) -> dict[str, Any]:
         """Add a line to the log, and return it."""
         recipe = self.training.recipe
         tokens = recipe.tokens(position)
         line = {
             "tokens": tokens,
-            "steps_done": leg.steps_before + position - leg.start,
+            "steps_done": phase.steps_before + position - phase.start,
             "seconds": elapsed.seconds,
             **self.speed.of(tokens - recipe.tokens(elapsed.since), elapsed.seconds_since),
             **memory(),
             **values,
             "batch_digest": digest,
         }
-        self.log.write(leg.name, position, line)
+        self.log.write(phase.name, position, line)
         self.log.flush()
-        self.sessions.reach(leg.name, position)
+        self.sessions.reach(phase.name, position)
         self.sessions.write(at_once=False)
         return line
 
-    def lost(self, leg: Leg, position: int, values: Mapping[str, Any]) -> list[Lost]:
+    def lost(self, phase: Phase, position: int, values: Mapping[str, Any]) -> list[Lost]:
         """This training and a sentence, if too many steps in a row were not taken."""
         is_lost = values["skipped_in_a_row"] >= self.training.recipe.guard.patience
-        return [(self, self._given_up(values, leg, position))] if is_lost else []
+        return [(self, self._given_up(values, phase, position))] if is_lost else []
 
     def give_up(self, lost: Sequence[Lost]) -> None:
         """End what is lost."""
         self.together.refuse(lost[0][1])
 
-    def _given_up(self, values: Mapping[str, Any], leg: Leg, step: int) -> str:
+    def _given_up(self, values: Mapping[str, Any], phase: Phase, step: int) -> str:
         first = step - int(values["skipped_in_a_row"])
         return (
-            f"{self.training.name} diverged: no step of its {leg.name} could be taken from step {first} to {step}, "
+            f"{self.training.name} diverged: no step of its {phase.name} could be taken from step {first} to {step}, "
             f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
             f"batches {first} to {step - 1} of the data order of seed {self.order}. The state before them is "
             f"saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."

@@ -40,13 +40,13 @@ class SavedState:
     training: Training
     folder: Path
     """Of the training."""
-    leg: str
+    phase: str
     step: int
 
     @property
     def state(self) -> Path:
         """Where Orbax has the state."""
-        return self.folder / "checkpoints" / self.leg / str(self.step) / _STATE
+        return self.folder / "checkpoints" / self.phase / str(self.step) / _STATE
 
 
 def is_training(path: Path) -> bool:
@@ -56,7 +56,7 @@ def is_training(path: Path) -> bool:
 
 def find_saved_state(path: Path) -> SavedState:
     """The checkpoint that a path names: a training's folder (the longest budget that is trained, or else the trunk),
-    the folder of a leg in it (its newest checkpoint), or that of a checkpoint.
+    the folder of a phase in it (its newest checkpoint), or that of a checkpoint.
 
     Raises:
       UserError: there is none.
@@ -68,13 +68,13 @@ def find_saved_state(path: Path) -> SavedState:
     if training.population:
         raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
-    legs = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
-    for leg in legs:
-        steps = finished_steps(folder / "checkpoints" / leg)
+    phases = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
+    for phase in phases:
+        steps = finished_steps(folder / "checkpoints" / phase)
         if named[:1] == ("checkpoints",):
-            steps = [step for step in steps if ("checkpoints", leg, str(step))[: len(named)] == named[:3]]
+            steps = [step for step in steps if ("checkpoints", phase, str(step))[: len(named)] == named[:3]]
         if steps:
-            saved = SavedState(training, folder, leg, steps[-1])
+            saved = SavedState(training, folder, phase, steps[-1])
             _check(saved)
             return saved
     raise UserError(f"{path} holds no finished checkpoint; go on with the training first.")
@@ -86,7 +86,7 @@ def _check(saved: SavedState) -> None:
     if wrong := damage(saved.state.parent):
         raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
     about = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
-    what = f"The checkpoint of step {saved.step} of {saved.leg}"
+    what = f"The checkpoint of step {saved.step} of {saved.phase}"
     check_trained(saved.folder, read_history(saved.folder), saved.training, about.get(TRAINED), what)
 
 

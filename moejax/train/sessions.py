@@ -63,10 +63,10 @@ class Session:
     the mesh and the number of processes."""
     members: int = 1
     """Of the population whose devices and seconds these are."""
-    legs: dict[str, int] = field(default_factory=dict)
-    """Steps of each leg, in their order."""
+    phases: dict[str, int] = field(default_factory=dict)
+    """Steps of each phase, in their order."""
     reached: dict[str, int] = field(default_factory=dict)
-    """The last step that was logged of each leg, in this session or before."""
+    """The last step that was logged of each phase, in this session or before."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By cause."""
 
@@ -94,8 +94,8 @@ class Sessions:
         self._cause = "starting"
         self._reached: dict[str, int] = {}
         for session in self._earlier:
-            for leg, step in session.reached.items():
-                self.reach(leg, step)
+            for phase, step in session.reached.items():
+                self.reach(phase, step)
         self._written = -SECONDS_BETWEEN_WRITES
 
     @property
@@ -109,18 +109,18 @@ class Sessions:
         self._seconds[self._cause] += now - self._since
         self._since, self._cause = now, cause
 
-    def step(self, leg: str, step: int) -> None:
+    def step(self, phase: str, step: int) -> None:
         """From now on, time goes to taking this step."""
-        self.enter("redone" if step <= self._reached.get(leg, 0) else "training")
+        self.enter("redone" if step <= self._reached.get(phase, 0) else "training")
 
     def waited(self, seconds: float) -> None:
         """So much of the present cause's time was waiting for data."""
         self._seconds[self._cause] -= seconds
         self._seconds["data"] += seconds
 
-    def reach(self, leg: str, step: int) -> None:
-        """A step of a leg has been logged: whoever takes it again does lost work."""
-        self._reached[leg] = max(step, self._reached.get(leg, 0))
+    def reach(self, phase: str, step: int) -> None:
+        """A step of a phase has been logged: whoever takes it again does lost work."""
+        self._reached[phase] = max(step, self._reached.get(phase, 0))
 
     def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
         """All sessions, this one as it is now."""

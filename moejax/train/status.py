@@ -42,16 +42,16 @@ class Status:
     """One of ``moejax.train.sessions.STATES``."""
     why: str
     """It was interrupted, or failed."""
-    leg: str | None
+    phase: str | None
     step: int | None
-    """Of the leg's whole way, the trunk's part included."""
+    """Of the phase's whole way, the trunk's part included."""
     steps_done: int
     """Over trunk and branches."""
     total_steps: int | None
     tokens: int | None
     """Up to ``step``."""
     budget_tokens: int
-    """That the leg leads to; of the trunk, the largest."""
+    """That the phase leads to; of the trunk, the largest."""
     loss: float | None
     """Of the last logged batch, nats per token."""
     validation_loss: float | None
@@ -63,9 +63,9 @@ class Status:
     silent_seconds: float | None
     """Since its last sign of life."""
     last_checkpoint: dict[str, Any] | None
-    """``leg``, ``step`` and ``age_seconds`` of the newest one that is whole."""
+    """``phase``, ``step`` and ``age_seconds`` of the newest one that is whole."""
     best_checkpoint: dict[str, Any] | None
-    """``leg``, ``step`` and ``validation_loss`` of the one with the lowest, of those that were measured."""
+    """``phase``, ``step`` and ``validation_loss`` of the one with the lowest, of those that were measured."""
     skipped_steps: int | None
     sessions: int
     """How often it was started."""
@@ -102,12 +102,12 @@ def read_status(folder: Path) -> Status:
     sessions = read_sessions(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
-    leg = last.get("run")
+    phase = last.get("run")
     rows = [_row(folder / row_file(budget), training["name"], budget) for budget in budgets]
     state, why = _state(folder, None not in rows, sessions)
-    total = sum(sessions[-1].legs.values()) if sessions else None
+    total = sum(sessions[-1].phases.values()) if sessions else None
     done = total if state == DONE and total else last.get("steps_done", 0)
-    seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == leg])
+    seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == phase])
     left = None
     if state == RUNNING and seconds_per_step is not None and total is not None:
         left = (total - done) * seconds_per_step
@@ -117,19 +117,19 @@ def read_status(folder: Path) -> Status:
         folder=str(folder),
         state=state,
         why=why,
-        leg=leg,
+        phase=phase,
         step=last.get("step"),
         steps_done=done,
         total_steps=total,
         tokens=last.get("tokens"),
-        budget_tokens=max(budgets) if leg in (None, TRUNK) else int(leg.rpartition("-")[2]),
+        budget_tokens=max(budgets) if phase in (None, TRUNK) else int(phase.rpartition("-")[2]),
         loss=_number(last.get("loss")),
         validation_loss=_number(measured[-1]) if measured else None,
         tokens_per_second=tokens_per_second,
         mfu=_number(last.get("mfu")),
         eta_seconds=left,
         silent_seconds=max(0.0, time.time() - sessions[-1].until) if sessions else None,
-        last_checkpoint=_last_checkpoint(folder, leg),
+        last_checkpoint=_last_checkpoint(folder, phase),
         best_checkpoint=_best_checkpoint(folder),
         skipped_steps=int(number(last["skipped_steps"])) if "skipped_steps" in last else None,
         sessions=len(sessions),
@@ -185,7 +185,7 @@ def _row(path: Path, model: str, budget_tokens: int) -> dict[str, Any] | None:
 
 
 def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
-    """Seconds per step and tokens per second between the first and the last of some lines of one leg."""
+    """Seconds per step and tokens per second between the first and the last of some lines of one phase."""
     if not lines:
         return None, None
     first, last = lines[0], lines[-1]
@@ -196,23 +196,23 @@ def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:
     return seconds / steps, (last["tokens"] - first["tokens"]) / seconds
 
 
-def _last_checkpoint(folder: Path, leg: str | None) -> dict[str, Any] | None:
-    """Of the present leg, or else, as before its first one, of the trunk."""
-    for name in (leg, TRUNK):
+def _last_checkpoint(folder: Path, phase: str | None) -> dict[str, Any] | None:
+    """Of the present phase, or else, as before its first one, of the trunk."""
+    for name in (phase, TRUNK):
         place = folder / "checkpoints" / str(name)
         # One may be removed meanwhile.
         with contextlib.suppress(OSError):
             steps = finished_steps(place)
             if steps:
                 age = time.time() - (place / str(steps[-1]) / COMMITTED).stat().st_mtime
-                return {"leg": name, "step": steps[-1], "age_seconds": max(0.0, age)}
+                return {"phase": name, "step": steps[-1], "age_seconds": max(0.0, age)}
     return None
 
 
 def interrupted_text(folders: Sequence[Path]) -> str:
     """What a person is told of trainings that were stopped while no step was taken: how much of them is saved."""
-    legs = [path for folder in folders for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
-    saved = [leg / str(steps[-1]) for leg in legs if (steps := finished_steps(leg))]
+    phases = [path for folder in folders for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
+    saved = [phase / str(steps[-1]) for phase in phases if (steps := finished_steps(phase))]
     if not saved:
         return "Stopped before the first checkpoint: no step is saved, and the same command begins again."
     newest = max(saved, key=lambda path: (path / COMMITTED).stat().st_mtime)
@@ -224,12 +224,12 @@ def interrupted_text(folders: Sequence[Path]) -> str:
 
 def _best_checkpoint(folder: Path) -> dict[str, Any] | None:
     """The checkpoint with the lowest validation loss of all that were saved with one."""
-    legs = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
+    phases = [path for path in (folder / "checkpoints").glob("*") if path.name != "damaged"]
     found = []
-    for leg in legs:
+    for phase in phases:
         with contextlib.suppress(OSError, Unreadable):
-            found += [(loss, leg.name, step) for step, loss in validation_losses(leg).items()]
+            found += [(loss, phase.name, step) for step, loss in validation_losses(phase).items()]
     if not found:
         return None
-    loss, leg, step = min(found)
-    return {"leg": leg, "step": step, "validation_loss": loss}
+    loss, phase, step = min(found)
+    return {"phase": phase, "step": step, "validation_loss": loss}

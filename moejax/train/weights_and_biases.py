@@ -24,7 +24,7 @@ class WandbSink:
     def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
         self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
         self._run: Any = None
-        self._leg = ""
+        self._phase = ""
         path = folder / SHOWN
         self._shown: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "steps": {}}
         if path.exists():
@@ -40,7 +40,7 @@ class WandbSink:
         import wandb  # type: ignore[import-not-found]
 
         self.close()
-        self._leg = run
+        self._phase = run
         # The id is kept before anything is shown under it.
         write_json(self._folder / SHOWN, self._shown)
         try:
@@ -63,10 +63,10 @@ class WandbSink:
 
     def write(self, line: Line) -> None:
         """Show a line, unless its step was."""
-        if line["step"] <= self._shown["steps"].get(self._leg, 0):
+        if line["step"] <= self._shown["steps"].get(self._phase, 0):
             return
         self._run.log(scalars(line), step=line["step"])
-        self._shown["steps"][self._leg] = line["step"]
+        self._shown["steps"][self._phase] = line["step"]
         write_json(self._folder / SHOWN, self._shown)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(
     assert {model.tokenizer.sha256 for model in found} == {JsonTokenizer(tokenizer).sha256}
     assert [model.sequence_length for model in found] == [32, None, 32]
     assert [model.origin["kind"] for model in found] == ["training", "weights", "huggingface"]
-    assert (found[0].origin["leg"], found[0].origin["tokens"]) == ("branch-512", 512)
+    assert (found[0].origin["phase"], found[0].origin["tokens"]) == ("branch-512", 512)
 
 
 @pytest.mark.slow

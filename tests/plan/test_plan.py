@@ -22,9 +22,9 @@ from moejax.plan.process import plan
 from moejax.plan.step_time import model_flops, step_flops
 from moejax.plan.topology import parse
 from moejax.train.collectives import collectives
-from moejax.train.legs import legs
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 from moejax.train.optimizer import OptimizerConfig
+from moejax.train.phases import phases
 from moejax.train.program import make_program
 from moejax.train.training import Recipe, Training
 
@@ -84,7 +84,7 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
         state = program.init(0)
         held = bytes_on_first_device(state.params), bytes_on_first_device(state.optimizer), bytes_on_first_device(state)
         step = program.compiled_step()
-        state, metrics = step(state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, legs(one)[0].schedule)
+        state, metrics = step(state, {"tokens": jax.device_put(tokens, batch_sharding(mesh))}, phases(one)[0].schedule)
     assert np.isfinite(metrics["loss"])
     memory = found.memory
     assert held[:2] == (memory.parameters, memory.optimizer_state)

@@ -216,7 +216,7 @@ def test_the_export_is_the_same_model_with_the_same_results(folder, found):
 
 
 def test_the_file_says_what_was_evaluated_and_by_what(found):
-    assert found["model"]["leg"] == "branch-40960"
+    assert found["model"]["phase"] == "branch-40960"
     assert found["model"]["kind"] == "training"
     assert found["versions"].keys() >= {"moejax", "lm-eval", "jax", "datasets", "tokenizers"}
     assert found["task_versions"] == dict.fromkeys(TASKS, 1.0)

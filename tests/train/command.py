@@ -102,12 +102,12 @@ def lines(folder):
 
 
 def newest_states(folder):
-    """Every array of the newest checkpoint of each leg, by leg and name."""
+    """Every array of the newest checkpoint of each phase, by phase and name."""
     found = {}
-    for leg in sorted(path for path in (folder / "checkpoints").iterdir() if path.name != "damaged"):
-        newest = max(int(path.name) for path in leg.iterdir() if path.name.isdigit())
-        state = leg / str(newest) / "state"
-        found |= {(leg.name, newest, name): array for name, array in saved_arrays(state).items()}
+    for phase in sorted(path for path in (folder / "checkpoints").iterdir() if path.name != "damaged"):
+        newest = max(int(path.name) for path in phase.iterdir() if path.name.isdigit())
+        state = phase / str(newest) / "state"
+        found |= {(phase.name, newest, name): array for name, array in saved_arrays(state).items()}
     return found
 
 

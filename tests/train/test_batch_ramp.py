@@ -10,8 +10,8 @@ from interrupted import lasting, logged, on_one_device, train_killed_at_every_lo
 
 from moejax.data.batches import batches
 from moejax.train.batch_ramp import Batches, BatchStage
-from moejax.train.legs import legs
 from moejax.train.loop import train
+from moejax.train.phases import phases
 
 RAMP = (BatchStage(tokens=512, batch_tokens=64), BatchStage(tokens=1024, batch_tokens=128))
 
@@ -64,7 +64,9 @@ def test_a_growing_batch_reads_the_rows_that_a_constant_one_reads():
 
 
 def test_the_learning_rate_is_the_same_function_of_tokens(training, ramped):
-    for plain, grown in zip([legs(training)[0], *legs(training)[1]], [legs(ramped)[0], *legs(ramped)[1]], strict=True):
+    for plain, grown in zip(
+        [phases(training)[0], *phases(training)[1]], [phases(ramped)[0], *phases(ramped)[1]], strict=True
+    ):
         for step in range(training.recipe.steps(4096)):
             tokens = training.recipe.tokens(step + 1)
             if tokens == ramped.recipe.tokens(ramped.recipe.steps(tokens)):
@@ -73,8 +75,8 @@ def test_the_learning_rate_is_the_same_function_of_tokens(training, ramped):
 
 
 def test_smaller_batches_take_smaller_steps_when_asked(training, ramped):
-    rates = legs(with_ramp(training, *RAMP, exponent=0.5))[0].schedule.learning_rate
-    unchanged = legs(ramped)[0].schedule.learning_rate
+    rates = phases(with_ramp(training, *RAMP, exponent=0.5))[0].schedule.learning_rate
+    unchanged = phases(ramped)[0].schedule.learning_rate
     for step, share in ((7, 1 / 4), (8, 1 / 2), (11, 1 / 2), (12, 1.0)):
         assert float(rates(step)) == pytest.approx(share**0.5 * float(unchanged(step)), rel=1e-6)
 

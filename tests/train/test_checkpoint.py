@@ -148,7 +148,7 @@ class Two(Together):
 
 
 UNREAD = {
-    "the folder of a leg": (os, "listdir", "trunk", errno.EIO),
+    "the folder of a phase": (os, "listdir", "trunk", errno.EIO),
     "the folder of a checkpoint": (os, "listdir", "trunk/3", errno.ESTALE),
     "the size of a file": (Path, "stat", "trunk/3/state/manifest.ocdbt", errno.ESTALE),
     "a manifest": (os, "open", "trunk/3/manifest-0.json", errno.EIO),

@@ -15,10 +15,10 @@ from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
 from moejax.train import metrics
 from moejax.train.initial_weights import InitialWeights
-from moejax.train.legs import legs
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
+from moejax.train.phases import phases
 from moejax.train.program import make_program
 from moejax.train.training import Training
 
@@ -97,7 +97,7 @@ def test_two_budgets_from_one_trunk_equal_each_budget_by_itself(uninterrupted, t
 
 
 def test_the_trunk_is_the_longest_budgets_stable_part(training):
-    trunk, branches = legs(training)
+    trunk, branches = phases(training)
     assert (trunk.start, trunk.end) == (0, 10)
     assert [(branch.start, branch.end) for branch in branches] == [(5, 8), (10, 16)]
     assert training.recipe.total_steps == 10 + 3 + 6

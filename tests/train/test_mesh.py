@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from moejax.sharding import MESH_AXES
-from moejax.train.legs import legs
+from moejax.model.sharding import MESH_AXES
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
+from moejax.train.phases import phases
 from moejax.train.program import make_program
 
 SHAPES = [
@@ -22,7 +22,7 @@ def three_steps(training, sizes):
     count = int(np.prod(sizes))
     mesh = jax.make_mesh(sizes, MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:count])
     program = make_program(training, mesh)
-    schedule = legs(training)[0].schedule
+    schedule = phases(training)[0].schedule
     tokens = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
     with jax.set_mesh(mesh):
         state = program.init(0)

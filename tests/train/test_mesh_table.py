@@ -16,10 +16,9 @@ from jax.sharding import AxisType
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
 from moejax.routing import NOT_CAUSAL, ROUTERS
-from moejax.routing.communication import COMMUNICATION
-from moejax.sharding import MESH_AXES
-from moejax.train.legs import legs
+from moejax.routing.expert_parallel import EXCHANGES
 from moejax.train.mesh import batch_sharding
+from moejax.train.phases import phases
 from moejax.train.program import make_program
 
 STEPS = 20
@@ -86,7 +85,7 @@ def trained(training, sizes):
         for number in range(STEPS):
             tokens = dice.integers(0, 256, (8, 17)).astype(np.int32)
             batch = {"tokens": jax.device_put(tokens, batch_sharding(mesh))}
-            state, metrics = step(state, batch, legs(training)[0].schedule)
+            state, metrics = step(state, batch, phases(training)[0].schedule)
             found.append(jax.tree.map(np.asarray, metrics))
             if number == 0:
                 first = jax.tree.map(np.asarray, state.optimizer)

@@ -41,7 +41,7 @@ def write(folder, training, steps):
     (folder / "checkpoints").mkdir(parents=True)
     write_json(folder / "training.json", training.as_json())
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(1, 4, 2, 1), MESH_AXES)
-    for leg, step in steps:
+    for phase, step in steps:
         random = np.random.default_rng(step)
         arrays = {}
         for name, parameter in parameters(training.architecture).items():
@@ -49,9 +49,9 @@ def write(folder, training, steps):
             axes = SHARDED.get(name, ())
             sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
             arrays[name] = jax.device_put(array, sharding)
-        bias = arrays.pop(EXPERT_BIAS, None)
-        state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
-        with ocp.CheckpointManager((folder / "checkpoints" / leg).resolve()) as manager:
+        bias = arrays.pop(BALANCE_BIAS, None)
+        state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
+        with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
             items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({})}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder
@@ -59,8 +59,8 @@ def write(folder, training, steps):
 
 @pytest.fixture
 def two_branches(training, tmp_path):
-    legs = [("trunk", 4), ("branch-2048", 8), ("branch-4096", 12), ("branch-4096", 16)]
-    return write(tmp_path / "run", training, legs)
+    phases = [("trunk", 4), ("branch-2048", 8), ("branch-4096", 12), ("branch-4096", 16)]
+    return write(tmp_path / "run", training, phases)
 
 
 def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(training, tmp_path):
@@ -79,7 +79,7 @@ def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(tra
 
 
 @pytest.mark.parametrize(
-    ("path", "leg", "step"),
+    ("path", "phase", "step"),
     [
         ("", "branch-4096", 16),
         ("checkpoints", "branch-4096", 16),
@@ -89,9 +89,9 @@ def test_parameters_are_those_of_the_checkpoint_to_the_bit_whatever_the_mesh(tra
         ("checkpoints/branch-4096/12/state", "branch-4096", 12),
     ],
 )
-def test_a_path_names_a_checkpoint(two_branches, path, leg, step):
+def test_a_path_names_a_checkpoint(two_branches, path, phase, step):
     found = find_saved_state(two_branches / path)
-    assert (found.leg, found.step) == (leg, step)
+    assert (found.phase, found.step) == (phase, step)
     assert found.state.is_dir()
 
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_with_other_bytes_than_were_recorded_is_refused(training, t
 
 def test_before_a_branch_is_trained_the_trunk_is_taken(training, tmp_path):
     found = find_saved_state(write(tmp_path / "run", training, [("trunk", 4)]))
-    assert (found.leg, found.step) == ("trunk", 4)
+    assert (found.phase, found.step) == ("trunk", 4)
 
 
 def test_what_is_no_training_or_has_no_checkpoint_is_refused(training, tmp_path):
@@ -153,7 +153,7 @@ def test_of_a_mixture_the_first_tokenizer_travels_along(two_branches, tmp_path):
 def test_orbax_reads_the_same_parameters_of_a_real_training(training, tmp_path):
     train(training, tmp_path / "run")
     saved = find_saved_state(tmp_path / "run")
-    assert (saved.leg, saved.step) == ("branch-4096", 16)
+    assert (saved.phase, saved.step) == ("branch-4096", 16)
     with warnings.catch_warnings():
         # Orbax says that it takes the mesh from the file.
         warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.train.legs import legs
+from moejax.train.phases import phases
 from moejax.train.schedule import DECAYS, WarmupStableDecay
 
 
@@ -17,8 +17,8 @@ def schedule(**changes):
     return WarmupStableDecay(**fields | changes)
 
 
-def rate(leg, step):
-    return leg.schedule.learning_rate(step)
+def rate(phase, step):
+    return phase.schedule.learning_rate(step)
 
 
 def test_the_rate_warms_up_stays_and_falls_to_its_final_share():
@@ -36,7 +36,7 @@ def test_the_rate_never_exceeds_its_peak_and_never_is_negative(peak, step, warmu
 
 def test_a_branch_starts_where_the_trunk_left_and_the_trunk_never_decays(training):
     """MaxText #2882."""
-    trunk, branches = legs(training)
+    trunk, branches = phases(training)
     assert trunk.end == max(branch.start for branch in branches)
     for branch in branches:
         assert float(rate(trunk, branch.start - 1)) == float(rate(branch, branch.start - 1))
@@ -61,7 +61,7 @@ def test_decays_have_the_shapes_of_their_papers():
 
 def test_a_decay_share_of_one_is_a_schedule_without_a_stable_part(training):
     optimizer = dataclasses.replace(training.recipe.optimizer, decay_share=1.0, decay_shape="cosine")
-    trunk, branches = legs(
+    trunk, branches = phases(
         dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
     )
     assert trunk.end == training.recipe.warmup_steps

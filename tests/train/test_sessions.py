@@ -40,7 +40,7 @@ def clock(monkeypatch):
 
 
 def session(folder, say=print, **about):
-    return Sessions(folder, about={"devices": 2, "legs": {"trunk": 100}, **about}, say=say)
+    return Sessions(folder, about={"devices": 2, "phases": {"trunk": 100}, **about}, say=say)
 
 
 def test_every_second_has_one_cause(tmp_path, clock):

@@ -31,10 +31,10 @@ def test_a_finished_training(eight, tmp_path):
     status = read_status(tmp_path)
     assert status.state == DONE
     assert (status.steps_done, status.total_steps) == (19, 19)
-    assert (status.leg, status.step, status.tokens, status.budget_tokens) == ("branch-4096", 16, 4096, 4096)
+    assert (status.phase, status.step, status.tokens, status.budget_tokens) == ("branch-4096", 16, 4096, 4096)
     assert [row["loss"] for row in status.rows] == [row["loss"] for row in rows]
     assert status.last_checkpoint is not None
-    assert (status.last_checkpoint["leg"], status.last_checkpoint["step"]) == ("branch-4096", 16)
+    assert (status.last_checkpoint["phase"], status.last_checkpoint["step"]) == ("branch-4096", 16)
     assert status.skipped_steps == 0
     assert status.goodput == pytest.approx(status.seconds["training"] / sum(status.seconds.values()))
     assert rows[-1]["goodput"] == pytest.approx(status.goodput, rel=0.5)
@@ -119,8 +119,8 @@ def test_states_by_lock_and_last_word(tmp_path, training):
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):
     write_json(tmp_path / "training.json", training.as_json())
-    legs = {"trunk": 10, "branch-2048": 3, "branch-4096": 6}
-    write_json(tmp_path / "sessions.json", [{"began": 1.0, "until": 2.0, "legs": legs}])
+    phases = {"trunk": 10, "branch-2048": 3, "branch-4096": 6}
+    write_json(tmp_path / "sessions.json", [{"began": 1.0, "until": 2.0, "phases": phases}])
     log = metrics.MetricsLog(tmp_path / "metrics.jsonl")
     # The first steps were slow; ten lines before the last it went on at 2 s a step.
     for line in range(1, 13):

@@ -12,7 +12,7 @@ from moejax.model.loss import LossWeights
 from moejax.routing.routers import update_bias
 from moejax.sharding import MESH_AXES
 from moejax.train.guard import GuardConfig
-from moejax.train.legs import legs
+from moejax.train.phases import phases
 from moejax.train.program import lanes, make_program
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
@@ -39,7 +39,7 @@ def steps(training, batches, seed=0):
         state, found = program.init(seed), []
         for batch in batches:
             batch = batch if isinstance(batch, dict) else {"tokens": batch}
-            state, metrics = program.step(state, batch, legs(training)[0].schedule)
+            state, metrics = program.step(state, batch, phases(training)[0].schedule)
             found.append(jax.tree.map(np.asarray, metrics))
     return state, found
 
@@ -118,7 +118,9 @@ def test_where_the_previous_loads_are_the_batchs_the_gradient_is_that_of_the_exa
         program = make_program(one, mesh)
         with jax.set_mesh(mesh):
             state = dataclasses.replace(program.init(0), balance_loads=start)
-            moments[name] = jax.tree.leaves(program.step(state, {"tokens": TOKENS}, legs(one)[0].schedule)[0].optimizer)
+            moments[name] = jax.tree.leaves(
+                program.step(state, {"tokens": TOKENS}, phases(one)[0].schedule)[0].optimizer
+            )
     for a, b in zip(moments["equal"], moments["exact"], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-7, rtol=1e-4)
     assert any(not np.allclose(a, b, atol=1e-6) for a, b in zip(moments["uniform"], moments["exact"], strict=True))
@@ -155,7 +157,7 @@ def test_side_by_side_each_training_has_its_own_loads(training):
     batches = [TOKENS, TOKENS[:, ::-1].copy()]
     with jax.set_mesh(mesh):
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(program.init(seed) for seed in (0, 1)))
-        schedule = jax.tree.map(lambda leaf: jnp.stack([jnp.float32(leaf)] * 2), legs(training)[0].schedule)
+        schedule = jax.tree.map(lambda leaf: jnp.stack([jnp.float32(leaf)] * 2), phases(training)[0].schedule)
         both, _ = lanes(program, 2).step(both, {"tokens": np.stack(batches)}, schedule)
     for number, batch in enumerate(batches):
         alone, _ = steps(training, [batch], seed=number)

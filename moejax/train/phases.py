@@ -1,4 +1,4 @@
-"""The legs of a training: the trunk that all budgets share, and the branch of each."""
+"""The phases of a training: the trunk that all budgets share, and the branch of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moejax.train.training import Recipe, Training
 
 
 @dataclass(frozen=True)
-class Leg:
+class Phase:
     """A trunk or a branch: one stretch of steps under one schedule, with its own checkpoints."""
 
     name: str
@@ -21,10 +21,10 @@ class Leg:
     end: int
     schedule: Schedule
     steps_before: int
-    """Steps of the legs before this one."""
+    """Steps of the phases before this one."""
 
 
-def legs(training: Training) -> tuple[Leg, list[Leg]]:
+def phases(training: Training) -> tuple[Phase, list[Phase]]:
     """The trunk, and a branch per budget."""
     recipe, optimizer = training.recipe, training.recipe.optimizer
     last = recipe.batch_tokens
@@ -41,12 +41,12 @@ def legs(training: Training) -> tuple[Leg, list[Leg]]:
         )
         return Schedule(learning_rate=learning_rate, weight_decay=float(optimizer.weight_decay))
 
-    trunk = Leg(TRUNK, 0, recipe.trunk_steps, schedule(math.inf, 1.0), 0)
+    trunk = Phase(TRUNK, 0, recipe.trunk_steps, schedule(math.inf, 1.0), 0)
     branches, before = [], trunk.end
     for budget in recipe.budgets_tokens:
         start, end = recipe.decay_start(budget), recipe.steps(budget)
         falls = schedule(recipe.tokens(start) / last, (recipe.tokens(end) - recipe.tokens(start)) / last)
-        branches.append(Leg(branch_name(budget), start, end, falls, before))
+        branches.append(Phase(branch_name(budget), start, end, falls, before))
         before += end - start
     return trunk, branches
 
