@@ -29,7 +29,7 @@ from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.phases import Phase, phases
-from moejax.train.processes import Together
+from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
 from moejax.train.runner import Runner
@@ -105,7 +105,7 @@ def main() -> None:
                     Sessions(out, about={}),
                     Speed(training),
                     profile,
-                    Together(),
+                    ProcessGroup(),
                     stop,
                     lambda steps, values: None,
                     print,

@@ -26,7 +26,7 @@ from moejax.result import Column, Result, Table
 from moejax.wording import says, told
 
 if TYPE_CHECKING:
-    from moejax.train.processes import Together
+    from moejax.train.processes import ProcessGroup
 
 NAME = "train"
 MOST_THREADS = 1024
@@ -106,28 +106,28 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
-    from moejax.train.processes import Together, joined
+    from moejax.train.processes import ProcessGroup, init_distributed
 
     if not several:
-        return _train(arguments, Together(), began)
+        return _train(arguments, ProcessGroup(), began)
     given = (arguments.coordinator, arguments.processes, arguments.process)
-    with _stdout_is_ours(), joined(*given, wait_seconds=arguments.wait):
-        together = Together(arguments.wait)
-        with _ending_alone(together):
-            return _train(arguments, together, began)
+    with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
+        group = ProcessGroup(arguments.wait)
+        with _ending_alone(group):
+            return _train(arguments, group, began)
 
 
-def _train(arguments: argparse.Namespace, together: Together, began: float) -> int:
+def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> int:
     from moejax.cli.progress import training_progress
     from moejax.train.loop import train, train_beside
     from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 
-    speaks = together.first and (arguments.parent is None or together.count > 1)
-    training, folder, derivation = together.do(lambda: _training(arguments))
-    if derivation and together.first:
+    speaks = group.is_main and (arguments.parent is None or group.count > 1)
+    training, folder, derivation = group.run_or_abort(lambda: _training(arguments))
+    if derivation and group.is_main:
         print(derivation, file=sys.stderr)
     try:
-        with stop_on_signals(together.count) as stop, training_progress(training, quiet=not speaks) as progress:
+        with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
             data_folder = arguments.data and Path(arguments.data)
             options = {
                 "accept_changes": arguments.accept_changes,
@@ -135,7 +135,7 @@ def _train(arguments: argparse.Namespace, together: Together, began: float) -> i
                 "stop": stop,
                 "began": began,
                 "profile": arguments.profile,
-                "say": _say if together.first else _silence,
+                "say": _say if group.is_main else _silence,
                 "progress": progress,
             }
             if arguments.beside:
@@ -146,10 +146,10 @@ def _train(arguments: argparse.Namespace, together: Together, began: float) -> i
             else:
                 rows = train(training, folder, data_folder=data_folder, **options)
     except Stopped as stopped:
-        if together.first:
+        if group.is_main:
             _say("Stopped and saved; the same command goes on from there.")
         return exit_status(stopped.number)
-    if together.first and arguments.json:
+    if group.is_main and arguments.json:
         print(json_text(rows))
     elif speaks:
         render.show(_summary(rows, folder))
@@ -173,20 +173,20 @@ def _stdout_is_ours() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ending_alone(together: Together) -> Iterator[None]:
+def _ending_alone(group: ProcessGroup) -> Iterator[None]:
     """Of several processes, one that meets something alone ends at once: the others cannot be asked any more."""
     from jax.errors import JaxRuntimeError
 
-    from moejax.train.processes import Agreed
+    from moejax.train.processes import CoordinatedError
 
     try:
         yield
-    except Agreed:
+    except CoordinatedError:
         raise
     except Exception as error:
-        if together.count == 1:
+        if group.count == 1:
             raise
-        who = f"process {together.index} of {together.count}"
+        who = f"process {group.index} of {group.count}"
         if isinstance(error, JaxRuntimeError):
             lost = f"{who} has lost the others ({says('JAX', error)})"
             _say(f"{lost}. The same command goes on from the newest checkpoint.")

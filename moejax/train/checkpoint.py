@@ -34,7 +34,7 @@ from moejax.train.manifest import (
     wrong_content,
     wrong_size,
 )
-from moejax.train.processes import Together
+from moejax.train.processes import ProcessGroup
 from moejax.train.program import Program
 from moejax.train.step import TrainState
 from moejax.wording import says, some
@@ -59,7 +59,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,
-        together: Together | None = None,
+        group: ProcessGroup | None = None,
         *,
         newest: int = 2,
         keep: Sequence[int] = (),
@@ -68,11 +68,11 @@ class Checkpoints:
         hashing: Hashing | None = None,
         say: Callable[[str], None] = lambda text: None,
     ):
-        self._folder, self._together, self._say = folder.resolve(), together or Together(), say
-        self._together.do(self._remove_unfinished if self._together.first else _nothing)
+        self._folder, self._group, self._say = folder.resolve(), group or ProcessGroup(), say
+        self._group.run_or_abort(self._remove_unfinished if self._group.is_main else _nothing)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
-        self._losses = self._together.do(self._validation_losses) if best else {}
+        self._losses = self._group.run_or_abort(self._validation_losses) if best else {}
         kept += [_Best(best, self._losses)] if best else []
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policies.AnyPreservationPolicy(kept), cleanup_tmp_directories=True
@@ -82,8 +82,8 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._closing = contextlib.ExitStack()
-        count = self._together.count
-        self._hashing = hashing or self._closing.enter_context(Hashing(self._together.index, count))
+        count = self._group.count
+        self._hashing = hashing or self._closing.enter_context(Hashing(self._group.index, count))
         self._newest = newest
         self._sound: set[int] = set()
         """Steps that this process has verified or written."""
@@ -101,19 +101,21 @@ class Checkpoints:
         self.wait()
         told: list[str] = []
         while True:
-            look = self._together.do(lambda: self._look(at_most) if self._together.first else None)
-            step, wrong = self._together.told(look) or (None, None)
+            look = self._group.run_or_abort(lambda: self._look(at_most) if self._group.is_main else None)
+            step, wrong = self._group.broadcast(look) or (None, None)
             if step is not None and wrong is None and step not in self._sound:
                 wrong = self._verify(step)
             if step is None or wrong is None:
                 break
-            place = self._together.do(functools.partial(self._set_aside, step) if self._together.first else _nothing)
+            place = self._group.run_or_abort(
+                functools.partial(self._set_aside, step) if self._group.is_main else _nothing
+            )
             told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
         if told and step is None:
-            self._together.refuse(
+            self._group.abort(
                 f"{' '.join(told)} There is none before it; bring back a copy, or train anew in another --out."
             )
-        if told and self._together.first:
+        if told and self._group.is_main:
             self._say(f"{' '.join(told)} Going on from step {step}.")
         if step is not None:
             self._sound.add(step)
@@ -127,8 +129,8 @@ class Checkpoints:
           UserError: what there is cannot be read.
         """
         self.wait()
-        steps = self._together.do(self._finished_steps if self._together.first else _nothing)
-        return max(self._together.told(steps) or [], default=None)
+        steps = self._group.run_or_abort(self._finished_steps if self._group.is_main else _nothing)
+        return max(self._group.broadcast(steps) or [], default=None)
 
     def save(self, step: int, state: TrainState, about: Mapping[str, Any]) -> None:
         """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
@@ -220,7 +222,7 @@ class Checkpoints:
         self._manager.wait_until_finished()
         place = self._folder / str(step)
         if is_committed(place):
-            write_sizes(place, self._together.index, self._together.count)
+            write_sizes(place, self._group.index, self._group.count)
             self._hashing.begin(place)
 
     def _look(self, at_most: int | None) -> tuple[int, str | None] | None:
@@ -231,12 +233,14 @@ class Checkpoints:
 
     def _verify(self, step: int) -> str | None:
         """What is wrong with the content of a checkpoint's files, each of which one of the processes reads."""
-        with self._together.progress(self._say_who_reads) as progress:
-            wrong = self._together.do(functools.partial(self._wrong_share, step, progress.add), progress=progress)
-        return next(filter(None, self._together.all(wrong)), None)
+        with self._group.progress(self._say_who_reads) as progress:
+            wrong = self._group.run_or_abort(
+                functools.partial(self._wrong_share, step, progress.add), progress=progress
+            )
+        return next(filter(None, self._group.all_gather(wrong)), None)
 
     def _say_who_reads(self, process: int, done: int) -> None:
-        if self._together.first:
+        if self._group.is_main:
             self._say(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
 
     def _wrong_share(self, step: int, read: Callable[[int], None]) -> str | None:
@@ -245,9 +249,9 @@ class Checkpoints:
         with self._reading():
             manifest = read_manifest(place)
             size = sum(file.bytes for file in manifest.values() if file.sha256)
-            if size > _WORTH_SAYING_BYTES and self._together.first:
+            if size > _WORTH_SAYING_BYTES and self._group.is_main:
                 self._say(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
-            return wrong_content(place, share_of(manifest, self._together.index, self._together.count), read)
+            return wrong_content(place, share_of(manifest, self._group.index, self._group.count), read)
 
     def _set_aside(self, step: int) -> str:
         """Move a damaged checkpoint to where nothing is yet."""

@@ -25,7 +25,7 @@ from moejax.train.metrics import MetricsLog
 from moejax.train.phases import Phase, phases
 from moejax.train.population import MEMBERS, members, shared
 from moejax.train.population_runner import DIVERGED, given_up, run_population
-from moejax.train.processes import WAIT_SECONDS, Together
+from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
 from moejax.train.rounding import DETERMINISTIC, fix_threads, of_all, unfixed
@@ -84,9 +84,9 @@ def train(
     }
     if not training.population:
         return train_beside([training], [folder], data_folder or folder / "data", **options)[0]
-    together, every = Together(wait_seconds), members(training)
-    together.do(training.check)
-    together.do(lambda: _check_alike(every, together))
+    group, every = ProcessGroup(wait_seconds), members(training)
+    group.run_or_abort(training.check)
+    group.run_or_abort(lambda: _check_alike(every, group))
     with _owned(folder, training, accept_changes, say):
         folders = [folder / MEMBERS / member.name for member in every]
         found = train_beside(every, folders, data_folder or folder / "data", **options)
@@ -114,36 +114,38 @@ def train_beside(
       UserError: as ``train``; or members diverged, and the others are done.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
-    together, every = Together(wait_seconds), list(zip(trainings, folders, strict=True))
-    stop = stop or Stop(together.count)
+    group, every = ProcessGroup(wait_seconds), list(zip(trainings, folders, strict=True))
+    stop = stop or Stop(group.count)
     for training, folder in every:
-        together.check_same("settings", {"out": str(folder), **training.as_json()})
+        group.check_same("settings", {"out": str(folder), **training.as_json()})
     with contextlib.ExitStack() as refused:
-        for _, folder in every if together.first else ():
+        for _, folder in every if group.is_main else ():
             refused.enter_context(_refusal(folder, say))
         for training, _ in every:
-            together.do(training.check)
-        together.do(lambda: _check_alike(trainings, together))
-        mesh = together.do(lambda: _mesh(trainings[0]))
+            group.run_or_abort(training.check)
+        group.run_or_abort(lambda: _check_alike(trainings, group))
+        mesh = group.run_or_abort(lambda: _mesh(trainings[0]))
     with contextlib.ExitStack() as held:
 
         def take() -> None:
             for training, folder in every:
                 held.enter_context(_owned(folder, training, accept_changes, say))
 
-        together.do(take if together.first else _nothing)
+        group.run_or_abort(take if group.is_main else _nothing)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-        here = {**of_all(together.all(versions())), "mesh": axes, "processes": str(together.count)}
+        here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
         sessions = {
-            folder: _session(training, folder, together, began, here, len(every), say) for training, folder in every
+            folder: _session(training, folder, group, began, here, len(every), say) for training, folder in every
         }
         rows = {
-            folder: together.do(lambda training=training, folder=folder: _known_rows(training, folder, say, together))
+            folder: group.run_or_abort(
+                lambda training=training, folder=folder: _known_rows(training, folder, say, group)
+            )
             for training, folder in every
         }
-        found = {folder: together.told(of_one) for folder, of_one in rows.items()}
+        found = {folder: group.broadcast(of_one) for folder, of_one in rows.items()}
         waiting = [(training, folder) for training, folder in every if None in found[folder]]
-        hear = say if together.first else _silence
+        hear = say if group.is_main else _silence
         if waiting and (why := unfixed()):
             hear(why)
         for _, folder in waiting:
@@ -152,34 +154,34 @@ def train_beside(
         held.enter_context(
             stop.ending(functools.partial(_interrupted, folders, [sessions[folder] for _, folder in waiting]))
         )
-        corpus = _open(trainings, folders, data_folder, together)
-        if len(trainings) == 1 and together.first:
+        corpus = _open(trainings, folders, data_folder, group)
+        if len(trainings) == 1 and group.is_main:
             # By itself, what was given up in a population is tried again.
             (folders[0] / DIVERGED).unlink(missing_ok=True)
         if all(given_up(folder) for _, folder in waiting):
             progress(trainings[0].recipe.total_steps, {})
         else:
             with jax.set_mesh(mesh), _saying_so(folders[0]):
-                profiled = Profile(profile, folders[0], say if together.first else _silence)
+                profiled = Profile(profile, folders[0], say if group.is_main else _silence)
                 held.callback(profiled.close)
                 program = make_program(trainings[0], mesh)
 
                 def runner(training: Training, folder: Path) -> Runner:
-                    sinks = held.enter_context(open_sinks(training, folder)) if together.first else []
+                    sinks = held.enter_context(open_sinks(training, folder)) if group.is_main else []
                     return Runner(
                         training,
                         folder,
                         corpus,
                         program,
-                        MetricsLog(folder / "metrics.jsonl", writes=together.first, sinks=sinks, say=say),
+                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, sinks=sinks, say=say),
                         sessions[folder],
                         Speed(training),
                         profiled,
-                        together,
+                        group,
                         stop,
                         progress,
                         say,
-                        held.enter_context(Hashing(together.index, together.count)),
+                        held.enter_context(Hashing(group.index, group.count)),
                     )
 
                 runners = [runner(training, folder) for training, folder in waiting]
@@ -209,7 +211,7 @@ def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> No
                     state = runner.phase(branch, saves, from_trunk, set())
                 for one, its_state in runner.apart(state):
                     if found[one.folder][number] is None:
-                        found[one.folder][number] = runner.together.told(_finish(one, number, branch, its_state))
+                        found[one.folder][number] = runner.group.broadcast(_finish(one, number, branch, its_state))
             runner.progress(branch.steps_before + branch.end - branch.start, {})
 
 
@@ -227,7 +229,7 @@ def _finish(runner: Runner, number: int, branch: Phase, state: Any) -> dict[str,
         write_json(folder / row_file(budget), row)
         return row
 
-    return runner.together.do(write if runner.together.first else _nothing)
+    return runner.group.run_or_abort(write if runner.group.is_main else _nothing)
 
 
 @contextlib.contextmanager
@@ -237,7 +239,7 @@ def _owned(folder: Path, training: Training, accept_changes: bool, say: Callable
         yield
 
 
-def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, together: Together) -> Corpus:
+def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, group: ProcessGroup) -> Corpus:
     """The corpus, which the first process prepares if it is not yet, and the others open afterwards."""
     config = trainings[0].recipe.data
 
@@ -249,13 +251,13 @@ def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, t
             _check_corpus(training, corpus.summary(), folder)
         return corpus
 
-    corpus = together.do(prepare if together.first else _nothing, wait_seconds=PREPARING_SECONDS)
-    corpus = together.do(lambda: corpus or open_corpus(config, place))
-    together.do(lambda: _check_rows(trainings[0], corpus))
+    corpus = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
+    corpus = group.run_or_abort(lambda: corpus or open_corpus(config, place))
+    group.run_or_abort(lambda: _check_rows(trainings[0], corpus))
     return corpus
 
 
-def _check_alike(trainings: Sequence[Training], together: Together) -> None:
+def _check_alike(trainings: Sequence[Training], group: ProcessGroup) -> None:
     if len(trainings) == 1:
         return
     for other in trainings[1:]:
@@ -266,9 +268,9 @@ def _check_alike(trainings: Sequence[Training], together: Together) -> None:
                 f"{'; '.join(different[:3])}. Members differ in seed, learning rate and weight decay alone: train "
                 f"these one by one."
             )
-    if together.count > 1 or jax.device_count() > 1:
-        raise UserError(
-            f"A population is trained by one process on one device, and here are {together.count} processes with "
+    if group.count > 1 or jax.device_count() > 1:
+        raise ValueError(
+            f"A population is trained by one process on one device, and here are {group.count} processes with "
             f"{jax.device_count()} devices; train its members one by one, each on the mesh."
         )
 
@@ -288,7 +290,7 @@ def _saying_so(folder: Path) -> Any:
 def _session(
     training: Training,
     folder: Path,
-    together: Together,
+    group: ProcessGroup,
     began: float | None,
     versions: Mapping[str, str],
     count: int,
@@ -296,14 +298,14 @@ def _session(
 ) -> Sessions:
     trunk, branches = phases(training)
     about = {
-        "processes": together.count,
+        "processes": group.count,
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
         "versions": dict(versions),
         "members": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    return Sessions(folder, writes=together.first, began=began, about=about, say=say)
+    return Sessions(folder, writes=group.is_main, began=began, about=about, say=say)
 
 
 def _interrupted(folders: Sequence[Path], sessions: Sequence[Sessions], number: int) -> str:
@@ -385,11 +387,11 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
 
 
 def _known_rows(
-    training: Training, folder: Path, say: Callable[[str], None], together: Together
+    training: Training, folder: Path, say: Callable[[str], None], group: ProcessGroup
 ) -> list[dict[str, Any] | None]:
     """The rows that are there, which only the first process looks for."""
     found: list[dict[str, Any] | None] = []
-    for budget in training.recipe.budgets_tokens if together.first else ():
+    for budget in training.recipe.budgets_tokens if group.is_main else ():
         try:
             row = read_row(folder, budget)
         except CutShort as problem:

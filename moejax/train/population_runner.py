@@ -111,7 +111,7 @@ class PopulationRunner(Runner):
             write_json(member.folder / DIVERGED, {"why": sentence})
         every = [given_up(member.folder) for member in self.members]
         if None not in every:
-            self.together.refuse(" ".join(why for why in every if why))
+            self.group.abort(" ".join(why for why in every if why))
 
 
 class EverySession(Sessions):

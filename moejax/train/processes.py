@@ -52,12 +52,12 @@ _agreements = itertools.count()
 """All processes agree on the same things in the same order."""
 
 
-class Agreed(UserError):
-    """What is wrong, when every process knows that something is, and all end."""
+class CoordinatedError(ValueError):
+    """An error that every process of a training knows of, so that all of them end."""
 
 
-class Progress:
-    """How far a process is with a work of unknown length, for the others to see while they wait."""
+class SharedProgress:
+    """How far each process is with a task of unknown length, for the others to see while they wait."""
 
     def __init__(self, client: Any, place: str, own: int, waiting: Callable[[int, int], None]):
         self._client, self._place, self._own = client, place, own
@@ -78,7 +78,7 @@ class Progress:
         except JaxRuntimeError:
             return 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SharedProgress:
         if self._client is not None:
             threading.Thread(target=self._tell, name="progress", daemon=True).start()
         return self
@@ -95,8 +95,11 @@ class Progress:
                     self._client.key_value_set(f"{self._place}/{self._own}", str(told), allow_overwrite=True)
 
 
-class Together:
-    """This process among those of a training; by itself, when there are no others."""
+class ProcessGroup:
+    """The processes of one training, seen from this one; a group of one where there are no others.
+
+    Every process makes the same calls in the same order; values are plain data and pass through the key-value store.
+    """
 
     def __init__(self, wait_seconds: float = WAIT_SECONDS):
         self.index = jax.process_index()
@@ -104,19 +107,21 @@ class Together:
         self._wait = wait_seconds
 
     @property
-    def first(self) -> bool:
-        """Whether this is the process that writes and speaks for all."""
+    def is_main(self) -> bool:
+        """Whether this is process 0, which writes files and prints for all."""
         return self.index == 0
 
-    def progress(self, waiting: Callable[[int, int], None]) -> Progress:
-        """That of a work which all begin now; ``waiting`` hears whom this one waits for, and how far it is."""
+    def progress(self, waiting: Callable[[int, int], None]) -> SharedProgress:
+        """Progress of a task that all processes begin now; ``waiting(process, done)`` is called during a wait."""
         client = distributed.global_state.client if self.count > 1 else None
-        return Progress(client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
+        return SharedProgress(client, f"moejax/progress/{next(_agreements)}", self.index, waiting)
 
-    def all(self, value: T, *, wait_seconds: float | None = None, progress: Progress | None = None) -> list[T]:
-        """Every process's value, in their order. A value is plain data.
+    def all_gather(
+        self, value: T, *, wait_seconds: float | None = None, progress: SharedProgress | None = None
+    ) -> list[T]:
+        """Every process's value, in the order of their indices. A value is plain data.
 
-        With ``progress``, a process is waited for as long as it gets on: the limit is for standing still.
+        With ``progress``, a process is waited for as long as it advances: the limit is for standing still.
 
         Raises:
           UserError: a process has not come here in time.
@@ -147,18 +152,20 @@ class Together:
                     progress.waiting(process, done)
         return found
 
-    def told(self, value: T, *, wait_seconds: float | None = None) -> T:
-        """The first process's value, in every process."""
-        return self.all(value, wait_seconds=wait_seconds)[0]
+    def broadcast(self, value: T, *, wait_seconds: float | None = None) -> T:
+        """The main process's value, in every process."""
+        return self.all_gather(value, wait_seconds=wait_seconds)[0]
 
-    def do(self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: Progress | None = None) -> T:
-        """Do something in every process; if it cannot be done in one, no process goes on.
+    def run_or_abort(
+        self, work: Callable[[], T], *, wait_seconds: float | None = None, progress: SharedProgress | None = None
+    ) -> T:
+        """Run ``work`` in every process; if it fails in one, all of them end.
 
-        One that is by itself raises what ``work`` raises, apart from a ``UserError``.
+        A group of one raises what ``work`` raises, apart from a ``ValueError``.
 
         Raises:
-          Agreed: what a process raised, in the first process.
-          SystemExit: in the others, which say nothing; but a mistake of moejax's is told where it was met.
+          CoordinatedError: what a process raised, in the main process.
+          SystemExit: in the others, which print nothing, except a bug of moejax's, which is printed where it was met.
         """
         problem, result = None, None
         try:
@@ -176,32 +183,39 @@ class Together:
             else:
                 traceback.print_exception(error)
                 problem = f"it met a mistake of moejax's ({says('Python', error)})"
-        problems = self.all(problem, wait_seconds=wait_seconds, progress=progress)
+        problems = self.all_gather(problem, wait_seconds=wait_seconds, progress=progress)
         failed = [number for number, text in enumerate(problems) if text is not None]
         if not failed:
             return result  # type: ignore[return-value]
-        if not self.first:
+        if not self.is_main:
             raise SystemExit(2)
         text = problems[failed[0]]
-        raise Agreed(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
+        raise CoordinatedError(text if len(failed) == self.count else f"Process {failed[0]} of {self.count}: {text}")
 
-    def refuse(self, text: str) -> NoReturn:
-        """End a training, for a reason that all processes have found.
+    def run_on_main(self, work: Callable[[], T], *, wait_seconds: float | None = None) -> T:
+        """Run ``work`` in the main process alone, and return in every process what it returned, which is plain data.
+
+        Raises: as ``run_or_abort``.
+        """
+        return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
+
+    def abort(self, text: str) -> NoReturn:
+        """End a training for a reason that all processes know.
 
         Raises:
-          Agreed: ``text``, in the first process.
-          SystemExit: in the others, which say nothing.
+          CoordinatedError: ``text``, in the main process.
+          SystemExit: in the others, which print nothing.
         """
-        raise Agreed(text) if self.first else SystemExit(2)
+        raise CoordinatedError(text) if self.is_main else SystemExit(2)
 
     def check_same(self, what: str, value: Any) -> None:
-        """Refuse to go on if the processes were given different things.
+        """Abort if the processes were given different values.
 
         Raises:
-          Agreed: they were; the sentence names the differences.
+          CoordinatedError: they were; the sentence names the differences.
         """
-        values = self.all(value)
-        self.do(lambda: _check_same(what, values))
+        values = self.all_gather(value)
+        self.run_or_abort(lambda: _check_same(what, values))
 
 
 def _check_same(what: str, values: list[Any]) -> None:
@@ -214,10 +228,11 @@ def _check_same(what: str, values: list[Any]) -> None:
 
 
 @contextlib.contextmanager
-def joined(
+def init_distributed(
     coordinator: str | None, processes: int | None, process: int | None, *, wait_seconds: float = WAIT_SECONDS
 ) -> Iterator[None]:
-    """Be one of several processes. What is None is found in the environment: Slurm, Open MPI, Kubernetes, Cloud TPU.
+    """Join ``jax.distributed`` while this lasts. What is None comes from the environment: Slurm, Open MPI, Kubernetes,
+    Cloud TPU.
 
     Raises:
       UserError: the coordinator is not known or its port is taken, the others do not come, or the environment tells
@@ -230,7 +245,7 @@ def joined(
     all_of_them = "processes" if processes is None else f"{processes} processes"
     met = f"Not all {all_of_them} met at {address or 'the coordinator'} within {wait_seconds:.0f} s"
     try:
-        with _giving_up(
+        with _time_limit(
             wait_seconds,
             f"{met}; check that all are started, with the same --coordinator and --processes and each with its own "
             f"--process, and that they can reach it.",
@@ -253,7 +268,7 @@ def joined(
 
 
 @contextlib.contextmanager
-def _giving_up(seconds: float, text: str) -> Iterator[None]:
+def _time_limit(seconds: float, text: str) -> Iterator[None]:
     """End the process with a sentence if the block takes longer: JAX would end it with a stack trace of its own."""
 
     def end() -> None:

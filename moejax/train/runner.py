@@ -26,7 +26,7 @@ from moejax.train.mesh import batch_sharding, local_rows, place_rows
 from moejax.train.metrics import MetricsLog
 from moejax.train.pace import Pace
 from moejax.train.phases import Phase, phases
-from moejax.train.processes import Together
+from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import Program
 from moejax.train.row import Measured
@@ -76,7 +76,7 @@ class Runner:
     sessions: Sessions
     speed: Speed
     profile: Profile
-    together: Together
+    group: ProcessGroup
     stop: Stop
     progress: Progress
     say: Callable[[str], None]
@@ -97,7 +97,7 @@ class Runner:
         recipe = self.training.recipe
         return Checkpoints(
             self.folder / "checkpoints" / phase.name,
-            self.together,
+            self.group,
             newest=recipe.keep_checkpoints,
             keep=keep,
             every=recipe.keep_every_steps,
@@ -126,7 +126,7 @@ class Runner:
         self.sessions.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
         state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
-        self.together.do(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {phase.name}"))
+        self.group.run_or_abort(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {phase.name}"))
         first_step = phase.start if newest is None else newest
         self.rewind(phase, first_step)
         if first_step >= phase.end:
@@ -137,7 +137,7 @@ class Runner:
         step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, phase.end)}
         release_memory()
         batches = self.batches(first_step)
-        self.together.told(None)
+        self.group.broadcast(None)
         seconds, started = about["seconds"], time.perf_counter()
         logged, metrics, measured, pace = first_step, None, None, Pace(step.values())
         with self.stop.stepping():
@@ -192,8 +192,8 @@ class Runner:
 
     def first(self) -> TrainState:
         """The state before the first step."""
-        say = self.say if self.together.first else lambda text: None
-        return self.together.do(lambda: first_state(self.training, self.program, say))
+        say = self.say if self.group.is_main else lambda text: None
+        return self.group.run_or_abort(lambda: first_state(self.training, self.program, say))
 
     def measure(self, state: TrainState, branch: Phase) -> Measured:
         """Loss and routing on the fixed validation rows, and what the log tells of the training."""
@@ -327,7 +327,7 @@ class Runner:
 
     def give_up(self, lost: Sequence[Lost]) -> None:
         """End what is lost."""
-        self.together.refuse(lost[0][1])
+        self.group.abort(lost[0][1])
 
     def _given_up(self, values: Mapping[str, Any], phase: Phase, step: int) -> str:
         first = step - int(values["skipped_in_a_row"])

@@ -21,7 +21,7 @@ from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.manifest import FileRecord, damage, part_name, read_manifest, share_of
-from moejax.train.processes import Agreed, Together
+from moejax.train.processes import CoordinatedError, ProcessGroup
 from moejax.train.program import make_program
 from moejax.train.step import TrainState
 from moejax.train.stopping import Stopped
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
         assert saves.newest() == 3
 
 
-class Two(Together):
+class Two(ProcessGroup):
     """The first of two processes, of which the other has nothing to say."""
 
     def __init__(self):
@@ -172,7 +172,7 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(saved, monkeypatch, wh
 
     monkeypatch.setattr(owner, name, fail)
     # One that ended without asking the other would leave it waiting.
-    with pytest.raises(Agreed, match=rf"{os.strerror(number)}.*none was moved or removed.*the same command"):  # noqa: SIM117
+    with pytest.raises(CoordinatedError, match=rf"{os.strerror(number)}.*none was moved or removed.*the same command"):  # noqa: SIM117
         with Checkpoints(saved, Two()) as saves:
             saves.newest()
     monkeypatch.undo()
@@ -210,7 +210,10 @@ def test_what_cannot_be_moved_away_ends_all_processes(saved, monkeypatch):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(Path, "rename", fail)
-    with Checkpoints(saved, Two()) as saves, pytest.raises(Agreed, match=r"Process 0 of 2: .*Permission denied"):
+    with (
+        Checkpoints(saved, Two()) as saves,
+        pytest.raises(CoordinatedError, match=r"Process 0 of 2: .*Permission denied"),
+    ):
         saves.newest()
 
 

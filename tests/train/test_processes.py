@@ -12,7 +12,7 @@ from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
 from moejax.train.manifest import verify
-from moejax.train.processes import Agreed, Together
+from moejax.train.processes import CoordinatedError, ProcessGroup
 from moejax.train.status import read_status
 
 
@@ -100,13 +100,13 @@ def test_every_agreement_has_a_limit(monkeypatch):
         def blocking_key_value_get(self, key, milliseconds):
             raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
 
-    together = Together(wait_seconds=7.0)
-    together.count = 2
+    group = ProcessGroup(wait_seconds=7.0)
+    group.count = 2
     monkeypatch.setattr(distributed.global_state, "client", Alone())
     with pytest.raises(ValueError, match=r"Process 0 of 2 has waited 7 s for process 0.*The same command goes on"):
-        together.told(None)
+        group.broadcast(None)
     with pytest.raises(ValueError, match="has waited 9 s"):
-        together.do(lambda: None, wait_seconds=9.0)
+        group.run_or_abort(lambda: None, wait_seconds=9.0)
 
 
 @pytest.mark.parametrize("steps", [0, 20])
@@ -125,14 +125,14 @@ def test_who_gets_on_is_waited_for_and_who_stands_still_is_not(monkeypatch, step
         def blocking_key_value_get(self, key, milliseconds):
             raise JaxRuntimeError(f"DEADLINE_EXCEEDED after {milliseconds} ms")
 
-    said, together = [], Together(wait_seconds=300.0)
-    together.count, store = 2, Store()
+    said, group = [], ProcessGroup(wait_seconds=300.0)
+    group.count, store = 2, Store()
     monkeypatch.setattr(distributed.global_state, "client", store)
     with (
-        together.progress(lambda *who: said.append(who)) as progress,
+        group.progress(lambda *who: said.append(who)) as progress,
         pytest.raises(ValueError, match="has waited 300 s for process 0"),
     ):
-        together.do(lambda: None, progress=progress)
+        group.run_or_abort(lambda: None, progress=progress)
     # Five looks, one a minute, after the last sign of it.
     assert store.looks == steps + 5
     assert said == [(0, min(look, steps)) for look in range(1, steps + 5)]
@@ -159,14 +159,14 @@ def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, error, sentence
     def fail():
         raise error
 
-    together = Together()
-    together.count = 2
+    group = ProcessGroup()
+    group.count = 2
     monkeypatch.setattr(distributed.global_state, "client", Store())
-    with pytest.raises(Agreed, match=f"Process 0 of 2: .*{sentence}"):
-        together.do(fail)
-    together.index = 1
+    with pytest.raises(CoordinatedError, match=f"Process 0 of 2: .*{sentence}"):
+        group.run_or_abort(fail)
+    group.index = 1
     with pytest.raises(SystemExit):
-        together.do(lambda: None)
+        group.run_or_abort(lambda: None)
 
 
 def free_port():
