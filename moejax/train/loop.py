@@ -346,8 +346,8 @@ def _nothing() -> None: ...
 
 def _mesh(training: Training) -> Mesh:
     recipe, mesh = training.recipe, make_mesh(training.recipe.mesh)
-    for stretch in recipe.batches.stretches():
-        sequences = stretch.batch_tokens // recipe.data.sequence_length
+    for stage in recipe.batch_schedule.stages():
+        sequences = stage.batch_tokens // recipe.data.sequence_length
         check_fits(training.architecture, sequences, recipe.microbatches, mesh)
     return mesh
 

@@ -14,7 +14,7 @@ from moejax.train.training import Recipe, Training
 
 @dataclass(frozen=True)
 class Phase:
-    """A trunk or a branch: one stretch of steps under one schedule, with its own checkpoints."""
+    """A trunk or a branch: consecutive steps under one schedule, with its own checkpoints."""
 
     name: str
     start: int
@@ -54,11 +54,11 @@ def phases(training: Training) -> tuple[Phase, list[Phase]]:
 def _ramp(recipe: Recipe) -> Ramp | None:
     if not recipe.batch_ramp:
         return None
-    stretches, last = list(recipe.batches.stretches()), recipe.batch_tokens
-    share = np.array([stretch.batch_tokens / last for stretch in stretches], np.float32)
+    stages, last = list(recipe.batch_schedule.stages()), recipe.batch_tokens
+    share = np.array([stage.batch_tokens / last for stage in stages], np.float32)
     return Ramp(
-        first_step=np.array([stretch.first_step for stretch in stretches], np.float32),
-        before=np.array([stretch.tokens_before / last for stretch in stretches], np.float32),
+        first_step=np.array([stage.first_step for stage in stages], np.float32),
+        before=np.array([stage.tokens_before / last for stage in stages], np.float32),
         share=share,
         rate=share**recipe.optimizer.batch_exponent,
     )

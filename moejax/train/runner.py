@@ -219,12 +219,12 @@ class Runner:
     def sequences(self, step: int) -> int:
         """In the batch of a step."""
         recipe = self.training.recipe
-        return recipe.batches.at(step).batch_tokens // recipe.data.sequence_length
+        return recipe.batch_schedule.at(step).batch_tokens // recipe.data.sequence_length
 
     def sizes(self, start: int, end: int) -> set[int]:
         """Sequences of the batches of the steps from ``start`` to before ``end``."""
-        stretches = [s for s in self.training.recipe.batches.stretches() if s.first_step < end and s.end > start]
-        return {stretch.batch_tokens // self.training.recipe.data.sequence_length for stretch in stretches}
+        stages = [s for s in self.training.recipe.batch_schedule.stages() if s.first_step < end and s.end > start]
+        return {stage.batch_tokens // self.training.recipe.data.sequence_length for stage in stages}
 
     def batches(self, start: int) -> Iterator[Batch]:
         """Global batches from step ``start`` on, of which this process reads what its devices hold."""
@@ -235,18 +235,18 @@ class Runner:
     def read(self, start: int) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
         """Of each batch, how many sequences it has, which of them this process reads, and these."""
         length, sharding = self.training.recipe.data.sequence_length, batch_sharding(self.program.mesh)
-        for stretch in self.training.recipe.batches.stretches():
-            begin, size = max(start, stretch.first_step), stretch.batch_tokens // length
-            if begin < stretch.end:
+        for stage in self.training.recipe.batch_schedule.stages():
+            begin, size = max(start, stage.first_step), stage.batch_tokens // length
+            if begin < stage.end:
                 mine = local_rows(sharding, size)
                 reader = self.corpus.batches(
                     batch=size,
                     seed=self.training.seed,
-                    first_row=stretch.tokens_before // length,
-                    start=begin - stretch.first_step,
+                    first_row=stage.tokens_before // length,
+                    start=begin - stage.first_step,
                     mine=mine.tolist(),
                 )
-                for _ in itertools.count() if math.isinf(stretch.end) else range(begin, int(stretch.end)):
+                for _ in itertools.count() if math.isinf(stage.end) else range(begin, int(stage.end)):
                     yield size, mine, next(reader)
 
     def _next(self, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:

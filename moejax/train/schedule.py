@@ -42,14 +42,14 @@ DECAYS = {"linear": linear, "cosine": cosine, "exponential": exponential, "1-sqr
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Ramp:
-    """How far a training is when its batch grows in stretches: in steps of its last batch, so that a schedule is the
-    same function of tokens with a ramp and without. Each leaf is Float32 (stretches)."""
+    """How far a training is when its batch grows in stages: in steps of its last batch, so that a schedule is the
+    same function of tokens with a ramp and without. Each leaf is Float32 (stages)."""
 
     first_step: Any
     before: Any
-    """Tokens before a stretch, in batches of the last one."""
+    """Tokens before a stage, in batches of the last one."""
     share: Any
-    """Batch of a stretch, as a share of the last one."""
+    """Batch of a stage, as a share of the last one."""
     rate: Any
     """By which its learning rate is multiplied."""
 
@@ -63,9 +63,9 @@ class Ramp:
         return self._of(self.rate, step)
 
     def _of(self, leaf: Any, step: Float[Array, ""]) -> Float[Array, ""]:
-        """Of the stretch in which a step is."""
-        stretch = jnp.searchsorted(self.first_step, step, side="right") - 1
-        return jnp.asarray(leaf)[stretch]
+        """Of the stage in which a step is."""
+        stage = jnp.searchsorted(self.first_step, step, side="right") - 1
+        return jnp.asarray(leaf)[stage]
 
 
 @pytree

@@ -14,7 +14,7 @@ from moejax.model import transformer
 from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
-from moejax.train.batch_ramp import Batches, BatchStage
+from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
 from moejax.train.initial_weights import InitialWeights
@@ -37,7 +37,7 @@ class Recipe:
     """Training tokens of each branch, in ascending order; made whole batches."""
     batch_tokens: int = field(default=0, metadata={"auto": 0})
     """Tokens of an optimiser step; 0, in a config also "auto", leaves it to ``hyperparameters``."""
-    batch_ramp: tuple[BatchStage, ...] = ()
+    batch_ramp: tuple[RampStage, ...] = ()
     """Smaller batches at first: ``batch_tokens`` is the last one."""
     hyperparameters: str = "tian-2025"
     """A key of ``moejax.laws.hyperparameters.PUBLISHED``: the law for a learning rate or batch left open."""
@@ -75,14 +75,14 @@ class Recipe:
         return self.batch_tokens // self.data.sequence_length
 
     @property
-    def batches(self) -> Batches:
+    def batch_schedule(self) -> BatchSchedule:
         """The batch of every step."""
-        return Batches(self.batch_ramp, self.batch_tokens)
+        return BatchSchedule(self.batch_ramp, self.batch_tokens)
 
     @property
     def warmup_steps(self) -> int:
         """Optimiser steps of warm-up."""
-        steps = self.batches.steps(self.optimizer.warmup_tokens)
+        steps = self.batch_schedule.steps(self.optimizer.warmup_tokens)
         return steps + (self.tokens(steps) < self.optimizer.warmup_tokens)
 
     @property
@@ -102,18 +102,18 @@ class Recipe:
 
     def steps(self, budget_tokens: int) -> int:
         """Optimiser steps of a budget."""
-        return self.batches.steps(budget_tokens)
+        return self.batch_schedule.steps(budget_tokens)
 
     def tokens(self, steps: int) -> int:
         """Tokens of the first so many steps."""
-        return self.batches.tokens(steps)
+        return self.batch_schedule.tokens(steps)
 
     def decay_start(self, budget_tokens: int) -> int:
         """Step at which a budget's branch leaves the trunk."""
         if self.optimizer.decay_share == 1:
             return max(self.warmup_steps, 1)
         steps = self.steps(budget_tokens)
-        end, batch = self.tokens(steps), self.batches.at(steps - 1).batch_tokens
+        end, batch = self.tokens(steps), self.batch_schedule.at(steps - 1).batch_tokens
         return self.steps(end - batch * max(1, round(self.optimizer.decay_share * (end / batch))))
 
     @property
@@ -150,9 +150,9 @@ class Recipe:
                 f"batch_tokens is {self.batch_tokens}; it must be a positive multiple of data.sequence_length, "
                 f"{self.data.sequence_length}."
             )
-        self.batches.check(self.data.sequence_length, self.budgets_tokens)
-        for stretch in self.batches.stretches():
-            sequences = stretch.batch_tokens // self.data.sequence_length
+        self.batch_schedule.check(self.data.sequence_length, self.budgets_tokens)
+        for stage in self.batch_schedule.stages():
+            sequences = stage.batch_tokens // self.data.sequence_length
             if self.microbatches < 1 or sequences % self.microbatches:
                 raise UserError(
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "

@@ -143,7 +143,7 @@ class Two(ProcessGroup):
         super().__init__()
         self.count = 2
 
-    def all(self, value, *, wait_seconds=None, progress=None):
+    def all_gather(self, value, *, wait_seconds=None, progress=None):
         return [value, None]
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from interrupted import lasting, logged, on_one_device, train_killed_at_every_log
 
 from moejax.data.batches import batches
-from moejax.train.batch_ramp import Batches, BatchStage
+from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.loop import train
 from moejax.train.phases import phases
 
-RAMP = (BatchStage(tokens=512, batch_tokens=64), BatchStage(tokens=1024, batch_tokens=128))
+RAMP = (RampStage(tokens=512, batch_tokens=64), RampStage(tokens=1024, batch_tokens=128))
 
 
 def with_ramp(training, *stages, exponent=0.0, **recipe):
@@ -34,15 +34,15 @@ def test_tokens_and_steps_are_each_others_inverse(steps, at):
     stages, tokens = [], 0
     for number, count in enumerate(steps):
         tokens += count * 32 * 2**number
-        stages.append(BatchStage(tokens=tokens, batch_tokens=32 * 2**number))
-    found = Batches(tuple(stages), 256)
+        stages.append(RampStage(tokens=tokens, batch_tokens=32 * 2**number))
+    found = BatchSchedule(tuple(stages), 256)
     assert found.steps(found.tokens(at)) == at
     assert found.tokens(at + 1) - found.tokens(at) == found.at(at).batch_tokens
     assert found.steps(found.tokens(at + 1) - 1) == at
 
 
 def test_a_ramp_is_steps_of_each_batch_in_turn(ramped):
-    found = ramped.recipe.batches
+    found = ramped.recipe.batch_schedule
     assert [found.at(step).batch_tokens for step in range(14)] == [64] * 8 + [128] * 4 + [256] * 2
     assert [ramped.recipe.steps(budget) for budget in ramped.recipe.budgets_tokens] == [16, 24]
 
@@ -83,7 +83,7 @@ def test_smaller_batches_take_smaller_steps_when_asked(training, ramped):
 
 @pytest.mark.slow
 def test_a_ramped_training_killed_at_every_log_ends_the_same(training, tmp_path):
-    ramped = on_one_device(with_ramp(training, BatchStage(tokens=1024, batch_tokens=256), batch_tokens=512))
+    ramped = on_one_device(with_ramp(training, RampStage(tokens=1024, batch_tokens=256), batch_tokens=512))
     rows = train(ramped, tmp_path / "whole")
     log = logged(tmp_path / "whole")
     assert [row["tokens"] for row in rows] == [2048, 4096]
@@ -96,12 +96,12 @@ def test_a_ramped_training_killed_at_every_log_ends_the_same(training, tmp_path)
 @pytest.mark.parametrize(
     ("stages", "changes", "sentence"),
     [
-        ([BatchStage(tokens=500, batch_tokens=64)], {}, r"batch_ramp\[0\] ends at 500 tokens.*end it at 448"),
-        ([BatchStage(tokens=500, batch_tokens=50)], {}, r"batch_ramp\[0\].batch_tokens is 50; it must be a positive"),
-        ([BatchStage(tokens=512, batch_tokens=256)], {}, "a ramp rises from 0 towards batch_tokens, 256"),
-        ([RAMP[1], BatchStage(tokens=2048, batch_tokens=64)], {}, "a ramp rises from 128 towards batch_tokens, 256"),
-        ([RAMP[0], BatchStage(tokens=512, batch_tokens=128)], {}, r"batch_ramp\[1\] ends at 512 .* end it at 640"),
-        ([BatchStage(tokens=1088, batch_tokens=64)], {}, "The budget of 2,048 .* give 1,856 or 2,112"),
+        ([RampStage(tokens=500, batch_tokens=64)], {}, r"batch_ramp\[0\] ends at 500 tokens.*end it at 448"),
+        ([RampStage(tokens=500, batch_tokens=50)], {}, r"batch_ramp\[0\].batch_tokens is 50; it must be a positive"),
+        ([RampStage(tokens=512, batch_tokens=256)], {}, "a ramp rises from 0 towards batch_tokens, 256"),
+        ([RAMP[1], RampStage(tokens=2048, batch_tokens=64)], {}, "a ramp rises from 128 towards batch_tokens, 256"),
+        ([RAMP[0], RampStage(tokens=512, batch_tokens=128)], {}, r"batch_ramp\[1\] ends at 512 .* end it at 640"),
+        ([RampStage(tokens=1088, batch_tokens=64)], {}, "The budget of 2,048 .* give 1,856 or 2,112"),
         ([*RAMP], {"microbatches": 4}, "microbatches is 4, but a batch has 2 sequences"),
     ],
 )

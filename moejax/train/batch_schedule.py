@@ -15,58 +15,58 @@ from moejax.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchStage:
-    """Up to ``tokens`` of a training, counted from its beginning, steps have ``batch_tokens``."""
+class RampStage:
+    """A setting: up to ``tokens`` of a training, counted from its beginning, steps have ``batch_tokens``."""
 
     tokens: int
     batch_tokens: int
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Steps of one batch."""
+class BatchStage:
+    """Consecutive steps of one batch size."""
 
     first_step: int
     end: float
-    """Step after its last; infinite for the last stretch."""
+    """Step after its last; infinite for the last stage."""
     tokens_before: int
     batch_tokens: int
 
 
 @dataclass(frozen=True)
-class Batches:
-    """The batch of every step: that of the stage it falls in, and after all stages ``last``."""
+class BatchSchedule:
+    """The batch size of every step: that of the stage it falls in, and after the ramp ``last``."""
 
-    stages: tuple[BatchStage, ...]
+    ramp: tuple[RampStage, ...]
     last: int
 
-    def stretches(self) -> Iterator[Stretch]:
-        """In the order of steps."""
+    def stages(self) -> Iterator[BatchStage]:
+        """All stages in the order of steps; the last one has no end."""
         step = tokens = 0
-        for stage in self.stages:
+        for stage in self.ramp:
             end = step + (stage.tokens - tokens) // stage.batch_tokens
-            yield Stretch(step, float(end), tokens, stage.batch_tokens)
+            yield BatchStage(step, float(end), tokens, stage.batch_tokens)
             step, tokens = end, stage.tokens
-        yield Stretch(step, math.inf, tokens, self.last)
+        yield BatchStage(step, math.inf, tokens, self.last)
 
-    def at(self, step: int) -> Stretch:
-        """The stretch in which a step is taken."""
-        return next(stretch for stretch in self.stretches() if step < stretch.end)
+    def at(self, step: int) -> BatchStage:
+        """The stage in which a step is taken."""
+        return next(stage for stage in self.stages() if step < stage.end)
 
     def tokens(self, steps: int) -> int:
         """Tokens of the first so many steps."""
-        stretch = self.at(steps)
-        return stretch.tokens_before + (steps - stretch.first_step) * stretch.batch_tokens
+        stage = self.at(steps)
+        return stage.tokens_before + (steps - stage.first_step) * stage.batch_tokens
 
     def steps(self, tokens: int) -> int:
         """Whole steps in the first so many tokens."""
-        within = [stretch for stretch in self.stretches() if stretch.tokens_before <= max(tokens, 0)][-1]
+        within = [stage for stage in self.stages() if stage.tokens_before <= max(tokens, 0)][-1]
         return within.first_step + (tokens - within.tokens_before) // within.batch_tokens
 
     def check(self, sequence_length: int, budgets_tokens: Sequence[int]) -> None:
-        """Raise ``UserError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
-        before = BatchStage(tokens=0, batch_tokens=0)
-        for number, stage in enumerate(self.stages):
+        """Raise ``ValueError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
+        before = RampStage(tokens=0, batch_tokens=0)
+        for number, stage in enumerate(self.ramp):
             here, batch = f"batch_ramp[{number}]", stage.batch_tokens
             if batch < 1 or batch % sequence_length:
                 raise UserError(
@@ -86,7 +86,7 @@ class Batches:
                     f"after {before.tokens:,}; end it at {whole:,}, or another whole step."
                 )
             before = stage
-        for budget in budgets_tokens if self.stages else ():
+        for budget in budgets_tokens if self.ramp else ():
             steps = self.steps(budget)
             if self.tokens(steps) != budget:
                 around = f"{self.tokens(steps):,} or {self.tokens(steps + 1):,}"
