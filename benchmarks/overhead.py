@@ -24,6 +24,7 @@ from moejax.cli.config_file import load
 from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
+from moejax.train.attempts import AttemptRecorder
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
@@ -33,7 +34,6 @@ from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
 from moejax.train.runner import Runner
-from moejax.train.sessions import Sessions
 from moejax.train.speed import Speed
 from moejax.train.stopping import Stop
 from moejax.train.tensorboard import TensorBoardSink
@@ -102,7 +102,7 @@ def main() -> None:
                     corpus,
                     program,
                     log,
-                    Sessions(out, about={}),
+                    AttemptRecorder(out, about={}),
                     Speed(training),
                     profile,
                     ProcessGroup(),

@@ -15,7 +15,6 @@ from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.train.manifest import verify
-from moejax.train.sessions import RUNNING
 from moejax.train.status import Status, is_study_folder, read_statuses
 from moejax.wording import some
 
@@ -117,8 +116,8 @@ def _lines(status: Status) -> Iterator[tuple[str, str]]:
         yield "skipped steps", f"{status.skipped_steps:,}"
     if status.memory_peak_bytes is not None:
         yield "memory", memory_text(status.memory_bytes, status.memory_peak_bytes)
-    if status.sessions > 1:
-        yield "started", f"{status.sessions} times"
+    if status.attempts > 1:
+        yield "started", f"{status.attempts} times"
     if status.goodput is not None:
         yield "goodput", goodput_text(status.seconds)
     for row in status.rows:

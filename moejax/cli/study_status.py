@@ -68,7 +68,7 @@ def gather(url: str, out: str | None) -> None:
 def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
     """What the trainings of a study come to."""
     from moejax.study.status import seconds_left
-    from moejax.train.sessions import STATES
+    from moejax.train.attempts import STATES
 
     hours = sum(one.device_seconds for one in found) / 3600
     return {

@@ -1,4 +1,4 @@
-"""Tables that figures draw, from what other commands leave on disk: a training's sessions and loads, a plan."""
+"""Tables that figures draw, from what other commands leave on disk: a training's attempts and loads, a plan."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from moejax.report.findings import layer_loads
 from moejax.stored import read_bytes, read_json
 from moejax.study.storage import TABLE
 from moejax.train.row_file import parse_row
-from moejax.train.sessions import RUNNING, Session, read_sessions
 
 KILLED = "killed"
-"""How a session ended that says it is running, and is not."""
+"""How an attempt ended that says it is running, and is not."""
 
 
 def trainings(folder: Path) -> list[Path]:
@@ -30,36 +29,36 @@ def trainings(folder: Path) -> list[Path]:
     return sorted(child for child in models.iterdir() if child.is_dir()) if models.is_dir() else [folder]
 
 
-def sessions_table(folder: Path) -> pd.DataFrame:
-    """Every session of a study's or a training's folder: ``model, start_seconds, end_seconds, outcome, lost_seconds``.
+def attempts_table(folder: Path) -> pd.DataFrame:
+    """Every attempt of a study's or a training's folder: ``model, start_seconds, end_seconds, outcome, lost_seconds``.
 
-    ``lost_seconds`` is what the next session took to do again.
+    ``lost_seconds`` is what the next attempt took to do again.
 
     Raises:
-      UserError: no training there has written its sessions.
+      ValueError: no training there has written its attempts.
     """
     rows = []
     for training in trainings(folder):
-        sessions = read_sessions(training)
-        going_on = has_writer(training) if sessions and sessions[-1].state == RUNNING else False
-        for session, following in zip_longest(sessions, sessions[1:]):
+        attempts = read_attempts(training)
+        going_on = has_writer(training) if attempts and attempts[-1].state == RUNNING else False
+        for attempt, following in zip_longest(attempts, attempts[1:]):
             rows.append(
                 {
                     "model": training.name,
-                    "start_seconds": session.began,
-                    "end_seconds": session.until,
-                    "outcome": _outcome(session, following, going_on),
+                    "start_seconds": attempt.began,
+                    "end_seconds": attempt.until,
+                    "outcome": _outcome(attempt, following, going_on),
                     "lost_seconds": following.seconds.get("redone", 0.0) if following else 0.0,
                 }
             )
     if not rows:
-        raise UserError(f"No training in {folder} has a sessions.json; name the folder of a study or of a training.")
+        raise ValueError(f"No training in {folder} has an attempts.json; name the folder of a study or of a training.")
     return pd.DataFrame(rows)
 
 
-def _outcome(session: Session, following: Session | None, going_on: bool) -> str:
-    if session.state != RUNNING:
-        return session.state
+def _outcome(attempt: Attempt, following: Attempt | None, going_on: bool) -> str:
+    if attempt.state != RUNNING:
+        return attempt.state
     return RUNNING if following is None and going_on else KILLED
 
 
@@ -130,7 +129,7 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {"restarts": sessions_table, "expert-loads": loads_table}
+OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {"restarts": attempts_table, "expert-loads": loads_table}
 """Figures of a folder, by name."""
 
 

@@ -35,7 +35,7 @@ def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Dr
 def _restarts(found: Findings) -> Figure | None:
     """When trainings were worked on, if any was not done in one session."""
     try:
-        table = sources.sessions_table(found.concluded.folder)
+        table = sources.attempts_table(found.concluded.folder)
     except ValueError:
         return None
     smooth = set(table["outcome"]) == {"done"} and table["model"].is_unique

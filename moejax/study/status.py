@@ -12,20 +12,20 @@ from fsspec.implementations.dirfs import DirFileSystem
 from moejax.stored import Damaged
 from moejax.study.storage import check_regular, read_text
 from moejax.study.study import work
-from moejax.train.identity import HISTORY, parse_history
-from moejax.train.metrics import number, parse_lines
-from moejax.train.row_file import check_row, parse_row, row_file
-from moejax.train.sessions import (
+from moejax.train.attempts import (
+    ATTEMPTS,
     DONE,
     FAILED,
     INTERRUPTED,
     RUNNING,
-    SESSIONS,
     WAITING,
-    Session,
+    Attempt,
     device_seconds,
-    parse_sessions,
+    parse_attempts,
 )
+from moejax.train.identity import HISTORY, parse_history
+from moejax.train.metrics import number, parse_lines
+from moejax.train.row_file import check_row, parse_row, row_file
 from moejax.train.training import Training
 from moejax.wording import told
 
@@ -41,7 +41,7 @@ class RunStatus:
 
     model: str
     state: str
-    """One of ``moejax.train.sessions.STATES``. Interrupted ones go on at the next launch or requeue, failed ones at the
+    """One of ``moejax.train.attempts.STATES``. Interrupted ones go on at the next launch or requeue, failed ones at the
     next launch."""
     rows: tuple[dict[str, Any], ...]
     runs: int
@@ -54,7 +54,7 @@ class RunStatus:
     sessions: int
     """How often it was started."""
     where: str
-    """The last session: the engine's name for it, and the machine."""
+    """The last attempt: the engine's name for it, and the machine."""
     why: str
     """Why it failed, or what is wrong with its files."""
     damaged: tuple[str, ...]
@@ -121,13 +121,13 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
         sessions = [] if kept is None else parse_sessions(kept, path)
     except Damaged as problem:
         problems.append(told(problem))
-        sessions = []
+        attempts = []
     try:
         logged = _last_lines(storage, f"{folder}/metrics.jsonl")
     except Damaged as problem:
         problems.append(told(problem))
         logged = []
-    state, why = _state(len(rows) == len(training.recipe.budgets_tokens), sessions)
+    state, why = _state(len(rows) == len(training.recipe.budgets_tokens), attempts)
     share = 1.0 if state == DONE else logged[-1]["steps_done"] / training.recipe.total_steps if logged else 0.0
     return RunStatus(
         model=training.name,
@@ -137,22 +137,22 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
         share=min(share, 1.0),
         flops=work(training),
         loss=number(logged[-1]["loss"]) if logged else None,
-        sessions=len(sessions),
-        where=sessions[-1].where if sessions else "",
+        attempts=len(attempts),
+        where=attempts[-1].where if attempts else "",
         why=" ".join(filter(None, (*problems, why))),
         damaged=tuple(problems),
-        device_seconds=device_seconds(sessions),
+        device_seconds=device_seconds(attempts),
         seconds_left=_seconds_left(logged, training.recipe.total_steps) if state == RUNNING else None,
     )
 
 
-def _state(has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
+def _state(has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
     """The state, by the clock where the lock cannot be seen, and why."""
     if has_rows:
         return DONE, ""
-    if not sessions:
+    if not attempts:
         return WAITING, ""
-    last, silent = sessions[-1], time.time() - sessions[-1].until
+    last, silent = attempts[-1], time.time() - attempts[-1].until
     if last.state != RUNNING:
         return FAILED if last.state == FAILED else INTERRUPTED, last.why
     if silent < SILENT_SECONDS:

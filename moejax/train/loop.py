@@ -18,6 +18,7 @@ from moejax.data.corpus import Corpus, Summary, open_corpus
 from moejax.errors import UserError
 from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
+from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.identity import TRAINING, decisive_changes, own, read_history
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import check_fits, make_mesh
@@ -32,7 +33,6 @@ from moejax.train.rounding import DETERMINISTIC, fix_threads, of_all, unfixed
 from moejax.train.row import make_row, versions
 from moejax.train.row_file import CutShort, check_row, read_row, row_file
 from moejax.train.runner import Progress, Runner
-from moejax.train.sessions import FAILED, Sessions, changed_versions, ending, read_sessions
 from moejax.train.sinks import open_sinks
 from moejax.train.speed import Speed
 from moejax.train.status import interrupted_text
@@ -134,8 +134,8 @@ def train_beside(
         group.run_or_abort(take if group.is_main else _nothing)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
         here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
-        sessions = {
-            folder: _session(training, folder, group, began, here, len(every), say) for training, folder in every
+        attempts = {
+            folder: _recorder(training, folder, group, began, here, len(every), say) for training, folder in every
         }
         rows = {
             folder: group.run_or_abort(
@@ -150,9 +150,9 @@ def train_beside(
             hear(why)
         for _, folder in waiting:
             say_what_rounds(folder, here, hear)
-            held.enter_context(sessions[folder])
+            held.enter_context(attempts[folder])
         held.enter_context(
-            stop.ending(functools.partial(_interrupted, folders, [sessions[folder] for _, folder in waiting]))
+            stop.ending(functools.partial(_interrupted, folders, [attempts[folder] for _, folder in waiting]))
         )
         corpus = _open(trainings, folders, data_folder, group)
         if len(trainings) == 1 and group.is_main:
@@ -174,7 +174,7 @@ def train_beside(
                         corpus,
                         program,
                         MetricsLog(folder / "metrics.jsonl", writes=group.is_main, sinks=sinks, say=say),
-                        sessions[folder],
+                        attempts[folder],
                         Speed(training),
                         profiled,
                         group,
@@ -287,7 +287,7 @@ def _saying_so(folder: Path) -> Any:
         ) from error
 
 
-def _session(
+def _recorder(
     training: Training,
     folder: Path,
     group: ProcessGroup,
@@ -295,7 +295,7 @@ def _session(
     versions: Mapping[str, str],
     count: int,
     say: Callable[[str], None],
-) -> Sessions:
+) -> AttemptRecorder:
     trunk, branches = phases(training)
     about = {
         "processes": group.count,
@@ -305,20 +305,20 @@ def _session(
         "members": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    return Sessions(folder, writes=group.is_main, began=began, about=about, say=say)
+    return AttemptRecorder(folder, writes=group.is_main, began=began, about=about, say=say)
 
 
-def _interrupted(folders: Sequence[Path], sessions: Sequence[Sessions], number: int) -> str:
+def _interrupted(folders: Sequence[Path], attempts: Sequence[AttemptRecorder], number: int) -> str:
     """Note that a signal ends trainings while no step is taken, and say what of them is saved."""
-    for session in sessions:
-        session.write(*ending(Stopped(number)))
+    for attempt in attempts:
+        attempt.write(*ending(Stopped(number)))
     return interrupted_text(folders)
 
 
 def say_what_rounds(folder: Path, now: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Say what has changed since a training's last session that decides the last bits of its numbers, or that they are
+    """Say what has changed since a training's last attempt that decides the last bits of its numbers, or that they are
     decided anew at every start."""
-    before = read_sessions(folder)
+    before = read_attempts(folder)
     changed = changed_versions(before, now)
     why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
     if before and "no" in now.get("deterministic", ""):
@@ -337,7 +337,7 @@ def _refusal(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
     except ValueError as error:
         if (folder / TRAINING).exists() and not has_writer(folder):
-            Sessions(folder, about={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
+            AttemptRecorder(folder, about={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
         raise
 
 

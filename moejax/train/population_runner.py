@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from moejax.stored import read_json, write_json
+from moejax.train.attempts import RUNNING, Attempt, AttemptRecorder
 from moejax.train.phases import Phase
 from moejax.train.program import Program, lanes
 from moejax.train.runner import Elapsed, Lost, Runner, Saves, batch_digest
-from moejax.train.sessions import RUNNING, Session, Sessions
 from moejax.train.step import Batch, TrainState
 
 DIVERGED = "diverged.json"
@@ -73,7 +73,7 @@ class PopulationRunner(Runner):
 
     def evaluate(self, state: TrainState) -> list[dict[str, float]]:
         """Of each member."""
-        self.sessions.enter("evaluation")
+        self.attempts.enter("evaluation")
         states = _unstacked(state, len(self.members))
         return [member.evaluate(own) for member, own in zip(self.members, states, strict=True)]
 
@@ -114,40 +114,40 @@ class PopulationRunner(Runner):
             self.group.abort(" ".join(why for why in every if why))
 
 
-class EverySession(Sessions):
+class EveryAttempt(AttemptRecorder):
     """The clocks of all members, as one: what it is told, each of them is told."""
 
-    def __init__(self, sessions: Sequence[Sessions]):
-        self._every = sessions
+    def __init__(self, attempts: Sequence[AttemptRecorder]):
+        self._every = attempts
 
     @property
     def versions(self) -> dict[str, str]:
         return self._every[0].versions
 
-    def enter(self, cause: str) -> None:
-        for sessions in self._every:
-            sessions.enter(cause)
+    def enter(self, bucket: str) -> None:
+        for attempts in self._every:
+            attempts.enter(bucket)
 
     def step(self, phase: str, step: int) -> None:
-        for sessions in self._every:
-            sessions.step(phase, step)
+        for attempts in self._every:
+            attempts.step(phase, step)
 
     def waited(self, seconds: float) -> None:
-        for sessions in self._every:
-            sessions.waited(seconds)
+        for attempts in self._every:
+            attempts.waited(seconds)
 
     def reach(self, phase: str, step: int) -> None:
-        for sessions in self._every:
-            sessions.reach(phase, step)
+        for attempts in self._every:
+            attempts.reach(phase, step)
 
-    def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
-        """The sessions of all members, one member after another; each has its share of the devices' time."""
-        return [session for sessions in self._every for session in sessions.all(state, why)]
+    def all(self, state: str = RUNNING, why: str = "") -> list[Attempt]:
+        """The attempts of all members, one member after another; each has its share of the devices' time."""
+        return [attempt for attempts in self._every for attempt in attempts.all(state, why)]
 
     def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
-        """Put each member's sessions into its own folder."""
-        for sessions in self._every:
-            sessions.write(state, why, at_once=at_once)
+        """Put each member's attempts into its own folder."""
+        for attempts in self._every:
+            attempts.write(state, why, at_once=at_once)
 
 
 class PopulationCheckpoints:
@@ -211,7 +211,7 @@ def run_population(members: Sequence[Runner]) -> PopulationRunner:
     first = members[0]
     own = {
         "program": lanes(first.program, len(members)),
-        "sessions": EverySession([member.sessions for member in members]),
+        "attempts": EveryAttempt([member.attempts for member in members]),
         "members": tuple(members),
     }
     return PopulationRunner(**{**vars(first), **own})

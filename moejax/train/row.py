@@ -40,11 +40,11 @@ class Measured:
     """Lines of the metrics file."""
     branch: str
     goodput: float | None
-    """Of the training so far, see ``moejax.train.sessions``."""
+    """Of the training so far, see ``moejax.train.attempts``."""
     memory_peak_bytes: int
     """Of the fullest device, see ``moejax.train.memory``."""
     versions: dict[str, str]
-    """See ``moejax.train.sessions.Session``."""
+    """See ``moejax.train.attempts.Attempt``."""
 
 
 _OF_ACCELERATORS = (

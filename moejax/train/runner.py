@@ -17,6 +17,7 @@ from jaxtyping import Array, UInt32
 
 from moejax.data.corpus import Corpus
 from moejax.train.allocator import release_memory
+from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import Checkpoints
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.identity import TRAINED, check_trained, read_history
@@ -30,7 +31,6 @@ from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import Program
 from moejax.train.row import Measured
-from moejax.train.sessions import Sessions, goodput
 from moejax.train.speed import Speed
 from moejax.train.start import first_state
 from moejax.train.step import LAYERS, Batch, TrainState
@@ -73,7 +73,7 @@ class Runner:
     corpus: Corpus
     program: Program
     log: MetricsLog
-    sessions: Sessions
+    attempts: AttemptRecorder
     speed: Speed
     profile: Profile
     group: ProcessGroup
@@ -123,7 +123,7 @@ class Runner:
           Stopped: it was asked to stop, and is saved.
           UserError: too many steps in a row were none, or a checkpoint cannot be written.
         """
-        self.sessions.enter("starting")
+        self.attempts.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
         state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
         self.group.run_or_abort(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {phase.name}"))
@@ -142,7 +142,7 @@ class Runner:
         logged, metrics, measured, pace = first_step, None, None, Pace(step.values())
         with self.stop.stepping():
             for position in range(first_step + 1, phase.end + 1):
-                self.sessions.step(phase.name, position)
+                self.attempts.step(phase.name, position)
                 batch = self._next(batches, metrics)
                 number = phase.steps_before + position - phase.start
                 with self.profile.step(number):
@@ -157,7 +157,7 @@ class Runner:
                     seconds += took
                     elapsed, logged = Elapsed(logged, took, seconds), position
                     measured = self.evaluate(state) if evaluates_here else None
-                    # Seconds are those of training; what evaluation takes, the sessions tell.
+                    # Seconds are those of training; what evaluation takes, the attempts tell.
                     started = time.perf_counter()
                     lost = self.write(phase, position, elapsed, metrics, measured, batch)
                     if lost:
@@ -171,7 +171,7 @@ class Runner:
                     saves.wait()
                     raise Stopped(self.stop.number)
             # What is being written is waited for before anything else is done.
-            self.sessions.enter("checkpointing")
+            self.attempts.enter("checkpointing")
             saves.wait()
         return state
 
@@ -184,7 +184,7 @@ class Runner:
             self.say(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
             batches, take = self.batches(begin), {n: self.program.compiled_step(n) for n in self.sizes(begin, step)}
             pace = Pace(take.values())
-            self.sessions.enter("redone")
+            self.attempts.enter("redone")
             for position in range(begin, step):
                 state, metrics = take[self.sequences(position)](state, next(batches), trunk.schedule)
                 pace.after(metrics["loss"])
@@ -202,9 +202,9 @@ class Runner:
             evaluated,
             self.log.lines(),
             branch.name,
-            goodput(self.sessions.all()),
+            goodput(self.attempts.all()),
             memory()["memory_peak_bytes"],
-            self.sessions.versions,
+            self.attempts.versions,
         )
 
     def evaluate(self, state: TrainState) -> Any:
@@ -212,7 +212,7 @@ class Runner:
         return _named(self._evaluate(state).losses())
 
     def _evaluate(self, state: TrainState) -> Evaluated:
-        self.sessions.enter("evaluation")
+        self.attempts.enter("evaluation")
         size = self.training.recipe.batch_sequences
         return evaluate(self.program, state.params, state.expert_bias, self.corpus.validation(), size)
 
@@ -254,7 +254,7 @@ class Runner:
         began = time.perf_counter()
         batch = next(batches)
         if last is None or last["loss"].is_ready():
-            self.sessions.waited(time.perf_counter() - began)
+            self.attempts.waited(time.perf_counter() - began)
         return batch
 
     def plain(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,13 +269,13 @@ class Runner:
         return values if len(layers) == 1 else {**values, "layers": layers}
 
     def _save(self, saves: Saves, position: int, state: TrainState, seconds: float, measured: Any = None) -> None:
-        self.sessions.enter("checkpointing")
+        self.attempts.enter("checkpointing")
         saves.save(position, state, self.about(position, seconds, measured))
 
     def about(self, position: int, seconds: float, measured: Any = None) -> Any:
         """What is saved beside the state: where the data goes on, the time it took, with which software, what of it was
         measured."""
-        known = {"next_batch": position, "seconds": seconds, "versions": self.sessions.versions}
+        known = {"next_batch": position, "seconds": seconds, "versions": self.attempts.versions}
         return {**known, TRAINED: self.training.as_json(), **(measured or {})}
 
     def check_trained(self, about: Mapping[str, Any], what: str) -> None:
@@ -288,7 +288,7 @@ class Runner:
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""
-        self.sessions.reach(phase.name, self.log.rewind(phase.name, step))
+        self.attempts.reach(phase.name, self.log.rewind(phase.name, step))
 
     def write(
         self, phase: Phase, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
@@ -316,8 +316,8 @@ class Runner:
         }
         self.log.write(phase.name, position, line)
         self.log.flush()
-        self.sessions.reach(phase.name, position)
-        self.sessions.write(at_once=False)
+        self.attempts.reach(phase.name, position)
+        self.attempts.write(at_once=False)
         return line
 
     def lost(self, phase: Phase, position: int, values: Mapping[str, Any]) -> list[Lost]:

@@ -12,21 +12,21 @@ from typing import Any
 from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.stored import Missing, Unreadable, read_bytes, read_json
+from moejax.train.attempts import (
+    DONE,
+    INTERRUPTED,
+    RUNNING,
+    WAITING,
+    Attempt,
+    goodput,
+    read_attempts,
+    seconds_by_bucket,
+)
 from moejax.train.identity import REMEDY, TRAINING
 from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
 from moejax.train.metrics import TRUNK, last_lines, number
 from moejax.train.population import MEMBERS
 from moejax.train.row_file import check_place, parse_row, row_file
-from moejax.train.sessions import (
-    DONE,
-    INTERRUPTED,
-    RUNNING,
-    WAITING,
-    Session,
-    goodput,
-    read_sessions,
-    seconds_by_cause,
-)
 
 RECENT_LINES = 10
 """Lines of the log over which the present speed is taken."""
@@ -39,7 +39,7 @@ class Status:
     name: str
     folder: str
     state: str
-    """One of ``moejax.train.sessions.STATES``."""
+    """One of ``moejax.train.attempts.STATES``."""
     why: str
     """It was interrupted, or failed."""
     phase: str | None
@@ -67,11 +67,11 @@ class Status:
     best_checkpoint: dict[str, Any] | None
     """``phase``, ``step`` and ``validation_loss`` of the one with the lowest, of those that were measured."""
     skipped_steps: int | None
-    sessions: int
+    attempts: int
     """How often it was started."""
     goodput: float | None
     seconds: dict[str, float]
-    """By cause, over all sessions: ``moejax.train.sessions``."""
+    """By time bucket, over all attempts: ``moejax.train.attempts``."""
     memory_bytes: int | None
     memory_peak_bytes: int | None
     layers: dict[str, list[Any]] | None
@@ -99,13 +99,13 @@ def read_status(folder: Path) -> Status:
     if isinstance(population, dict) and any(population.values()):
         raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
     budgets = training["recipe"]["budgets_tokens"]
-    sessions = read_sessions(folder)
+    attempts = read_attempts(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
     phase = last.get("run")
     rows = [_row(folder / row_file(budget), training["name"], budget) for budget in budgets]
-    state, why = _state(folder, None not in rows, sessions)
-    total = sum(sessions[-1].phases.values()) if sessions else None
+    state, why = _state(folder, None not in rows, attempts)
+    total = sum(attempts[-1].phases.values()) if attempts else None
     done = total if state == DONE and total else last.get("steps_done", 0)
     seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == phase])
     left = None
@@ -128,13 +128,13 @@ def read_status(folder: Path) -> Status:
         tokens_per_second=tokens_per_second,
         mfu=_number(last.get("mfu")),
         eta_seconds=left,
-        silent_seconds=max(0.0, time.time() - sessions[-1].until) if sessions else None,
+        silent_seconds=max(0.0, time.time() - attempts[-1].until) if attempts else None,
         last_checkpoint=_last_checkpoint(folder, phase),
         best_checkpoint=_best_checkpoint(folder),
         skipped_steps=int(number(last["skipped_steps"])) if "skipped_steps" in last else None,
-        sessions=len(sessions),
-        goodput=goodput(sessions),
-        seconds=seconds_by_cause(sessions),
+        attempts=len(attempts),
+        goodput=goodput(attempts),
+        seconds=seconds_by_bucket(attempts),
         memory_bytes=last.get("memory_bytes"),
         memory_peak_bytes=last.get("memory_peak_bytes"),
         layers=last.get("layers"),
@@ -158,14 +158,14 @@ def is_study_folder(folder: Path) -> bool:
     return (folder / "study.json").exists()
 
 
-def _state(folder: Path, has_rows: bool, sessions: Sequence[Session]) -> tuple[str, str]:
+def _state(folder: Path, has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
     if has_writer(folder):
         return RUNNING, ""
     if has_rows:
         return DONE, ""
-    if not sessions:
+    if not attempts:
         return WAITING, ""
-    last = sessions[-1]
+    last = attempts[-1]
     if last.state == RUNNING:
         return INTERRUPTED, "its process is gone, and said nothing; the same command goes on"
     return last.state, last.why

@@ -27,8 +27,8 @@ from moejax.study.run import Concluded, read_study
 from moejax.study.sanity_checks import sanity_checks
 from moejax.study.storage import TABLE
 from moejax.study.study import Analysis, Study
+from moejax.train.attempts import ATTEMPTS, Attempt
 from moejax.train.identity import TRAINING
-from moejax.train.sessions import SESSIONS, Session
 from moejax.train.training import DataConfig, Recipe, Training
 
 ENTROPY = 3.2
@@ -99,8 +99,8 @@ def write_study(folder: Path, study: Study = STUDY, noise: float = 0.003) -> Pat
             rows.append(_row(study, training, tokens, float(np.exp(noise * draws.normal())), draws))
             write_json(folder / "models" / name / f"branch-{tokens}.json", rows[-1])
         # Every training was interrupted once.
-        sessions = [Session(began=0.0, until=60.0, state="interrupted"), Session(began=90.0, until=99.0, state="done")]
-        write_json(folder / "models" / name / SESSIONS, dump(sessions))
+        attempts = [Attempt(began=0.0, until=60.0, state="interrupted"), Attempt(began=90.0, until=99.0, state="done")]
+        write_json(folder / "models" / name / ATTEMPTS, dump(attempts))
         (folder / "models" / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run_table.write(rows, folder / TABLE)
     return folder

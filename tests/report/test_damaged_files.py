@@ -105,7 +105,7 @@ def whole(folder, tmp_path_factory):
 
 COMMANDS = {
     f"study/models/{MODEL}/training.json": ["status", "{}/study"],
-    f"study/models/{MODEL}/sessions.json": ["status", "{}/study"],
+    f"study/models/{MODEL}/attempts.json": ["status", "{}/study"],
     f"study/models/{MODEL}/branch-{BUDGET}.json": ["status", "{}/study"],
     "study/study.json": ["study", "status", "{}/study"],
     f"study/models/{MODEL}/history.json": ["study", "status", "{}/study"],

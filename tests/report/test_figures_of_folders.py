@@ -1,4 +1,4 @@
-"""Figures of what commands leave on disk: sessions of trainings, expert loads, plans."""
+"""Figures of what commands leave on disk: attempts of trainings, expert loads, plans."""
 
 import json
 
@@ -18,28 +18,28 @@ from moejax.train.sessions import SESSIONS, Session
 HOUR = 3600.0
 
 
-def _sessions(folder, *sessions):
+def _attempts(folder, *attempts):
     folder.mkdir(parents=True)
-    write_json(folder / SESSIONS, dump(list(sessions)))
+    write_json(folder / ATTEMPTS, dump(list(attempts)))
 
 
 @pytest.fixture
 def interrupted(tmp_path):
     """A study: one training done at once, one killed and gone on with, one killed for good."""
     models = tmp_path / "models"
-    _sessions(models / "smooth", Session(began=0.0, until=HOUR, state="done"))
-    _sessions(
+    _attempts(models / "smooth", Attempt(began=0.0, until=HOUR, state="done"))
+    _attempts(
         models / "unlucky",
-        Session(began=0.0, until=100.0, state="interrupted"),
-        Session(began=200.0, until=300.0),
-        Session(began=400.0, until=500.0, state="done", seconds={"training": 70.0, "redone": 30.0}),
+        Attempt(began=0.0, until=100.0, state="interrupted"),
+        Attempt(began=200.0, until=300.0),
+        Attempt(began=400.0, until=500.0, state="done", seconds={"training": 70.0, "redone": 30.0}),
     )
-    _sessions(models / "gone", Session(began=0.0, until=50.0))
+    _attempts(models / "gone", Attempt(began=0.0, until=50.0))
     return tmp_path
 
 
-def test_sessions_say_how_each_ended_and_what_was_lost(interrupted):
-    table = sources.sessions_table(interrupted)
+def test_attempts_say_how_each_ended_and_what_was_lost(interrupted):
+    table = sources.attempts_table(interrupted)
     own = table[table["model"] == "unlucky"]
     assert list(own["outcome"]) == ["interrupted", "killed", "done"]
     assert list(own["lost_seconds"]) == [0.0, 30.0, 0.0]
@@ -47,14 +47,14 @@ def test_sessions_say_how_each_ended_and_what_was_lost(interrupted):
     assert draw(PLOTS["restarts"], inputs_of(PLOTS["restarts"], table=table)).rows
 
 
-def test_a_session_that_is_being_written_is_running(interrupted):
+def test_an_attempt_that_is_being_written_is_running(interrupted):
     with only_writer(interrupted / "models" / "gone"):
-        table = sources.sessions_table(interrupted)
+        table = sources.attempts_table(interrupted)
     assert list(table[table["model"] == "gone"]["outcome"]) == ["running"]
 
 
-def test_one_training_s_folder_has_its_own_sessions(interrupted):
-    assert len(sources.sessions_table(interrupted / "models" / "unlucky")) == 3
+def test_one_training_s_folder_has_its_own_attempts(interrupted):
+    assert len(sources.attempts_table(interrupted / "models" / "unlucky")) == 3
 
 
 def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
@@ -87,7 +87,7 @@ def test_the_command_draws_from_folders_and_plans(interrupted, example_plan, tmp
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("restarts", "No training in {} has a sessions.json"),
+        ("restarts", "No training in {} has an attempts.json"),
         ("expert-loads", "In {} there are no rows of a training"),
         ("runs", "{} has no " + TABLE),
     ],

@@ -14,7 +14,6 @@ from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import run_statuses
 from moejax.study.storage import open_storage
 from moejax.train.row import OF_THE_CLOCK
-from moejax.train.sessions import SESSIONS, read_sessions
 
 pytestmark = pytest.mark.slurm
 
@@ -64,7 +63,7 @@ def steps(folder, model):
 
 
 def states(folder, model):
-    return [session.state for session in read_sessions(folder / "models" / model)]
+    return [attempt.state for attempt in read_attempts(folder / "models" / model)]
 
 
 def job(folder, model):
@@ -115,7 +114,7 @@ def test_a_study_that_slurm_preempts_warns_and_cancels_ends_with_the_table_of_th
     assert states(there, one) == ["interrupted"] * 3 + ["done"]
     assert main(["study", "status", str(there)]) == 0
     with capsys.disabled():
-        print(f"\n{capsys.readouterr().out}\n{(there / 'models' / one / SESSIONS).read_text()}")
+        print(f"\n{capsys.readouterr().out}\n{(there / 'models' / one / ATTEMPTS).read_text()}")
     write_table(study, there)
     assert table(there).equals(alone(study, tmp_path / "here"))
 

@@ -13,9 +13,9 @@ import pytest
 
 from moejax import run_table
 from moejax.study.run import read_study, train_study
+from moejax.train.attempts import read_attempts
 from moejax.train.metrics import read
 from moejax.train.row import OF_THE_CLOCK
-from moejax.train.sessions import read_sessions
 
 SHORT = ["--workers", "2"]
 
@@ -94,7 +94,7 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_
     assert sentence.startswith("moe, which goes on now: models/moe/branch-65536.json cannot be read: it is no JSON")
     assert sentence.endswith("; its run is done again.")
     assert lasting(tmp_path / "out").equals(lasting(finished[0]))
-    assert [session.state for session in read_sessions(tmp_path / "out" / "models" / "moe")] == ["done", "done"]
+    assert [attempt.state for attempt in read_attempts(tmp_path / "out" / "models" / "moe")] == ["done", "done"]
 
 
 def test_a_folder_of_another_study_is_refused(finished, config_file):

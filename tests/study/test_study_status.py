@@ -20,8 +20,8 @@ from moejax.study.run import fetch, materialise_at, write_table
 from moejax.study.status import progress, run_statuses, seconds_left
 from moejax.study.storage import open_storage
 from moejax.study.study import Study
+from moejax.train.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.sessions import DONE, FAILED, INTERRUPTED, RUNNING, SESSIONS, Session
 from moejax.train.training import Recipe
 
 SHAPE = Architecture(
@@ -76,9 +76,9 @@ def work_on(url, model, *sessions):
     write(url, f"models/{model}/{SESSIONS}", sealed(dump(sessions)))
 
 
-def session(began, until, state=RUNNING, why=""):
+def attempt(began, until, state=RUNNING, why=""):
     where = "Slurm job 7_1, restart 0 on node1"
-    return Session(began=began, until=until, state=state, why=why, where=where, devices=4)
+    return Attempt(began=began, until=until, state=state, why=why, where=where, devices=4)
 
 
 def of(url, model):
@@ -225,7 +225,7 @@ def test_a_pipe_in_a_files_place_is_named(tmp_path, capsys):
     write_study(str(tmp_path))
     folder = tmp_path / "models" / STUDY.trainings()[0].name
     folder.mkdir(parents=True)
-    for name in ("branch-4096.json", "sessions.json", "metrics.jsonl"):
+    for name in ("branch-4096.json", "attempts.json", "metrics.jsonl"):
         os.mkfifo(folder / name)
         assert main(["study", "status", str(tmp_path)]) == 2
         assert f"{name} is no regular file" in capsys.readouterr().err

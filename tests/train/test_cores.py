@@ -11,10 +11,10 @@ import pytest
 from command import assert_same_training, environment, write_config
 
 from moejax.train import loop, rounding, row
+from moejax.train.attempts import AttemptRecorder, read_attempts
 from moejax.train.loop import say_what_rounds
 from moejax.train.mesh import MeshShape
 from moejax.train.rounding import DETERMINISTIC, THREADS, of_all, processor
-from moejax.train.sessions import Sessions, read_sessions
 
 ON = "import os, sys; os.sched_setaffinity(0, map(int, sys.argv[1].split(','))); os.execv(sys.argv[2], sys.argv[2:])"
 """Run a command on some cores. It sets them itself, for a process with JAX should not be forked."""
@@ -52,7 +52,7 @@ def test_one_core_and_two_give_the_same_bits(tmp_path, train, words):
     train("one", CORES[:1], *LARGER, *words)
     train("two", CORES[:2], *LARGER, *words)
     assert_same_training(tmp_path / "one", tmp_path / "two")
-    versions = [session.versions for name in ("one", "two") for session in read_sessions(tmp_path / name)]
+    versions = [attempt.versions for name in ("one", "two") for attempt in read_attempts(tmp_path / name)]
     assert versions[0] == versions[1]
     assert versions[0]["threads"] == str(THREADS)
     assert versions[0]["processor"] == processor()
@@ -126,7 +126,7 @@ def test_a_restart_where_numbers_are_rounded_otherwise_says_so(tmp_path, before,
     heard = []
     for versions in (before, before | now if said is None else now):
         say_what_rounds(tmp_path, versions, heard.append)
-        Sessions(tmp_path, about={"versions": dict(versions)}).write()
+        AttemptRecorder(tmp_path, about={"versions": dict(versions)}).write()
     assert len(heard) == (said is not None)
     assert said is None or (said in heard[0] and "not bit for bit: " in heard[0])
 

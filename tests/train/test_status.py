@@ -16,8 +16,8 @@ from moejax.__main__ import main
 from moejax.folder import only_writer
 from moejax.stored import write_json
 from moejax.train import metrics
+from moejax.train.attempts import DONE, INTERRUPTED, RUNNING, WAITING
 from moejax.train.loop import train
-from moejax.train.sessions import DONE, INTERRUPTED, RUNNING, WAITING
 from moejax.train.status import read_status
 
 
@@ -40,11 +40,11 @@ def test_a_finished_training(eight, tmp_path):
     assert rows[-1]["goodput"] == pytest.approx(status.goodput, rel=0.5)
     assert status.memory_peak_bytes is not None
     assert rows[-1]["memory_peak_bytes"] >= status.memory_peak_bytes > 1e7
-    assert status.sessions == 1
+    assert status.attempts == 1
     assert status.seconds["redone"] == 0
-    # Opened once more it is told what it knows, and no new session is counted.
+    # Opened once more it is told what it knows, and no new attempt is counted.
     train(eight, tmp_path)
-    assert read_status(tmp_path).sessions == 1
+    assert read_status(tmp_path).attempts == 1
 
 
 def test_every_checkpoint_is_verified_and_a_damaged_one_named(eight, tmp_path, capsys):
@@ -97,7 +97,7 @@ def test_lost_work_is_found(eight, tmp_path):
     train(eight, tmp_path)
     status = read_status(tmp_path)
     assert status.seconds["redone"] > 0
-    assert status.sessions == 2
+    assert status.attempts == 2
 
 
 def test_states_by_lock_and_last_word(tmp_path, training):
@@ -107,12 +107,12 @@ def test_states_by_lock_and_last_word(tmp_path, training):
     assert read_status(tmp_path).state == WAITING
     with only_writer(tmp_path):
         assert read_status(tmp_path).state == RUNNING
-    session = {"began": 1.0, "until": 2.0}
-    write_json(tmp_path / "sessions.json", [session])
+    attempt = {"began": 1.0, "until": 2.0}
+    write_json(tmp_path / "attempts.json", [attempt])
     status = read_status(tmp_path)
     assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "its process is gone, and said nothing")
-    last = {**session, "state": INTERRUPTED, "why": "stopped by SIGTERM"}
-    write_json(tmp_path / "sessions.json", [session, last])
+    last = {**attempt, "state": INTERRUPTED, "why": "stopped by SIGTERM"}
+    write_json(tmp_path / "attempts.json", [attempt, last])
     status = read_status(tmp_path)
     assert (status.state, status.why) == (INTERRUPTED, "stopped by SIGTERM")
 
@@ -120,7 +120,7 @@ def test_states_by_lock_and_last_word(tmp_path, training):
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):
     write_json(tmp_path / "training.json", training.as_json())
     phases = {"trunk": 10, "branch-2048": 3, "branch-4096": 6}
-    write_json(tmp_path / "sessions.json", [{"began": 1.0, "until": 2.0, "phases": phases}])
+    write_json(tmp_path / "attempts.json", [{"began": 1.0, "until": 2.0, "phases": phases}])
     log = metrics.MetricsLog(tmp_path / "metrics.jsonl")
     # The first steps were slow; ten lines before the last it went on at 2 s a step.
     for line in range(1, 13):
@@ -193,7 +193,7 @@ def test_names_and_reasons_are_shown_as_they_stand(tmp_path, training, capsys):
     (tmp_path / "models" / "a").mkdir(parents=True)
     write_json(tmp_path / "models" / "a" / "training.json", {**training.as_json(), "name": "[/a]"})
     write_json(
-        tmp_path / "models" / "a" / "sessions.json", [{"began": 1.0, "until": 2.0, "state": "failed", "why": why}]
+        tmp_path / "models" / "a" / "attempts.json", [{"began": 1.0, "until": 2.0, "state": "failed", "why": why}]
     )
     for folder in (tmp_path / "models" / "a", tmp_path):
         assert main(["status", str(folder)]) == 0

@@ -11,15 +11,15 @@ from moejax.train.stopping import Stopped, stop_on_signals
 
 IN_A_LIBRARY = """
 import signal
-from moejax.train.sessions import Sessions, ending
+from moejax.train.attempts import AttemptRecorder, ending
 from moejax.train.stopping import Stopped, stop_on_signals
 from pathlib import Path
 
 def interrupted(number):
-    sessions.write(*ending(Stopped(number)))
+    attempts.write(*ending(Stopped(number)))
     return "Nothing is saved."
 
-with stop_on_signals() as stop, Sessions(Path("."), about={}) as sessions, stop.ending(interrupted):
+with stop_on_signals() as stop, AttemptRecorder(Path("."), about={}) as attempts, stop.ending(interrupted):
     try:
         signal.raise_signal(signal.SIGNAL)
     except BaseException as error:
@@ -34,8 +34,8 @@ def test_a_signal_in_a_librarys_frame_ends_the_process_and_is_noted(tmp_path, na
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=_environment()
     )
     assert (done.returncode, done.stderr.strip()) == (status, "moejax: Nothing is saved.")
-    assert f'"why": "stopped by {name}"' in (tmp_path / "sessions.json").read_text()
-    assert '"interrupted"' in (tmp_path / "sessions.json").read_text()
+    assert f'"why": "stopped by {name}"' in (tmp_path / "attempts.json").read_text()
+    assert '"interrupted"' in (tmp_path / "attempts.json").read_text()
 
 
 def _environment():

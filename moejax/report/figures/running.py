@@ -21,10 +21,10 @@ OUTCOMES = {
     "killed": ("X", RED),
     "failed": ("s", RED),
 }
-"""Mark and colour of how a session ended; one that was killed did not say how."""
+"""Mark and colour of how an attempt ended; one that was killed did not say how."""
 UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 TRAININGS = 40
-"""Rows that are shown: of more trainings, those of most sessions."""
+"""Rows that are shown: of more trainings, those of most attempts."""
 
 
 def loads(inputs: FigureInputs) -> Figure:
@@ -79,12 +79,12 @@ def restarts(inputs: FigureInputs) -> Figure:
     drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.32 * len(names))
     for row, name in enumerate(names):
         axes.axhline(row, color=FAINT, linewidth=0.8, zorder=0)
-        for session in table[table["model"] == name].sort_values("start_seconds").to_dict("records"):
-            begin, end = ((session[key] - origin) / unit for key in ("start_seconds", "end_seconds"))
-            marker, colour = OUTCOMES.get(str(session["outcome"]), ("X", MUTED))
+        for attempt in table[table["model"] == name].sort_values("start_seconds").to_dict("records"):
+            begin, end = ((attempt[key] - origin) / unit for key in ("start_seconds", "end_seconds"))
+            marker, colour = OUTCOMES.get(str(attempt["outcome"]), ("X", MUTED))
             axes.barh(row, end - begin, left=begin, height=0.5, color=BLUE, alpha=0.35)
             axes.plot(end, row, marker, color=colour, markersize=12 if marker == "|" else 7, markeredgewidth=2)
-            lost = session.get("lost_seconds", 0.0)
+            lost = attempt.get("lost_seconds", 0.0)
             if lost == lost and lost:
                 axes.annotate(
                     f"−{lost:.3g} s",

@@ -1,4 +1,4 @@
-"""Every second of a training has one cause, over all the times it was started, and lost work is told apart."""
+"""Every second of a training is in one time bucket, over all the times it was started, and lost work is told apart."""
 
 import json
 import os
@@ -6,23 +6,22 @@ import time
 
 import pytest
 
-from moejax.errors import UserError
-from moejax.train import sessions
-from moejax.train.population_runner import EverySession
-from moejax.train.sessions import (
-    CAUSES,
+from moejax.train import attempts
+from moejax.train.attempts import (
+    ATTEMPTS,
     DONE,
     FAILED,
     INTERRUPTED,
     RUNNING,
-    SESSIONS,
-    Sessions,
+    TIME_BUCKETS,
+    AttemptRecorder,
     device_seconds,
     goodput,
-    read_sessions,
-    seconds_by_cause,
+    read_attempts,
+    seconds_by_bucket,
     work_place,
 )
+from moejax.train.population_runner import EveryAttempt
 from moejax.train.stopping import Stopped
 
 
@@ -39,12 +38,12 @@ def clock(monkeypatch):
     return move
 
 
-def session(folder, say=print, **about):
-    return Sessions(folder, about={"devices": 2, "phases": {"trunk": 100}, **about}, say=say)
+def attempt(folder, say=print, **about):
+    return AttemptRecorder(folder, about={"devices": 2, "phases": {"trunk": 100}, **about}, say=say)
 
 
-def test_every_second_has_one_cause(tmp_path, clock):
-    with session(tmp_path) as clocks:
+def test_every_second_is_in_one_time_bucket(tmp_path, clock):
+    with attempt(tmp_path) as clocks:
         clock(5)
         clocks.step("trunk", 1)
         clock(7)
@@ -53,10 +52,10 @@ def test_every_second_has_one_cause(tmp_path, clock):
         clock(3)
         clocks.enter("evaluation")
         clock(1)
-    (found,) = read_sessions(tmp_path)
+    (found,) = read_attempts(tmp_path)
     expected = {"starting": 5, "training": 5, "data": 2, "checkpointing": 3, "evaluation": 1, "redone": 0}
     assert found.seconds == expected
-    assert set(expected) == set(CAUSES)
+    assert set(expected) == set(TIME_BUCKETS)
     assert sum(found.seconds.values()) == found.until - found.began
     assert (found.state, found.why) == (DONE, "")
     assert goodput([found]) == 5 / 16
@@ -64,29 +63,29 @@ def test_every_second_has_one_cause(tmp_path, clock):
 
 def test_work_that_was_lost_counts_once(tmp_path, clock):
     """Killed after step 30, of which a checkpoint held 20; again after 25; then to the end."""
-    first = session(tmp_path)
+    first = attempt(tmp_path)
     first.step("trunk", 1)
     clock(30)
     first.reach("trunk", 30)
     first.write()
     for last in (25, 40):
-        clocks = session(tmp_path)
+        clocks = attempt(tmp_path)
         clock(1)
         for step in range(21, last + 1):
             clocks.step("trunk", step)
             clock(1)
         clocks.reach("trunk", last)
         clocks.write()
-    seconds = seconds_by_cause(read_sessions(tmp_path))
-    # 5 steps of the second session, and all up to step 30 of the third.
-    assert seconds == dict.fromkeys(CAUSES, 0) | {"training": 40, "redone": 15, "starting": 2}
+    seconds = seconds_by_bucket(read_attempts(tmp_path))
+    # 5 steps of the second attempt, and all up to step 30 of the third.
+    assert seconds == dict.fromkeys(TIME_BUCKETS, 0) | {"training": 40, "redone": 15, "starting": 2}
 
 
 def test_the_processs_start_counts(tmp_path, clock):
-    with Sessions(tmp_path, began=990.0, about={}) as clocks:
+    with AttemptRecorder(tmp_path, began=990.0, about={}) as clocks:
         clock(5)
         clocks.step("trunk", 1)
-    assert read_sessions(tmp_path)[0].seconds["starting"] == 15
+    assert read_attempts(tmp_path)[0].seconds["starting"] == 15
 
 
 @pytest.mark.parametrize(
@@ -99,53 +98,53 @@ def test_the_processs_start_counts(tmp_path, clock):
     ],
 )
 def test_how_it_ended_is_kept(tmp_path, error, state, why):
-    with pytest.raises(type(error)), session(tmp_path):
+    with pytest.raises(type(error)), attempt(tmp_path):
         raise error
-    found = read_sessions(tmp_path)[-1]
+    found = read_attempts(tmp_path)[-1]
     assert (found.state, found.why) == (state, why)
 
 
 def test_one_that_was_killed_says_that_it_runs(tmp_path):
-    session(tmp_path).write()
-    assert read_sessions(tmp_path)[-1].state == RUNNING
+    attempt(tmp_path).write()
+    assert read_attempts(tmp_path)[-1].state == RUNNING
 
 
 def test_where_it_was_worked_on_is_slurms_job_or_the_process(tmp_path, monkeypatch):
     assert work_place().startswith(f"process {os.getpid()} on ")
     for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "1", "RESTART_COUNT": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    session(tmp_path).write()
-    assert read_sessions(tmp_path)[-1].where.startswith("Slurm job 7_1, restart 2 on ")
+    attempt(tmp_path).write()
+    assert read_attempts(tmp_path)[-1].where.startswith("Slurm job 7_1, restart 2 on ")
 
 
 def test_members_of_a_population_share_the_seconds_of_their_devices(tmp_path, clock):
-    with session(tmp_path):
+    with attempt(tmp_path):
         clock(30)
-    with session(tmp_path, members=4):
+    with attempt(tmp_path, members=4):
         clock(10)
-    assert device_seconds(read_sessions(tmp_path)) == 2 * 30 + 2 * 10 / 4
+    assert device_seconds(read_attempts(tmp_path)) == 2 * 30 + 2 * 10 / 4
 
 
 def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_keeps_it_beside(tmp_path, clock):
-    with session(tmp_path):
+    with attempt(tmp_path):
         clock(1)
-    torn = (tmp_path / SESSIONS).read_bytes()[:50]
-    (tmp_path / SESSIONS).write_bytes(torn)
-    with pytest.raises(ValueError, match=r"sessions.json cannot be read: it is no JSON, or only a part of it"):
-        read_sessions(tmp_path)
+    torn = (tmp_path / ATTEMPTS).read_bytes()[:50]
+    (tmp_path / ATTEMPTS).write_bytes(torn)
+    with pytest.raises(ValueError, match=r"attempts.json cannot be read: it is no JSON, or only a part of it"):
+        read_attempts(tmp_path)
     said = []
-    with session(tmp_path, say=said.append):
+    with attempt(tmp_path, say=said.append):
         clock(1)
-    assert (tmp_path / "sessions.damaged-1.json").read_bytes() == torn
-    assert len(read_sessions(tmp_path)) == 1
+    assert (tmp_path / "attempts.damaged-1.json").read_bytes() == torn
+    assert len(read_attempts(tmp_path)) == 1
     (sentence,) = said
     assert "it is now" in sentence
 
 
 def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clock, monkeypatch):
     written = []
-    monkeypatch.setattr(sessions, "write_json", lambda path, value: written.append(json.dumps(value)))
-    clocks = session(tmp_path)
+    monkeypatch.setattr(attempts, "write_json", lambda path, value: written.append(json.dumps(value)))
+    clocks = attempt(tmp_path)
     for _ in range(40):
         clock(0.25)
         clocks.write(at_once=False)
@@ -153,13 +152,13 @@ def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clo
 
 
 def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
-    """What a Sessions can be asked, they can be asked together: none of it is left to a clock that was never set."""
+    """What an AttemptRecorder can be asked, they can be asked together: none of it is left to a clock that was never set."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-    every = EverySession([session(folder, members=2) for folder in folders])
-    asked = {name for name in vars(Sessions) if not name.startswith("_")}
-    assert asked <= set(vars(EverySession))
+    every = EveryAttempt([attempt(folder, members=2) for folder in folders])
+    asked = {name for name in vars(AttemptRecorder) if not name.startswith("_")}
+    assert asked <= set(vars(EveryAttempt))
     with every as clocks:
         clock(5)
         clocks.step("trunk", 1)
@@ -167,9 +166,9 @@ def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
         clocks.waited(2.0)
         clocks.reach("trunk", 1)
         clocks.write()
-        assert [read_sessions(folder)[0].state for folder in folders] == [RUNNING, RUNNING]
+        assert [read_attempts(folder)[0].state for folder in folders] == [RUNNING, RUNNING]
         assert device_seconds(clocks.all()) == 2 * 12
     for folder in folders:
-        (found,) = read_sessions(folder)
+        (found,) = read_attempts(folder)
         assert (found.state, found.reached) == (DONE, {"trunk": 1})
         assert (found.seconds["starting"], found.seconds["training"], found.seconds["data"]) == (5, 5, 2)

@@ -1,6 +1,6 @@
-"""``sessions.json``: when and where a training was worked on, how each time ended, and where the time went.
+"""``attempts.json``: when and where a training was worked on, how each time ended, and where the time went.
 
-A session is one start of a training, until it ended or died. Every second of it has one cause; the share of those in
+An attempt is one start of a training, until it ended or died. Every second of it is in one time bucket; the share of those in
 which steps were taken for the first time is the goodput.
 """
 
@@ -23,9 +23,9 @@ from moejax.folder import changes
 from moejax.stored import Damaged, Unreadable, parse_json, read_bytes, write_json
 from moejax.wording import told
 
-SESSIONS = "sessions.json"
+ATTEMPTS = "attempts.json"
 
-CAUSES = {
+TIME_BUCKETS = {
     "training": "steps, each taken for the first time",
     "starting": "from the process's start to the first step: data, restoring, compilation",
     "data": "devices had nothing to do before a batch came",
@@ -42,7 +42,7 @@ SECONDS_BETWEEN_WRITES = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class Attempt:
     """One start of a training, as far as is known."""
 
     began: float
@@ -66,15 +66,15 @@ class Session:
     phases: dict[str, int] = field(default_factory=dict)
     """Steps of each phase, in their order."""
     reached: dict[str, int] = field(default_factory=dict)
-    """The last step that was logged of each phase, in this session or before."""
+    """The last step that was logged of each phase, in this attempt or before."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By cause."""
+    """By time bucket, a key of ``TIME_BUCKETS``."""
 
 
-class Sessions:
-    """The clock of this session. Between two calls of ``enter``, all seconds have the cause that the first one named.
+class AttemptRecorder:
+    """Accounts for this attempt's time: the seconds after ``enter(bucket)`` go to that time bucket until the next call.
 
-    Of several processes one writes. Writing is as good as the disk: what cannot be written is not told.
+    One process writes. A disk that cannot be written to is passed over: accounting never ends a training.
     """
 
     def __init__(
@@ -86,59 +86,59 @@ class Sessions:
         about: Mapping[str, Any],
         say: Callable[[str], None] = lambda text: None,
     ):
-        self._path, self._writes, self._about = folder / SESSIONS, writes, dict(about)
-        self._earlier = kept_sessions(folder, say) if writes else []
+        self._path, self._writes, self._about = folder / ATTEMPTS, writes, dict(about)
+        self._earlier = kept_attempts(folder, say) if writes else []
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
-        self._seconds = dict.fromkeys(CAUSES, 0.0)
-        self._cause = "starting"
+        self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)
+        self._bucket = "starting"
         self._reached: dict[str, int] = {}
-        for session in self._earlier:
-            for phase, step in session.reached.items():
+        for attempt in self._earlier:
+            for phase, step in attempt.reached.items():
                 self.reach(phase, step)
         self._written = -SECONDS_BETWEEN_WRITES
 
     @property
     def versions(self) -> dict[str, str]:
-        """Those of this session."""
+        """Those of this attempt."""
         return self._about["versions"]
 
-    def enter(self, cause: str) -> None:
-        """From now on, time goes to ``cause``."""
+    def enter(self, bucket: str) -> None:
+        """From now on, time goes to ``bucket``."""
         now = time.perf_counter()
-        self._seconds[self._cause] += now - self._since
-        self._since, self._cause = now, cause
+        self._seconds[self._bucket] += now - self._since
+        self._since, self._bucket = now, bucket
 
     def step(self, phase: str, step: int) -> None:
         """From now on, time goes to taking this step."""
         self.enter("redone" if step <= self._reached.get(phase, 0) else "training")
 
     def waited(self, seconds: float) -> None:
-        """So much of the present cause's time was waiting for data."""
-        self._seconds[self._cause] -= seconds
+        """So much of the present bucket's time was waiting for data."""
+        self._seconds[self._bucket] -= seconds
         self._seconds["data"] += seconds
 
     def reach(self, phase: str, step: int) -> None:
         """A step of a phase has been logged: whoever takes it again does lost work."""
         self._reached[phase] = max(step, self._reached.get(phase, 0))
 
-    def all(self, state: str = RUNNING, why: str = "") -> list[Session]:
-        """All sessions, this one as it is now."""
-        self.enter(self._cause)
-        now = Session(
+    def all(self, state: str = RUNNING, why: str = "") -> list[Attempt]:
+        """All attempts, this one as it is now."""
+        self.enter(self._bucket)
+        now = Attempt(
             began=self._began,
             until=time.time(),
             state=state,
             why=why,
             where=work_place(),
             reached=dict(self._reached),
-            seconds={cause: round(seconds, 3) for cause, seconds in self._seconds.items()},
+            seconds={bucket: round(seconds, 3) for bucket, seconds in self._seconds.items()},
             **self._about,
         )
         return [*self._earlier, now]
 
     def write(self, state: str = RUNNING, why: str = "", *, at_once: bool = True) -> None:
-        """Put all sessions on disk; unless ``at_once``, no more than once a second."""
+        """Put all attempts on disk; unless ``at_once``, no more than once a second."""
         now = time.perf_counter()
         if not self._writes or (not at_once and now - self._written < SECONDS_BETWEEN_WRITES):
             return
@@ -146,7 +146,7 @@ class Sessions:
         with contextlib.suppress(OSError):
             write_json(self._path, dump(self.all(state, why)))
 
-    def __enter__(self) -> Sessions:
+    def __enter__(self) -> AttemptRecorder:
         self.write()
         return self
 
@@ -154,65 +154,65 @@ class Sessions:
         self.write(*ending(error))
 
 
-def read_sessions(folder: Path) -> list[Session]:
-    """The sessions of a training's folder, oldest first; none if it tells of none.
+def read_attempts(folder: Path) -> list[Attempt]:
+    """The attempts of a training's folder, oldest first; none if it tells of none.
 
     Raises:
       Damaged: the file cannot be read.
     """
-    path = folder / SESSIONS
-    return parse_sessions(read_bytes(path, remedy=_REMEDY), path) if path.exists() else []
+    path = folder / ATTEMPTS
+    return parse_attempts(read_bytes(path, remedy=_REMEDY), path) if path.exists() else []
 
 
-def parse_sessions(content: bytes | str, path: object) -> list[Session]:
-    """The sessions that a file tells of.
+def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
+    """The attempts that a file tells of.
 
     Raises:
       Damaged: it tells of none.
     """
-    return parse_json(content, list[Session], path, remedy=_REMEDY)
+    return parse_json(content, list[Attempt], path, remedy=_REMEDY)
 
 
-def kept_sessions(folder: Path, say: Callable[[str], None]) -> list[Session]:
+def kept_attempts(folder: Path, say: Callable[[str], None]) -> list[Attempt]:
     """The same, of a training that goes on: a file that is damaged is moved aside, and said.
 
     Raises:
       Unreadable: the system cannot read it now.
     """
     try:
-        return read_sessions(folder)
+        return read_attempts(folder)
     except Unreadable:
         raise
     except Damaged as problem:
-        place = next(place for i in itertools.count(1) if not (place := folder / f"sessions.damaged-{i}.json").exists())
-        (folder / SESSIONS).rename(place)
-        say(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and sessions are counted anew.")
+        place = next(place for i in itertools.count(1) if not (place := folder / f"attempts.damaged-{i}.json").exists())
+        (folder / ATTEMPTS).rename(place)
+        say(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and attempts are counted anew.")
         return []
 
 
-def changed_versions(sessions: Sequence[Session], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """What of ``Session.versions`` is no longer as the last of the sessions that tells of them had it: old and new, or
+def changed_versions(attempts: Sequence[Attempt], now: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """What of ``Attempt.versions`` is no longer as the last of the attempts that tells of them had it: old and new, or
     None where it is not told."""
-    before = next((session.versions for session in reversed(sessions) if session.versions), dict(now))
+    before = next((attempt.versions for attempt in reversed(attempts) if attempt.versions), dict(now))
     return changes(before, dict(now))
 
 
-_REMEDY = "bring back a copy; a training that goes on moves it aside and counts its sessions anew"
+_REMEDY = "bring back a copy; a training that goes on moves it aside and counts its attempts anew"
 
 
-def device_seconds(sessions: Sequence[Session]) -> float:
+def device_seconds(attempts: Sequence[Attempt]) -> float:
     """Spent on a training, lost work included: seconds of each device, shared among the members of a population."""
-    return sum((one.devices / one.members * (one.until - one.began) for one in sessions), 0.0)
+    return sum((one.devices / one.members * (one.until - one.began) for one in attempts), 0.0)
 
 
-def seconds_by_cause(sessions: Sequence[Session]) -> dict[str, float]:
-    """Sums over sessions."""
-    return {cause: sum((session.seconds.get(cause, 0.0) for session in sessions), 0.0) for cause in CAUSES}
+def seconds_by_bucket(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Sums over attempts."""
+    return {bucket: sum((attempt.seconds.get(bucket, 0.0) for attempt in attempts), 0.0) for bucket in TIME_BUCKETS}
 
 
-def goodput(sessions: Sequence[Session]) -> float | None:
-    """Share of the time of all sessions in which steps were taken for the first time; None if no time has passed."""
-    seconds = seconds_by_cause(sessions)
+def goodput(attempts: Sequence[Attempt]) -> float | None:
+    """Share of the time of all attempts in which steps were taken for the first time; None if no time has passed."""
+    seconds = seconds_by_bucket(attempts)
     whole = sum(seconds.values())
     return seconds["training"] / whole if whole > 0 else None
 
@@ -227,10 +227,10 @@ def work_place() -> str:
 
 
 def ending(error: BaseException | None) -> tuple[str, str]:
-    """State and reason of a session that ended with ``error``, or well."""
+    """State and reason of an attempt that ended with ``error``, or well."""
     if error is None:
         return DONE, ""
-    # Here, so that reading sessions needs no JAX.
+    # Here, so that reading attempts needs no JAX.
     from moejax.train.stopping import Stopped
 
     if isinstance(error, Stopped):
