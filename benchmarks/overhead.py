@@ -36,7 +36,7 @@ from moejax.train.program import make_program
 from moejax.train.runner import Runner
 from moejax.train.speed import Speed
 from moejax.train.stopping import Stop
-from moejax.train.tensorboard import TensorBoardSink
+from moejax.train.tensorboard import TensorBoardLogger
 
 CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
 
@@ -93,8 +93,8 @@ def main() -> None:
             def runner(name: str, number: int, stop: Stop) -> tuple[Runner, Path]:
                 out = folder / f"{name}-{number}"
                 out.mkdir()
-                sinks = [TensorBoardSink(out / "tensorboard")] if name == "TensorBoard too" else []
-                log = MetricsLog(out / "metrics.jsonl", sinks=sinks)
+                loggers = [TensorBoardLogger(out / "tensorboard")] if name == "TensorBoard too" else []
+                log = MetricsLog(out / "metrics.jsonl", loggers=loggers)
                 profile = Profile(None, out, print)
                 return Runner(
                     training,

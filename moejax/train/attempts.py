@@ -1,7 +1,7 @@
 """``attempts.json``: when and where a training was worked on, how each time ended, and where the time went.
 
-An attempt is one start of a training, until it ended or died. Every second of it is in one time bucket; the share of those in
-which steps were taken for the first time is the goodput.
+An attempt is one start of a training, until it ended or died. Every second of it is in one time bucket; the share of
+those in which steps were taken for the first time is the goodput.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ HOW = (
     "recipe.keep_checkpoints",
     "recipe.keep_every_tokens",
     "recipe.keep_best",
-    "recipe.sinks",
+    "recipe.loggers",
     "recipe.data.source",
     "recipe.data.tokenizer",
     "recipe.data.corrupt_share",

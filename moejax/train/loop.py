@@ -20,6 +20,7 @@ from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
 from moejax.train.identity import TRAINING, decisive_changes, own, read_history
+from moejax.train.loggers import open_loggers
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import MetricsLog
@@ -33,7 +34,6 @@ from moejax.train.rounding import DETERMINISTIC, fix_threads, of_all, unfixed
 from moejax.train.row import make_row, versions
 from moejax.train.row_file import CutShort, check_row, read_row, row_file
 from moejax.train.runner import Progress, Runner
-from moejax.train.sinks import open_sinks
 from moejax.train.speed import Speed
 from moejax.train.status import interrupted_text
 from moejax.train.stopping import Stop, Stopped
@@ -167,13 +167,13 @@ def train_beside(
                 program = make_program(trainings[0], mesh)
 
                 def runner(training: Training, folder: Path) -> Runner:
-                    sinks = held.enter_context(open_sinks(training, folder)) if group.is_main else []
+                    loggers = held.enter_context(open_loggers(training, folder)) if group.is_main else []
                     return Runner(
                         training,
                         folder,
                         corpus,
                         program,
-                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, sinks=sinks, say=say),
+                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, loggers=loggers, say=say),
                         attempts[folder],
                         Speed(training),
                         profiled,

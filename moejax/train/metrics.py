@@ -18,7 +18,7 @@ from moejax.stored import Damaged, parse_line, read_bytes
 from moejax.wording import some
 
 if TYPE_CHECKING:
-    from moejax.train.sinks import Sink
+    from moejax.train.loggers import Logger
 
 TRUNK = "trunk"
 
@@ -52,7 +52,7 @@ def branch_name(budget_tokens: int) -> str:
 class MetricsLog:
     """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
 
-    Of several processes one writes; the others only read. ``sinks`` are given what is on disk, and ``say`` what a
+    Of several processes one writes; the others only read. ``loggers`` are given what is on disk, and ``say`` what a
     person must know.
     """
 
@@ -61,12 +61,12 @@ class MetricsLog:
         path: Path,
         *,
         writes: bool = True,
-        sinks: Sequence[Sink] = (),
+        loggers: Sequence[Logger] = (),
         say: Callable[[str], None] = lambda text: None,
     ):
         self._path = path
         self._writes = writes
-        self._sinks = sinks
+        self._loggers = loggers
         self._say = say
         self._lines: list[dict[str, Any]] = []
 
@@ -85,8 +85,8 @@ class MetricsLog:
             kept = [line for line in lines if line["run"] != run or line["step"] <= step]
             with atomic_write(self._path) as partial:
                 partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
-            for sink in self._sinks:
-                sink.begin(run, [line for line in kept if line["run"] == run])
+            for logger in self._loggers:
+                logger.begin(run, [line for line in kept if line["run"] == run])
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
@@ -106,9 +106,9 @@ class MetricsLog:
         """Write out all lines. Called before a checkpoint, so that no step a checkpoint covers is ever missing."""
         if self._writes:
             _append(self._path, "".join(json.dumps(line) + "\n" for line in self._lines).encode())
-            for sink in self._sinks:
+            for logger in self._loggers:
                 for line in self._lines:
-                    sink.write(line)
+                    logger.write(line)
         self._lines.clear()
 
 

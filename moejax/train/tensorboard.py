@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.train.sinks import Line, scalars
+from moejax.train.loggers import Line, scalars
 
 
-class TensorBoardSink:
+class TensorBoardLogger:
     """Writes events by tensorboardX, without its queue, which may lose the last ones when it is closed.
 
     Events cannot be taken back, so a run that goes on is written anew from the lines that its log keeps: no point is

@@ -18,10 +18,10 @@ from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
 from moejax.train.initial_weights import InitialWeights
+from moejax.train.loggers import LoggerConfig
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.population import Population
-from moejax.train.sinks import SinkConfig
 from moejax.wording import told
 
 
@@ -65,7 +65,7 @@ class Recipe:
     """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
     keep_best: int = 0
     """Beside them, of the trunk and of each branch, those of so many with the lowest validation loss."""
-    sinks: SinkConfig = field(default_factory=SinkConfig)
+    loggers: LoggerConfig = field(default_factory=LoggerConfig)
     """Where the log is shown beside ``metrics.jsonl``."""
     initial_weights: InitialWeights = field(default_factory=InitialWeights)
 
@@ -142,7 +142,7 @@ class Recipe:
             self.initial_weights,
             self.guard,
             self.runtime,
-            self.sinks,
+            self.loggers,
         ):
             part.check()
         if self.batch_tokens < 1 or self.batch_tokens % self.data.sequence_length:

@@ -9,13 +9,13 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.stored import read_json, write_json
-from moejax.train.sinks import Line, scalars
+from moejax.train.loggers import Line, scalars
 from moejax.wording import says
 
 SHOWN = "wandb.json"
 
 
-class WandbSink:
+class WandbLogger:
     """Shows each step once: what was shown stays, since a training that goes on logs the same numbers again.
 
     ``wandb.json`` keeps the ids of the runs and the last step shown of each.
@@ -56,7 +56,7 @@ class WandbSink:
         except Exception as error:
             raise UserError(
                 f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
-                f"WANDB_MODE=offline, or leave recipe.sinks.wandb empty."
+                f"WANDB_MODE=offline, or leave recipe.loggers.wandb empty."
             ) from error
         for line in kept:
             self.write(line)

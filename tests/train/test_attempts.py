@@ -152,7 +152,7 @@ def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clo
 
 
 def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
-    """What an AttemptRecorder can be asked, they can be asked together: none of it is left to a clock that was never set."""
+    """Whatever an AttemptRecorder can be asked, they can be asked together."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()

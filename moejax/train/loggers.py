@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkConfig:
+class LoggerConfig:
     """Which of them are written."""
 
     tensorboard: bool = False
@@ -31,8 +31,8 @@ class SinkConfig:
             (self.wandb, "wandb", "wandb"),
         ):
             if chosen and importlib.util.find_spec(package) is None:
-                raise UserError(
-                    f"recipe.sinks.{extra} needs {package}, which is not installed: pip install 'moejax[{extra}]'."
+                raise ValueError(
+                    f"recipe.loggers.{extra} needs {package}, which is not installed: pip install 'moejax[{extra}]'."
                 )
 
 
@@ -41,7 +41,7 @@ Line = Mapping[str, Any]
 
 
 @runtime_checkable
-class Sink(Protocol):
+class Logger(Protocol):
     """What shows a log. It is given every line once the line is on disk, and is told when lines are forgotten."""
 
     def begin(self, run: str, kept: Sequence[Line]) -> None:
@@ -58,21 +58,21 @@ class Sink(Protocol):
 
 
 @contextlib.contextmanager
-def open_sinks(training: Training, folder: Path) -> Any:
+def open_loggers(training: Training, folder: Path) -> Any:
     """Yields those that a training asks for, by one process."""
-    from moejax.train.tensorboard import TensorBoardSink
-    from moejax.train.weights_and_biases import WandbSink
+    from moejax.train.tensorboard import TensorBoardLogger
+    from moejax.train.weights_and_biases import WandbLogger
 
-    config, sinks = training.recipe.sinks, []
+    config, loggers = training.recipe.loggers, []
     if config.tensorboard:
-        sinks.append(TensorBoardSink(folder / "tensorboard"))
+        loggers.append(TensorBoardLogger(folder / "tensorboard"))
     if config.wandb:
-        sinks.append(WandbSink(folder, project=config.wandb, name=training.name, config=training.as_json()))
+        loggers.append(WandbLogger(folder, project=config.wandb, name=training.name, config=training.as_json()))
     try:
-        yield sinks
+        yield loggers
     finally:
-        for sink in sinks:
-            sink.close()
+        for logger in loggers:
+            logger.close()
 
 
 def scalars(line: Line) -> dict[str, float]:

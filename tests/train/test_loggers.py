@@ -9,11 +9,11 @@ import pytest
 from interrupted import train_killed_at_every_log
 
 from moejax.train import metrics
+from moejax.train.loggers import LoggerConfig, scalars
 from moejax.train.mesh import MeshShape
 from moejax.train.metrics import MetricsLog
-from moejax.train.sinks import SinkConfig, scalars
-from moejax.train.tensorboard import TensorBoardSink
-from moejax.train.weights_and_biases import WandbSink
+from moejax.train.tensorboard import TensorBoardLogger
+from moejax.train.weights_and_biases import WandbLogger
 
 LINE = {"run": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
 
@@ -40,10 +40,10 @@ def points(folder):
 
 @pytest.fixture
 def shown(training):
-    """The training, on one device each of eight, with a sink."""
+    """The training, on one device each of eight, with a logger."""
 
-    def choose(**sinks):
-        recipe = dataclasses.replace(training.recipe, mesh=MeshShape(data=8), sinks=SinkConfig(**sinks))
+    def choose(**loggers):
+        recipe = dataclasses.replace(training.recipe, mesh=MeshShape(data=8), loggers=LoggerConfig(**loggers))
         return dataclasses.replace(training, recipe=recipe)
 
     return choose
@@ -74,14 +74,14 @@ def test_tensorboard_has_every_point_of_the_log_once(shown, tmp_path):
 def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
     pytest.importorskip("tensorboardX")
     for kept in ((), (1, 2)):
-        log = MetricsLog(tmp_path / "metrics.jsonl", sinks=[sink := TensorBoardSink(tmp_path / "tensorboard")])
+        log = MetricsLog(tmp_path / "metrics.jsonl", loggers=[logger := TensorBoardLogger(tmp_path / "tensorboard")])
         log.rewind("trunk", max(kept, default=0))
         for step in range(max(kept, default=0) + 1, 6):
             log.write(
                 "trunk", step, {"loss": 1.0 / step + len(kept), "tokens": step, "seconds": 1.0, "steps_done": step}
             )
         log.flush()
-        sink.close()
+        logger.close()
     values = {step: value for (_, step, tag), (value,) in points(tmp_path / "tensorboard").items() if tag == "loss"}
     assert values == pytest.approx({1: 1.0, 2: 0.5, 3: 1 / 3 + 2, 4: 2.25, 5: 2.2})
 
@@ -110,7 +110,7 @@ def test_wandb_is_shown_every_step_once(shown, tmp_path, monkeypatch):
     """MaxText #2434."""
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "wandb", stand_in)
-    monkeypatch.setattr(SinkConfig, "check", lambda self: None)
+    monkeypatch.setattr(LoggerConfig, "check", lambda self: None)
     train_killed_at_every_log(shown(wandb="routing"), tmp_path)
     runs = {run.name: run for run in stand_in.runs.values()}
     assert set(runs) == {"small/trunk", "small/branch-2048", "small/branch-4096"}
@@ -131,13 +131,13 @@ def test_wandb_without_a_network_leaves_its_runs_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for _ in range(2):
-        sink = WandbSink(tmp_path, project="routing", name="small", config={"seed": 0})
-        sink.begin("trunk", [LINE])
-        sink.close()
+        logger = WandbLogger(tmp_path, project="routing", name="small", config={"seed": 0})
+        logger.begin("trunk", [LINE])
+        logger.close()
     assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2
 
 
-def test_a_sink_that_is_not_installed_is_named(monkeypatch):
+def test_a_logger_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"recipe.sinks.wandb needs wandb, .* pip install 'moejax\[wandb\]'"):
-        SinkConfig(wandb="routing").check()
+    with pytest.raises(ValueError, match=r"recipe.loggers.wandb needs wandb, .* pip install 'moejax\[wandb\]'"):
+        LoggerConfig(wandb="routing").check()
