@@ -102,7 +102,7 @@ def main() -> None:
                     corpus,
                     program,
                     log,
-                    AttemptRecorder(out, about={}),
+                    AttemptRecorder(out, metadata={}),
                     Speed(training),
                     profile,
                     ProcessGroup(),

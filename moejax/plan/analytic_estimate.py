@@ -93,10 +93,10 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
     room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
-    average = parameter_bytes if recipe.average_decay else 0
+    ema = parameter_bytes if recipe.ema_decay else 0
     # Gradients are of the type in which they are added up, until microbatches are.
     gradients = parameter_bytes * (1 if recipe.microbatches > 1 or added == 4 else 0.75)
-    return 3.0 * parameter_bytes + average + gradients + kept + gathered + rows
+    return 3.0 * parameter_bytes + ema + gradients + kept + gathered + rows
 
 
 def _kept(training: Training, tokens: float, value: int) -> float:

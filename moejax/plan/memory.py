@@ -26,7 +26,7 @@ class ChipMemory:
     """Float32 master weights."""
     optimizer_state: int
     other_state: int
-    """Balance bias, running average, counters."""
+    """Balance bias, EMA, counters."""
     batch: int
     """Tokens of the step."""
     temporaries: int

@@ -83,10 +83,10 @@ class AttemptRecorder:
         *,
         writes: bool = True,
         began: float | None = None,
-        about: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         say: Callable[[str], None] = lambda text: None,
     ):
-        self._path, self._writes, self._about = folder / ATTEMPTS, writes, dict(about)
+        self._path, self._writes, self._metadata = folder / ATTEMPTS, writes, dict(metadata)
         self._earlier = kept_attempts(folder, say) if writes else []
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
@@ -101,7 +101,7 @@ class AttemptRecorder:
     @property
     def versions(self) -> dict[str, str]:
         """Those of this attempt."""
-        return self._about["versions"]
+        return self._metadata["versions"]
 
     def enter(self, bucket: str) -> None:
         """From now on, time goes to ``bucket``."""
@@ -133,7 +133,7 @@ class AttemptRecorder:
             where=work_place(),
             reached=dict(self._reached),
             seconds={bucket: round(seconds, 3) for bucket, seconds in self._seconds.items()},
-            **self._about,
+            **self._metadata,
         )
         return [*self._earlier, now]
 

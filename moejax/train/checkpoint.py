@@ -132,7 +132,7 @@ class Checkpoints:
         steps = self._group.run_or_abort(self._finished_steps if self._group.is_main else _nothing)
         return max(self._group.broadcast(steps) or [], default=None)
 
-    def save(self, step: int, state: TrainState, about: Mapping[str, Any]) -> None:
+    def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
         """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
 
         Raises:
@@ -141,9 +141,9 @@ class Checkpoints:
         self.wait()
         if step in self._manager.all_steps():
             return
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(dict(about)))
-        if VALIDATION_LOSS in about:
-            self._losses[step] = about[VALIDATION_LOSS]
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), metadata=ocp.args.JsonSave(dict(metadata)))
+        if VALIDATION_LOSS in metadata:
+            self._losses[step] = metadata[VALIDATION_LOSS]
         # This one's commit may remove all but the newest: nothing may be written into those any more.
         here = [path for path in self._hashing.under_way() if path.parent == self._folder]
         here.sort(key=lambda path: int(path.name))
@@ -165,7 +165,7 @@ class Checkpoints:
             program.abstract,
             program.shardings,
         )
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), about=ocp.args.JsonRestore())
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), metadata=ocp.args.JsonRestore())
         place = self._folder / str(step)
         try:
             different = _differences(place / "state", program.abstract)
@@ -190,7 +190,7 @@ class Checkpoints:
         # The hashes that those who wrote it were stopped before. Only now, and of no other step: what could not be
         # restored, or was not, must not be taken for what was written.
         self._hashing.begin(place, again=True)
-        return found["state"], found["about"]
+        return found["state"], found["metadata"]
 
     def wait(self) -> None:
         """Until nothing is being written, hashes apart.

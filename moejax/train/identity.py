@@ -192,8 +192,8 @@ def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) 
 
 
 def _appears(place: str, old: Any, new: Any) -> bool:
-    """A running average that a state has not kept cannot be gone on with."""
-    return place == "recipe.average_decay" and (old == 0) != (new == 0)
+    """An EMA that the saved state does not hold cannot be resumed."""
+    return place == "recipe.ema_decay" and (old == 0) != (new == 0)
 
 
 def _is_how(path: str) -> bool:

@@ -297,7 +297,7 @@ def _recorder(
     say: Callable[[str], None],
 ) -> AttemptRecorder:
     trunk, branches = phases(training)
-    about = {
+    metadata = {
         "processes": group.count,
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
@@ -305,7 +305,7 @@ def _recorder(
         "members": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    return AttemptRecorder(folder, writes=group.is_main, began=began, about=about, say=say)
+    return AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, say=say)
 
 
 def _interrupted(folders: Sequence[Path], attempts: Sequence[AttemptRecorder], number: int) -> str:
@@ -337,7 +337,7 @@ def _refusal(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
     except ValueError as error:
         if (folder / TRAINING).exists() and not has_writer(folder):
-            AttemptRecorder(folder, about={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
+            AttemptRecorder(folder, metadata={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
         raise
 
 

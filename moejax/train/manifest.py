@@ -95,10 +95,10 @@ def validation_losses(folder: Path) -> dict[int, float]:
     found = {}
     for step in finished_steps(folder):
         try:
-            path = folder / str(step) / "about" / "metadata"
+            path = folder / str(step) / "metadata" / "metadata"
             # Written by Orbax.
-            about = stored.foreign_json(stored.read_bytes(path, remedy=""), path, shape=dict, remedy="")
-            if isinstance(loss := about.get(VALIDATION_LOSS), float):
+            metadata = stored.foreign_json(stored.read_bytes(path, remedy=""), path, shape=dict, remedy="")
+            if isinstance(loss := metadata.get(VALIDATION_LOSS), float):
                 found[step] = loss
         except Unreadable:
             raise

@@ -94,16 +94,16 @@ class PopulationRunner(Runner):
         self.progress(best["steps_done"], best)
         return lost
 
-    def check_trained(self, about: Mapping[str, Any], what: str) -> None:
+    def check_trained(self, metadata: Mapping[str, Any], what: str) -> None:
         """Each member's, which were restored together."""
-        for member, own in zip(self.members, about.get(EVERY, []), strict=False):
+        for member, own in zip(self.members, metadata.get(EVERY, []), strict=False):
             member.check_trained(own, what)
 
-    def about(self, position: int, seconds: float, measured: Any = None) -> list[Any]:
+    def metadata(self, position: int, seconds: float, measured: Any = None) -> list[Any]:
         """Of each member, with its share of the time."""
         found = [None] * len(self.members) if measured is None else measured
         share = seconds / len(self.members)
-        return [member.about(position, share, own) for member, own in zip(self.members, found, strict=True)]
+        return [member.metadata(position, share, own) for member, own in zip(self.members, found, strict=True)]
 
     def give_up(self, lost: Sequence[Lost]) -> None:
         """Leave members out from here on; refuse if none is left."""
@@ -171,19 +171,19 @@ class PopulationCheckpoints:
         found = [saves.last_step() for _, saves in self._active()]
         return None if None in found else min(step for step in found if step is not None)
 
-    def save(self, step: int, state: TrainState, about: Sequence[Any]) -> None:
+    def save(self, step: int, state: TrainState, metadata: Sequence[Any]) -> None:
         """Save each member's part."""
         states = _unstacked(state, len(self._members))
-        for (runner, saves), own, about_own in zip(self._members, states, about, strict=True):
+        for (runner, saves), own, its_metadata in zip(self._members, states, metadata, strict=True):
             if given_up(runner.folder) is None:
-                saves.save(step, own, about_own)
+                saves.save(step, own, its_metadata)
 
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]:
         """The members' states at ``step``. In the place of one that was given up stands another, of no consequence."""
         found = {id(runner): saves.restore(step, runner.program) for runner, saves in self._active()}
         anyone = next(iter(found.values()))
         every = [found.get(id(runner), anyone) for runner, _ in self._members]
-        seconds = sum(about["seconds"] for _, about in every)
+        seconds = sum(metadata["seconds"] for _, metadata in every)
         return _stacked([state for state, _ in every]), {
             "seconds": seconds,
             EVERY: [found.get(id(runner), ({}, {}))[1] for runner, _ in self._members],

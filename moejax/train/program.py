@@ -132,8 +132,8 @@ def _state_shardings(training: Training, abstract: TrainState, mesh: Mesh) -> Tr
     params = param_shardings(transformer.param_axes(training.architecture), abstract.params, mesh)
     everywhere = jax.tree.map(lambda _: replicated, abstract)
     optimizer = _beside_params(abstract.optimizer, abstract.params, params, replicated)
-    average = None if abstract.average is None else params
-    return replace(everywhere, params=params, optimizer=optimizer, average=average)
+    ema = None if abstract.ema is None else params
+    return replace(everywhere, params=params, optimizer=optimizer, ema=ema)
 
 
 def _beside_params(optimizer: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:

@@ -57,7 +57,7 @@ class Saves(Protocol):
 
     def newest(self, at_most: int | None = None) -> int | None: ...
     def last_step(self) -> int | None: ...
-    def save(self, step: int, state: TrainState, about: Any) -> None: ...
+    def save(self, step: int, state: TrainState, metadata: Any) -> None: ...
     def restore(self, step: int, program: Program) -> tuple[TrainState, dict[str, Any]]: ...
     def wait(self) -> None: ...
     def __enter__(self) -> Saves: ...
@@ -125,8 +125,10 @@ class Runner:
         """
         self.attempts.enter("starting")
         recipe, newest = self.training.recipe, saves.newest()
-        state, about = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
-        self.group.run_or_abort(lambda: self.check_trained(about, f"The checkpoint of step {newest} of {phase.name}"))
+        state, metadata = (first(), {"seconds": 0.0}) if newest is None else saves.restore(newest, self.program)
+        self.group.run_or_abort(
+            lambda: self.check_trained(metadata, f"The checkpoint of step {newest} of {phase.name}")
+        )
         first_step = phase.start if newest is None else newest
         self.rewind(phase, first_step)
         if first_step >= phase.end:
@@ -138,7 +140,7 @@ class Runner:
         release_memory()
         batches = self.batches(first_step)
         self.group.broadcast(None)
-        seconds, started = about["seconds"], time.perf_counter()
+        seconds, started = metadata["seconds"], time.perf_counter()
         logged, metrics, measured, pace = first_step, None, None, Pace(step.values())
         with self.stop.stepping():
             for position in range(first_step + 1, phase.end + 1):
@@ -270,21 +272,21 @@ class Runner:
 
     def _save(self, saves: Saves, position: int, state: TrainState, seconds: float, measured: Any = None) -> None:
         self.attempts.enter("checkpointing")
-        saves.save(position, state, self.about(position, seconds, measured))
+        saves.save(position, state, self.metadata(position, seconds, measured))
 
-    def about(self, position: int, seconds: float, measured: Any = None) -> Any:
+    def metadata(self, position: int, seconds: float, measured: Any = None) -> Any:
         """What is saved beside the state: where the data goes on, the time it took, with which software, what of it was
         measured."""
         known = {"next_batch": position, "seconds": seconds, "versions": self.attempts.versions}
         return {**known, TRAINED: self.training.as_json(), **(measured or {})}
 
-    def check_trained(self, about: Mapping[str, Any], what: str) -> None:
+    def check_trained(self, metadata: Mapping[str, Any], what: str) -> None:
         """Refuse a checkpoint of another training than the folder's.
 
         Raises:
           UserError: it is one.
         """
-        check_trained(self.folder, read_history(self.folder), self.training, about.get(TRAINED), what)
+        check_trained(self.folder, read_history(self.folder), self.training, metadata.get(TRAINED), what)
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""

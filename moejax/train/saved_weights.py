@@ -81,13 +81,13 @@ def find_saved_state(path: Path) -> SavedState:
 
 
 def _check(saved: SavedState) -> None:
-    path = saved.state.parent / "about" / "metadata"
+    path = saved.state.parent / "metadata" / "metadata"
     remedy = "go on with the training, which takes the checkpoint before it"
     if wrong := damage(saved.state.parent):
-        raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
-    about = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
+        raise ValueError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
+    metadata = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     what = f"The checkpoint of step {saved.step} of {saved.phase}"
-    check_trained(saved.folder, read_history(saved.folder), saved.training, about.get(TRAINED), what)
+    check_trained(saved.folder, read_history(saved.folder), saved.training, metadata.get(TRAINED), what)
 
 
 def write_saved_weights(

@@ -49,8 +49,8 @@ class TrainState:
     balance_loads: Any
     """Float32[mixture layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
     before the first; None unless ``loss.balance_loads`` is "previous_step"."""
-    average: Any
-    """Running mean of the parameters, or None."""
+    ema: Any
+    """Exponential moving average (EMA) of the parameters, or None."""
     guard: Guard
     seed: Any
     """UInt32: with the step, what the noise of routers is drawn from."""
@@ -72,7 +72,7 @@ def make_functions(training: Training) -> Functions:
     """The functions of all trainings that differ from this one in seed, learning rate and weight decay alone: those
     are arguments."""
     architecture, recipe = training.architecture, training.recipe
-    runtime, average = recipe.runtime, recipe.average_decay
+    runtime, ema_decay = recipe.runtime, recipe.ema_decay
     keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
     optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
 
@@ -84,7 +84,7 @@ def make_functions(training: Training) -> Functions:
             optimizer=optimizer().init(params),
             expert_bias=transformer.init_expert_bias(architecture),
             balance_loads=_uniform_loads(architecture) if keeps_loads else None,
-            average=jax.tree.map(jnp.copy, params) if average else None,
+            ema=jax.tree.map(jnp.copy, params) if ema_decay else None,
             guard=new_guard(),
             seed=jnp.asarray(seed, jnp.uint32),
         )
@@ -152,7 +152,7 @@ def make_functions(training: Training) -> Functions:
             optimizer=optimizer_state,
             expert_bias=_moved(state.expert_bias, routing, recipe.loss.expert_bias_rate),
             balance_loads=load_shares(routing.counts) if keeps_loads and routing is not None else state.balance_loads,
-            average=_averaged(state.average, params, average),
+            ema=_update_ema(state.ema, params, ema_decay),
         )
         after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
         metrics |= auxiliary(routing, recipe.loss)[1] | health(routing, state.expert_bias)
@@ -208,10 +208,10 @@ def _uniform_loads(architecture: Architecture) -> Float[Array, "moe_layers exper
     return jnp.full((sum(architecture.has_experts), architecture.num_experts), 1 / architecture.num_experts)
 
 
-def _averaged(average: Any, params: Any, decay: float) -> Any:
-    if average is None:
+def _update_ema(ema: Any, params: Any, decay: float) -> Any:
+    if ema is None:
         return None
-    return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, average, params)
+    return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
 
 
 def _predicted(batch: Batch) -> Bool[Array, "sequences length"]:

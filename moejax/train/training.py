@@ -51,8 +51,8 @@ class Recipe:
     microbatches: int = 1
     """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
     loss, but a capacity is that of a part, and routers with noise draw it anew."""
-    average_decay: float = 0.0
-    """Running mean of the parameters, by this share of its old value at each step; 0 keeps none."""
+    ema_decay: float = 0.0
+    """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none."""
     log_every_steps: int = 10
     evaluate_tokens: int = 0
     """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""
@@ -158,8 +158,8 @@ class Recipe:
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
                     f"many: choose a divisor."
                 )
-        if not 0 <= self.average_decay < 1:
-            raise UserError(f"average_decay is {self.average_decay}; give a share below 1, or 0 for no average.")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay is {self.ema_decay}; give a share below 1, or 0 for none.")
         if not self.budgets_tokens:
             raise UserError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):

@@ -42,7 +42,7 @@ def before_the_hashes(folder, process, dice):
         lambda: [
             step
             for step in folder.glob("checkpoints/*/*")
-            if step.name.isdigit() and (step / "about").exists() and not _has_hashes(step / "manifest-0.json")
+            if step.name.isdigit() and (step / "metadata").exists() and not _has_hashes(step / "manifest-0.json")
         ],
     )
 

@@ -38,8 +38,8 @@ def clock(monkeypatch):
     return move
 
 
-def attempt(folder, say=print, **about):
-    return AttemptRecorder(folder, about={"devices": 2, "phases": {"trunk": 100}, **about}, say=say)
+def attempt(folder, say=print, **metadata):
+    return AttemptRecorder(folder, metadata={"devices": 2, "phases": {"trunk": 100}, **metadata}, say=say)
 
 
 def test_every_second_is_in_one_time_bucket(tmp_path, clock):
@@ -82,7 +82,7 @@ def test_work_that_was_lost_counts_once(tmp_path, clock):
 
 
 def test_the_processs_start_counts(tmp_path, clock):
-    with AttemptRecorder(tmp_path, began=990.0, about={}) as clocks:
+    with AttemptRecorder(tmp_path, began=990.0, metadata={}) as clocks:
         clock(5)
         clocks.step("trunk", 1)
     assert read_attempts(tmp_path)[0].seconds["starting"] == 15

@@ -33,7 +33,7 @@ MESHES = {
     "data, fsdp, expert": (2, 2, 2, 1),
     "expert, tensor": (1, 1, 4, 2),
 }
-ABOUT = {"next_batch": 3, "seconds": 1.5}
+METADATA = {"next_batch": 3, "seconds": 1.5}
 
 
 def program(training, sizes):
@@ -46,7 +46,7 @@ def full(training):
     """With everything that a state can hold."""
     architecture = training.architecture.replace(expert_bias=True)
     loss = dataclasses.replace(training.recipe.loss, balance_loads="previous_step")
-    recipe = dataclasses.replace(training.recipe, average_decay=0.9, loss=loss)
+    recipe = dataclasses.replace(training.recipe, ema_decay=0.9, loss=loss)
     return dataclasses.replace(training, architecture=architecture, recipe=recipe)
 
 
@@ -56,7 +56,7 @@ def saved(full, tmp_path):
     state = program(full, MESHES["one device"]).init(0)
     with Checkpoints(tmp_path / "trunk") as saves:
         for step in (1, 2, 3):
-            saves.save(step, dataclasses.replace(state, step=np.int32(step)), ABOUT)
+            saves.save(step, dataclasses.replace(state, step=np.int32(step)), METADATA)
     return tmp_path / "trunk"
 
 
@@ -66,11 +66,11 @@ def test_what_any_mesh_saves_every_mesh_restores(full, tmp_path, written_on):
     state = program(full, MESHES[written_on]).init(7)
     expected = jax.tree.map(np.asarray, state)
     with Checkpoints(tmp_path) as saves:
-        saves.save(3, state, ABOUT)
+        saves.save(3, state, METADATA)
         for sizes in MESHES.values():
             here = program(full, sizes)
-            found, about = saves.restore(3, here)
-            assert about == ABOUT
+            found, metadata = saves.restore(3, here)
+            assert metadata == METADATA
             assert jax.tree.map(lambda leaf: leaf.sharding, found) == here.shardings
             for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
@@ -80,7 +80,7 @@ def test_the_newest_are_kept_those_asked_for_and_every_so_many(full, tmp_path):
     state = program(full, MESHES["one device"]).init(0)
     with Checkpoints(tmp_path, newest=2, keep=[2], every=3) as saves:
         for step in range(1, 9):
-            saves.save(step, state, ABOUT)
+            saves.save(step, state, METADATA)
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [2, 3, 6, 7, 8]
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
         state, _ = saves.restore(2, program(full, MESHES["one device"]))
         assert int(state.step) == 2
         # It makes room for a new one of its step.
-        saves.save(3, state, ABOUT)
+        saves.save(3, state, METADATA)
     (sentence,) = said
     assert "The checkpoint of step 3" in sentence
     assert "Going on from step 2" in sentence
@@ -186,11 +186,11 @@ def test_a_loss_that_cannot_be_read_now_is_not_taken_for_none(full, tmp_path, mo
     state = program(full, MESHES["one device"]).init(0)
     with Checkpoints(tmp_path, newest=1, best=1) as saves:
         for step, loss in ((1, 2.0), (2, 3.0)):
-            saves.save(step, state, {**ABOUT, "validation_loss": loss})
+            saves.save(step, state, {**METADATA, "validation_loss": loss})
     plain = os.open
 
     def fail(path, *words, **named):
-        if Path(path) == tmp_path / "1" / "about" / "metadata":
+        if Path(path) == tmp_path / "1" / "metadata" / "metadata":
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return plain(path, *words, **named)
 
@@ -199,7 +199,7 @@ def test_a_loss_that_cannot_be_read_now_is_not_taken_for_none(full, tmp_path, mo
         pass
     monkeypatch.undo()
     with Checkpoints(tmp_path, newest=1, best=1) as saves:
-        saves.save(3, state, {**ABOUT, "validation_loss": 4.0})
+        saves.save(3, state, {**METADATA, "validation_loss": 4.0})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_another(full, saved):
         with Checkpoints(saved) as saves:
             turn_a_bit(saved / "3")
             assert saves.newest() == 2
-            saves.save(3, state, ABOUT)
+            saves.save(3, state, METADATA)
     aside = saved.parent / "damaged"
     assert sorted(path.name for path in aside.iterdir()) == ["trunk-3", "trunk-3-2", "trunk-3-3"]
     assert all(damage(place) for place in aside.iterdir())
@@ -284,9 +284,9 @@ def test_one_without_a_manifest_counts_since_orbax_has_committed_it(full, saved)
     (saved / "3" / part_name(0)).unlink()
     with Checkpoints(saved) as saves:
         assert saves.newest() == 3
-        state, about = saves.restore(3, program(full, MESHES["one device"]))
+        state, metadata = saves.restore(3, program(full, MESHES["one device"]))
     assert int(state.step) == 3
-    assert about == ABOUT
+    assert metadata == METADATA
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,7 +317,7 @@ def of_an_older_version(state):
 def test_a_checkpoint_of_another_state_is_a_sentence_with_a_remedy(full, tmp_path, write, difference):
     here = program(full, MESHES["one device"])
     with Checkpoints(tmp_path) as saves:
-        saves.save(1, write(here.init(0)), ABOUT)
+        saves.save(1, write(here.init(0)), METADATA)
     sentence = f"step 1 in .*{difference}.*another --out"
     with Checkpoints(tmp_path) as saves, pytest.raises(ValueError, match=sentence) as raised:
         saves.restore(1, here)
@@ -338,7 +338,7 @@ def save_and_stop(folder, state, steps):
     """As a training does that is asked to stop."""
     with contextlib.suppress(Stopped), Checkpoints(folder, newest=2) as saves:
         for step in steps:
-            saves.save(step, state, ABOUT)
+            saves.save(step, state, METADATA)
         saves.wait()
         raise Stopped(15)
 
@@ -517,7 +517,7 @@ def test_files_are_looked_for_once_in_a_save(full, tmp_path, monkeypatch):
     looks, plain = [], manifest._own
     monkeypatch.setattr(manifest, "_own", lambda *words: looks.append(words) or plain(*words))
     with Checkpoints(tmp_path) as saves:
-        saves.save(1, program(full, MESHES["one device"]).init(0), ABOUT)
+        saves.save(1, program(full, MESHES["one device"]).init(0), METADATA)
     assert len(looks) == 1
     assert all(file.sha256 for file in read_manifest(tmp_path / "1").values())
 
@@ -542,9 +542,9 @@ def test_a_disk_that_fills_up_is_a_sentence_and_leaves_what_was_saved(full, save
 
     monkeypatch.setattr(checkpoint, "write_sizes", full_disk)
     with Checkpoints(saved) as saves:
-        saves.save(4, state, ABOUT)
+        saves.save(4, state, METADATA)
         with pytest.raises(ValueError, match=r"cannot be written .*No space left on device.*whole: make room"):
-            saves.save(5, state, ABOUT)
+            saves.save(5, state, METADATA)
     monkeypatch.undo()
     with Checkpoints(saved) as saves:
         # Orbax had committed it.

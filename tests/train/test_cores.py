@@ -126,7 +126,7 @@ def test_a_restart_where_numbers_are_rounded_otherwise_says_so(tmp_path, before,
     heard = []
     for versions in (before, before | now if said is None else now):
         say_what_rounds(tmp_path, versions, heard.append)
-        AttemptRecorder(tmp_path, about={"versions": dict(versions)}).write()
+        AttemptRecorder(tmp_path, metadata={"versions": dict(versions)}).write()
     assert len(heard) == (said is not None)
     assert said is None or (said in heard[0] and "not bit for bit: " in heard[0])
 

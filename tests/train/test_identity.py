@@ -42,7 +42,7 @@ NEVER = [
     {"data__packing": "documents"},
     {"optimizer__name": "muon"},
     {"initialisation__std": 0.1},
-    {"average_decay": 0.9},
+    {"ema_decay": 0.9},
     {"loss__balance_loads": "previous_step"},
 ]
 

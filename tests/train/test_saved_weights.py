@@ -52,7 +52,7 @@ def write(folder, training, steps):
         bias = arrays.pop(BALANCE_BIAS, None)
         state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
-            items = {"state": ocp.args.StandardSave(state), "about": ocp.args.JsonSave({})}
+            items = {"state": ocp.args.StandardSave(state), "metadata": ocp.args.JsonSave({})}
             manager.save(step, args=ocp.args.Composite(**items))
     return folder
 

@@ -255,11 +255,11 @@ def test_a_spike_is_a_gradient_far_above_the_mean_of_those_before(training):
 
 
 def test_the_average_follows_the_parameters(training):
-    state, _ = steps(changed(training, average_decay=0.75), [TOKENS])
+    state, _ = steps(changed(training, ema_decay=0.75), [TOKENS])
     start = make_program(training, one_device()).init(0).params
     jax.tree.map(
-        lambda average, old, new: np.testing.assert_allclose(average, 0.75 * old + 0.25 * new, atol=1e-6),
-        state.average,
+        lambda ema, old, new: np.testing.assert_allclose(ema, 0.75 * old + 0.25 * new, atol=1e-6),
+        state.ema,
         start,
         state.params,
     )
@@ -269,7 +269,7 @@ def test_the_average_follows_the_parameters(training):
     ("change", "sentence"),
     [
         ({"microbatches": 3}, "every part gets as many"),
-        ({"average_decay": 1.0}, "average_decay is 1.0"),
+        ({"ema_decay": 1.0}, "ema_decay is 1.0"),
         ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; choose 'batch' or 'previous_step'"),
         ({"guard": GuardConfig(spike=0.5)}, "multiple above 1"),
         ({"guard": GuardConfig(patience=0)}, "at least 1 step"),

@@ -19,7 +19,7 @@ def interrupted(number):
     attempts.write(*ending(Stopped(number)))
     return "Nothing is saved."
 
-with stop_on_signals() as stop, AttemptRecorder(Path("."), about={}) as attempts, stop.ending(interrupted):
+with stop_on_signals() as stop, AttemptRecorder(Path("."), metadata={}) as attempts, stop.ending(interrupted):
     try:
         signal.raise_signal(signal.SIGNAL)
     except BaseException as error:
