@@ -25,7 +25,7 @@ from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
 from moejax.train.attempts import AttemptRecorder
-from moejax.train.checkpoint import Checkpoints
+from moejax.train.checkpoint import CheckpointManager
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
@@ -125,7 +125,7 @@ def main() -> None:
                 stop = FromTheFirstStep()
                 here, out = runner(name, number, stop)
                 state = jax.block_until_ready(program.init(0))
-                with Checkpoints(out / "checkpoints") as saves:
+                with CheckpointManager(out / "checkpoints") as saves:
                     here.phase(phase, saves, lambda: state, set())
                     saves.wait()
                     return since(stop.began)

@@ -136,7 +136,7 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
 
     if getattr(arguments, "wait", False) and isinstance(engine, Executor):
         with progress_display() as update:
-            table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, say=_say)
+            table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
         print(table, file=sys.stderr if arguments.json else sys.stdout)
         return 0
     materialise_at(study, out, getattr(engine, "mount", None))

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             population=arguments.population,
             update=update,
-            say=_goes_on,
+            log=_goes_on,
         )
     _say("2/3  fitting laws, resampling, checking the optimum")
     with progress_display() as update:

@@ -135,7 +135,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> 
                 "stop": stop,
                 "began": began,
                 "profile": arguments.profile,
-                "say": _say if group.is_main else _silence,
+                "log": _say if group.is_main else _silence,
                 "progress": progress,
             }
             if arguments.beside:

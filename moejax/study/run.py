@@ -172,7 +172,7 @@ def train_study(
         state()
         for one in known.values():
             if one.state != "done" and one.why:
-                say(f"{one.model}, which goes on now: {one.why}")
+                log(f"{one.model}, which goes on now: {one.why}")
         if tasks is None:
             unfinished = [one for one in trainings if known[one.name].state != "done"]
             most = min(population, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1

@@ -84,10 +84,10 @@ class AttemptRecorder:
         writes: bool = True,
         began: float | None = None,
         metadata: Mapping[str, Any],
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ):
         self._path, self._writes, self._metadata = folder / ATTEMPTS, writes, dict(metadata)
-        self._earlier = kept_attempts(folder, say) if writes else []
+        self._earlier = kept_attempts(folder, log) if writes else []
         self._began = time.time() if began is None else began
         self._since = time.perf_counter() - (time.time() - self._began)
         self._seconds = dict.fromkeys(TIME_BUCKETS, 0.0)
@@ -173,7 +173,7 @@ def parse_attempts(content: bytes | str, path: object) -> list[Attempt]:
     return parse_json(content, list[Attempt], path, remedy=_REMEDY)
 
 
-def kept_attempts(folder: Path, say: Callable[[str], None]) -> list[Attempt]:
+def kept_attempts(folder: Path, log: Callable[[str], None]) -> list[Attempt]:
     """The same, of a training that goes on: a file that is damaged is moved aside, and said.
 
     Raises:
@@ -186,7 +186,7 @@ def kept_attempts(folder: Path, say: Callable[[str], None]) -> list[Attempt]:
     except Damaged as problem:
         place = next(place for i in itertools.count(1) if not (place := folder / f"attempts.damaged-{i}.json").exists())
         (folder / ATTEMPTS).rename(place)
-        say(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and attempts are counted anew.")
+        log(f"{told(problem).removesuffix(f'; {_REMEDY}.')}; it is now {place}, and attempts are counted anew.")
         return []
 
 

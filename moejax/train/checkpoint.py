@@ -48,7 +48,7 @@ _WORTH_SAYING_BYTES = 10**10
 """A checkpoint of so many bytes is hashed for some seconds."""
 
 
-class Checkpoints:
+class CheckpointManager:
     """Checkpoints of one trunk or branch, by optimiser step, whatever mesh or number of processes writes or reads them.
 
     The ``newest`` ones are kept, every step in ``keep``, every multiple of ``every``, and of those that were saved with
@@ -66,9 +66,9 @@ class Checkpoints:
         every: int = 0,
         best: int = 0,
         hashing: Hashing | None = None,
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ):
-        self._folder, self._group, self._say = folder.resolve(), group or ProcessGroup(), say
+        self._folder, self._group, self._log = folder.resolve(), group or ProcessGroup(), log
         self._group.run_or_abort(self._remove_unfinished if self._group.is_main else _nothing)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
@@ -116,7 +116,7 @@ class Checkpoints:
                 f"{' '.join(told)} There is none before it; bring back a copy, or train anew in another --out."
             )
         if told and self._group.is_main:
-            self._say(f"{' '.join(told)} Going on from step {step}.")
+            self._log(f"{' '.join(told)} Going on from step {step}.")
         if step is not None:
             self._sound.add(step)
         self._manager.reload()
@@ -203,7 +203,7 @@ class Checkpoints:
             with self._failing():
                 writing.result()
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> CheckpointManager:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -241,7 +241,7 @@ class Checkpoints:
 
     def _say_who_reads(self, process: int, done: int) -> None:
         if self._group.is_main:
-            self._say(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
+            self._log(f"Waiting for process {process}, which has read {format_bytes(done)} to verify a checkpoint.")
 
     def _wrong_share(self, step: int, read: Callable[[int], None]) -> str | None:
         """What is wrong with the files that this process reads."""
@@ -250,7 +250,7 @@ class Checkpoints:
             manifest = read_manifest(place)
             size = sum(file.bytes for file in manifest.values() if file.sha256)
             if size > _WORTH_SAYING_BYTES and self._group.is_main:
-                self._say(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
+                self._log(f"Verifying the checkpoint of step {step}, {format_bytes(size)}, by its hashes.")
             return wrong_content(place, share_of(manifest, self._group.index, self._group.count), read)
 
     def _set_aside(self, step: int) -> str:

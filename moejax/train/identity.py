@@ -31,7 +31,7 @@ TRAINED = "training"
 REMEDY = "bring back a copy, or give the training's config with --config"
 """What can be done about a ``training.json`` that cannot be read."""
 
-HOW = (
+RESUMABLE = (
     "population",
     "recipe.mesh",
     "recipe.runtime",
@@ -50,10 +50,10 @@ HOW = (
 """Settings, or groups of them, that change no number beyond rounding. Of texts and tokenizers, their hash decides, not
 the place where they lie."""
 
-DECIDES = ("recipe.runtime.compute_dtype",)
-"""Exceptions: settings in a group of ``HOW`` that decide numbers all the same."""
+SEMANTIC = ("recipe.runtime.compute_dtype",)
+"""Exceptions: settings in a group of ``RESUMABLE`` that decide numbers all the same."""
 
-FIXED = (
+FROZEN = (
     "architecture",
     "seed",
     "recipe.batch_tokens",
@@ -72,12 +72,12 @@ _ENTRY = {"at": str, "changes": dict[str, list]}
 
 def fingerprint(training: Mapping[str, Any]) -> str:
     """Hash of all that decides a training's numbers, from its plain data."""
-    decisive = {path: value for path, value in _leaves(training).items() if not _is_how(path)}
+    decisive = {path: value for path, value in _leaves(training).items() if not _is_resumable(path)}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def own(
-    folder: Path, training: Training, *, accept: bool = False, say: Callable[[str], None] = lambda text: None
+    folder: Path, training: Training, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
 ) -> None:
     """Make a folder that of ``training``, or go on with the one that it is of; ``training.json`` is as it is now.
 
@@ -94,11 +94,11 @@ def own(
     saved = dump(read_json(path, type(training), remedy=REMEDY))
     check_writable(folder)
     changed = changes(saved, as_read(training.as_json()))
-    decisive = {place: pair for place, pair in changed.items() if not _is_how(place)}
+    decisive = {place: pair for place, pair in changed.items() if not _is_resumable(place)}
     _check(folder, decisive, accept)
     if not changed:
         return
-    say(f"{folder} goes on with changes: {_shown(changed)}.")
+    log(f"{folder} goes on with changes: {_shown(changed)}.")
     history = read_history(folder)
     plain = {place: list(pair) for place, pair in changed.items()}
     if not history or history[-1]["changes"] != plain:
@@ -152,7 +152,7 @@ def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Tra
 
 
 def _decisive(old: Any, new: Any) -> dict[str, tuple[Any, Any]]:
-    return {place: pair for place, pair in changes(old, new).items() if not _is_how(place)}
+    return {place: pair for place, pair in changes(old, new).items() if not _is_resumable(place)}
 
 
 def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,14 +171,14 @@ def _without(plain: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, 
 def decisive_changes(folder: Path) -> list[dict[str, Any]]:
     """Those of the changes that decide numbers: with any, a training is not what its ``training.json`` alone tells."""
     found = [
-        {place: pair for place, pair in entry["changes"].items() if not _is_how(place)}
+        {place: pair for place, pair in entry["changes"].items() if not _is_resumable(place)}
         for entry in read_history(folder)
     ]
     return [changed for changed in found if changed]
 
 
 def _check(folder: Path, decisive: Mapping[str, tuple[Any, Any]], accept: bool) -> None:
-    fixed = {place: pair for place, pair in decisive.items() if _among(place, FIXED) or _appears(place, *pair)}
+    fixed = {place: pair for place, pair in decisive.items() if _among(place, FROZEN) or _appears(place, *pair)}
     if fixed:
         raise UserError(
             f"{folder} belongs to another run: {_shown(fixed)}. What is saved there cannot go on with that: choose "
@@ -196,8 +196,8 @@ def _appears(place: str, old: Any, new: Any) -> bool:
     return place == "recipe.ema_decay" and (old == 0) != (new == 0)
 
 
-def _is_how(path: str) -> bool:
-    return _among(path, HOW) and not _among(path, DECIDES)
+def _is_resumable(path: str) -> bool:
+    return _among(path, RESUMABLE) and not _among(path, SEMANTIC)
 
 
 def _among(path: str, groups: tuple[str, ...]) -> bool:

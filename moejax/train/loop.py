@@ -54,7 +54,7 @@ def train(
     stop: Stop | None = None,
     began: float | None = None,
     profile: tuple[int, int] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     progress: Progress = lambda steps, values: None,
 ) -> list[dict[str, Any]]:
     """Train all budgets in ``folder`` and return their run rows, in order.
@@ -62,7 +62,7 @@ def train(
     What ``folder`` already holds of this training is kept: finished rows are not trained again, an unfinished trunk or
     branch goes on from its newest whole checkpoint, and the numbers are those of an uninterrupted run, on whatever
     mesh and number of processes. With ``accept_changes`` it goes on with other settings. ``data_folder`` shares one
-    tokenised corpus between trainings. ``say`` hears what a person should know.
+    tokenised corpus between trainings. ``log`` is called with messages for people.
     Processes wait for each other ``wait_seconds``. The members of a population are trained together, each in
     ``folder/members/NAME``, and their rows returned one member after another. ``began``, Unix time, is when the process
     was started, from which on its time is accounted for. ``profile`` records the steps from one number to another, over
@@ -79,7 +79,7 @@ def train(
         "stop": stop,
         "began": began,
         "profile": profile,
-        "say": say,
+        "log": log,
         "progress": progress,
     }
     if not training.population:
@@ -87,7 +87,7 @@ def train(
     group, every = ProcessGroup(wait_seconds), members(training)
     group.run_or_abort(training.check)
     group.run_or_abort(lambda: _check_alike(every, group))
-    with _owned(folder, training, accept_changes, say):
+    with _owned(folder, training, accept_changes, log):
         folders = [folder / MEMBERS / member.name for member in every]
         found = train_beside(every, folders, data_folder or folder / "data", **options)
     return [row for rows in found for row in rows]
@@ -103,7 +103,7 @@ def train_beside(
     stop: Stop | None = None,
     began: float | None = None,
     profile: tuple[int, int] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     progress: Progress = lambda steps, values: None,
 ) -> list[list[dict[str, Any]]]:
     """Train one or several trainings, these as the members of one population, each in its own folder as ``train`` does.
@@ -120,7 +120,7 @@ def train_beside(
         group.check_same("settings", {"out": str(folder), **training.as_json()})
     with contextlib.ExitStack() as refused:
         for _, folder in every if group.is_main else ():
-            refused.enter_context(_refusal(folder, say))
+            refused.enter_context(_refusal(folder, log))
         for training, _ in every:
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_alike(trainings, group))
@@ -129,27 +129,27 @@ def train_beside(
 
         def take() -> None:
             for training, folder in every:
-                held.enter_context(_owned(folder, training, accept_changes, say))
+                held.enter_context(_owned(folder, training, accept_changes, log))
 
         group.run_or_abort(take if group.is_main else _nothing)
         axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
         here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
         attempts = {
-            folder: _recorder(training, folder, group, began, here, len(every), say) for training, folder in every
+            folder: _recorder(training, folder, group, began, here, len(every), log) for training, folder in every
         }
         rows = {
             folder: group.run_or_abort(
-                lambda training=training, folder=folder: _known_rows(training, folder, say, group)
+                lambda training=training, folder=folder: _known_rows(training, folder, log, group)
             )
             for training, folder in every
         }
         found = {folder: group.broadcast(of_one) for folder, of_one in rows.items()}
         waiting = [(training, folder) for training, folder in every if None in found[folder]]
-        hear = say if group.is_main else _silence
+        hear = log if group.is_main else _silence
         if waiting and (why := unfixed()):
             hear(why)
         for _, folder in waiting:
-            say_what_rounds(folder, here, hear)
+            log_rounding_changes(folder, here, hear)
             held.enter_context(attempts[folder])
         held.enter_context(
             stop.ending(functools.partial(_interrupted, folders, [attempts[folder] for _, folder in waiting]))
@@ -162,7 +162,7 @@ def train_beside(
             progress(trainings[0].recipe.total_steps, {})
         else:
             with jax.set_mesh(mesh), _saying_so(folders[0]):
-                profiled = Profile(profile, folders[0], say if group.is_main else _silence)
+                profiled = Profile(profile, folders[0], log if group.is_main else _silence)
                 held.callback(profiled.close)
                 program = make_program(trainings[0], mesh)
 
@@ -173,14 +173,14 @@ def train_beside(
                         folder,
                         corpus,
                         program,
-                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, loggers=loggers, say=say),
+                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, loggers=loggers, log=log),
                         attempts[folder],
                         Speed(training),
                         profiled,
                         group,
                         stop,
                         progress,
-                        say,
+                        log,
                         held.enter_context(Hashing(group.index, group.count)),
                     )
 
@@ -233,8 +233,8 @@ def _finish(runner: Runner, number: int, branch: Phase, state: Any) -> dict[str,
 
 
 @contextlib.contextmanager
-def _owned(folder: Path, training: Training, accept_changes: bool, say: Callable[[str], None]) -> Iterator[None]:
-    own(folder, training, accept=accept_changes, say=say)
+def _owned(folder: Path, training: Training, accept_changes: bool, log: Callable[[str], None]) -> Iterator[None]:
+    own(folder, training, accept=accept_changes, log=log)
     with only_writer(folder):
         yield
 
@@ -294,7 +294,7 @@ def _recorder(
     began: float | None,
     versions: Mapping[str, str],
     count: int,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> AttemptRecorder:
     trunk, branches = phases(training)
     metadata = {
@@ -305,7 +305,7 @@ def _recorder(
         "members": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
-    return AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, say=say)
+    return AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, log=log)
 
 
 def _interrupted(folders: Sequence[Path], attempts: Sequence[AttemptRecorder], number: int) -> str:
@@ -315,7 +315,7 @@ def _interrupted(folders: Sequence[Path], attempts: Sequence[AttemptRecorder], n
     return interrupted_text(folders)
 
 
-def say_what_rounds(folder: Path, now: Mapping[str, str], say: Callable[[str], None]) -> None:
+def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
     """Say what has changed since a training's last attempt that decides the last bits of its numbers, or that they are
     decided anew at every start."""
     before = read_attempts(folder)
@@ -324,20 +324,20 @@ def say_what_rounds(folder: Path, now: Mapping[str, str], say: Callable[[str], N
     if before and "no" in now.get("deterministic", ""):
         why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
     if why:
-        say(
+        log(
             f"{folder} goes on with the same numbers up to rounding, not bit for bit: "
             f"{some(why, most=8, between='; ')}."
         )
 
 
 @contextlib.contextmanager
-def _refusal(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Write down why a training that a study has laid out cannot start; where there is none, nothing is written."""
     try:
         yield
     except ValueError as error:
         if (folder / TRAINING).exists() and not has_writer(folder):
-            AttemptRecorder(folder, metadata={"devices": jax.device_count()}, say=say).write(FAILED, told(error))
+            AttemptRecorder(folder, metadata={"devices": jax.device_count()}, log=log).write(FAILED, told(error))
         raise
 
 
@@ -387,7 +387,7 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
 
 
 def _known_rows(
-    training: Training, folder: Path, say: Callable[[str], None], group: ProcessGroup
+    training: Training, folder: Path, log: Callable[[str], None], group: ProcessGroup
 ) -> list[dict[str, Any] | None]:
     """The rows that are there, which only the first process looks for."""
     found: list[dict[str, Any] | None] = []
@@ -395,7 +395,7 @@ def _known_rows(
         try:
             row = read_row(folder, budget)
         except CutShort as problem:
-            say(told(problem))
+            log(told(problem))
             row = None
         if row is not None:
             check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))

@@ -52,7 +52,7 @@ def branch_name(budget_tokens: int) -> str:
 class MetricsLog:
     """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
 
-    Of several processes one writes; the others only read. ``loggers`` are given what is on disk, and ``say`` what a
+    Of several processes one writes; the others only read. ``loggers`` are given what is on disk, and ``log`` what a
     person must know.
     """
 
@@ -62,12 +62,12 @@ class MetricsLog:
         *,
         writes: bool = True,
         loggers: Sequence[Logger] = (),
-        say: Callable[[str], None] = lambda text: None,
+        log: Callable[[str], None] = lambda text: None,
     ):
         self._path = path
         self._writes = writes
         self._loggers = loggers
-        self._say = say
+        self._log = log
         self._lines: list[dict[str, Any]] = []
 
     def rewind(self, run: str, step: int) -> int:
@@ -79,7 +79,7 @@ class MetricsLog:
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
         if damaged and self._writes:
-            self._say(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
+            self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
         reached = max((line["step"] for line in lines if line["run"] == run), default=0)
         if self._writes:
             kept = [line for line in lines if line["run"] != run or line["step"] <= step]

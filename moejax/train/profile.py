@@ -15,9 +15,9 @@ PROFILE = "profile"
 class Profile:
     """Records the steps ``first`` to ``last``, counted over trunk and branches; ``None`` records nothing."""
 
-    def __init__(self, steps: tuple[int, int] | None, folder: Path, say: Callable[[str], None]):
+    def __init__(self, steps: tuple[int, int] | None, folder: Path, log: Callable[[str], None]):
         self._first, self._last = steps or (0, 0)
-        self._folder, self._say = folder / PROFILE, say
+        self._folder, self._log = folder / PROFILE, log
         self._recording, self._recorded = False, steps is None
 
     def step(self, number: int) -> contextlib.AbstractContextManager[Any]:
@@ -38,13 +38,13 @@ class Profile:
         if self._recording:
             self._recording, self._recorded = False, True
             jax.profiler.stop_trace()
-            self._say(
+            self._log(
                 f"The profile is in {self._folder}; open it by xprof --logdir {self._folder} (pip install xprof), or "
                 f"its trace.json.gz at ui.perfetto.dev."
             )
         elif not self._recorded:
             self._recorded = True
-            self._say(f"None of the steps {self._first} to {self._last} was taken, so there is no profile of them.")
+            self._log(f"None of the steps {self._first} to {self._last} was taken, so there is no profile of them.")
 
 
 _NOTHING = contextlib.nullcontext()

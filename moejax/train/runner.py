@@ -18,7 +18,7 @@ from jaxtyping import Array, UInt32
 from moejax.data.corpus import Corpus
 from moejax.train.allocator import release_memory
 from moejax.train.attempts import AttemptRecorder, goodput
-from moejax.train.checkpoint import Checkpoints
+from moejax.train.checkpoint import CheckpointManager
 from moejax.train.evaluation import Evaluated, evaluate
 from moejax.train.identity import TRAINED, check_trained, read_history
 from moejax.train.manifest import Hashing
@@ -72,14 +72,14 @@ class Runner:
     folder: Path
     corpus: Corpus
     program: Program
-    log: MetricsLog
+    metrics_log: MetricsLog
     attempts: AttemptRecorder
     speed: Speed
     profile: Profile
     group: ProcessGroup
     stop: Stop
     progress: Progress
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     hashing: Hashing
 
     @property
@@ -95,7 +95,7 @@ class Runner:
     def saves(self, phase: Phase, keep: Sequence[int] = ()) -> Saves:
         """The checkpoints of a phase, of which those at the steps in ``keep`` are kept whatever the recipe says."""
         recipe = self.training.recipe
-        return Checkpoints(
+        return CheckpointManager(
             self.folder / "checkpoints" / phase.name,
             self.group,
             newest=recipe.keep_checkpoints,
@@ -103,7 +103,7 @@ class Runner:
             every=recipe.keep_every_steps,
             best=recipe.keep_best,
             hashing=self.hashing,
-            say=self.say,
+            log=self.log,
         )
 
     def running(self) -> list[Runner]:
@@ -134,7 +134,7 @@ class Runner:
         if first_step >= phase.end:
             return state
         if not self.stop.steps:
-            self.say(f"Compiling the step of {self.training.name}; training begins when that is done.")
+            self.log(f"Compiling the step of {self.training.name}; training begins when that is done.")
         # Compiled ahead, so that the seconds that are logged are seconds of training.
         step = {size: self.program.compiled_step(size) for size in self.sizes(first_step, phase.end)}
         release_memory()
@@ -183,7 +183,7 @@ class Runner:
         state = self.first() if newest is None else saves.restore(newest, self.program)[0]
         begin = newest or 0
         if begin < step:
-            self.say(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
+            self.log(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
             batches, take = self.batches(begin), {n: self.program.compiled_step(n) for n in self.sizes(begin, step)}
             pace = Pace(take.values())
             self.attempts.enter("redone")
@@ -194,15 +194,15 @@ class Runner:
 
     def first(self) -> TrainState:
         """The state before the first step."""
-        say = self.say if self.group.is_main else lambda text: None
-        return self.group.run_or_abort(lambda: first_state(self.training, self.program, say))
+        log = self.log if self.group.is_main else lambda text: None
+        return self.group.run_or_abort(lambda: first_state(self.training, self.program, log))
 
     def measure(self, state: TrainState, branch: Phase) -> Measured:
         """Loss and routing on the fixed validation rows, and what the log tells of the training."""
         evaluated = self._evaluate(state)
         return Measured(
             evaluated,
-            self.log.lines(),
+            self.metrics_log.lines(),
             branch.name,
             goodput(self.attempts.all()),
             memory()["memory_peak_bytes"],
@@ -290,7 +290,7 @@ class Runner:
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""
-        self.attempts.reach(phase.name, self.log.rewind(phase.name, step))
+        self.attempts.reach(phase.name, self.metrics_log.rewind(phase.name, step))
 
     def write(
         self, phase: Phase, position: int, elapsed: Elapsed, metrics: dict[str, Any], measured: Any, batch: Batch
@@ -316,8 +316,8 @@ class Runner:
             **values,
             "batch_digest": digest,
         }
-        self.log.write(phase.name, position, line)
-        self.log.flush()
+        self.metrics_log.write(phase.name, position, line)
+        self.metrics_log.flush()
         self.attempts.reach(phase.name, position)
         self.attempts.write(at_once=False)
         return line

@@ -28,7 +28,7 @@ from moejax.weights.parameters import EXPERT_BIAS, flat, nested, parameters
 from moejax.wording import some
 
 
-def first_state(training: Training, program: Program, say: Callable[[str], None]) -> TrainState:
+def first_state(training: Training, program: Program, log: Callable[[str], None]) -> TrainState:
     """A training's first state on the mesh of ``program``.
 
     Raises:
@@ -39,7 +39,7 @@ def first_state(training: Training, program: Program, say: Callable[[str], None]
     if not given.source:
         return state
     with _weights(Path(given.source).expanduser()) as (source, read):
-        find = _fitting(training, source, read, _on_devices(state.params), say)
+        find = _fitting(training, source, read, _on_devices(state.params), log)
         shardings = dict(flat(program.shardings.params))
         params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
         bias = state.balance_bias
@@ -59,12 +59,12 @@ def _shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
     return {name: kind.shape for name, kind in parameters(architecture).items() if name != EXPERT_BIAS}
 
 
-def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, say: Callable[[str], None]) -> Read:
+def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, log: Callable[[str], None]) -> Read:
     architecture, given = training.architecture, training.recipe.initial_weights
     changed = changes(dump(source), dump(architecture))
     if _shapes(source) == _shapes(architecture):
         if changed:
-            say(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
+            log(f"The weights of {given.source} fit, but computed something else: {_shown(changed)}.")
         return read
     beyond = {name: pair for name, pair in changed.items() if name.partition(".")[0] not in OF_THE_MIXTURE}
     if beyond or source.is_moe or not architecture.is_moe:
@@ -73,7 +73,7 @@ def _fitting(training: Training, source: Architecture, read: Read, fresh: Read, 
             f"this architecture, or, for a mixture, of a dense model that differs in the feed-forward alone."
         )
     if not preserves(architecture):
-        say(
+        log(
             f"The gates of router {architecture.router} do not sum to a constant (or a capacity drops tokens), so the "
             f"mixture does not start as the dense model {given.source} ended."
         )

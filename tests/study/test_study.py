@@ -89,7 +89,7 @@ def test_a_row_that_was_cut_short_is_named_and_its_run_done_again(finished, tmp_
     row = tmp_path / "out" / "models" / "moe" / "branch-65536.json"
     row.write_text(row.read_text()[:100])
     said = []
-    train_study(read_study(tmp_path / "out"), tmp_path / "out", update=lambda share, text: None, say=said.append)
+    train_study(read_study(tmp_path / "out"), tmp_path / "out", update=lambda share, text: None, log=said.append)
     (sentence,) = said
     assert sentence.startswith("moe, which goes on now: models/moe/branch-65536.json cannot be read: it is no JSON")
     assert sentence.endswith("; its run is done again.")

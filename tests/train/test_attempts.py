@@ -38,8 +38,8 @@ def clock(monkeypatch):
     return move
 
 
-def attempt(folder, say=print, **metadata):
-    return AttemptRecorder(folder, metadata={"devices": 2, "phases": {"trunk": 100}, **metadata}, say=say)
+def attempt(folder, log=print, **metadata):
+    return AttemptRecorder(folder, metadata={"devices": 2, "phases": {"trunk": 100}, **metadata}, log=log)
 
 
 def test_every_second_is_in_one_time_bucket(tmp_path, clock):
@@ -133,7 +133,7 @@ def test_a_file_that_is_torn_is_a_sentence_and_whoever_goes_on_keeps_it_beside(t
     with pytest.raises(ValueError, match=r"attempts.json cannot be read: it is no JSON, or only a part of it"):
         read_attempts(tmp_path)
     said = []
-    with attempt(tmp_path, say=said.append):
+    with attempt(tmp_path, log=said.append):
         clock(1)
     assert (tmp_path / "attempts.damaged-1.json").read_bytes() == torn
     assert len(read_attempts(tmp_path)) == 1

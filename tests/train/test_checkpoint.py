@@ -19,7 +19,7 @@ from jax.sharding import AxisType
 
 from moejax.sharding import MESH_AXES
 from moejax.train import checkpoint, manifest
-from moejax.train.checkpoint import Checkpoints
+from moejax.train.checkpoint import CheckpointManager
 from moejax.train.manifest import FileRecord, damage, part_name, read_manifest, share_of
 from moejax.train.processes import CoordinatedError, ProcessGroup
 from moejax.train.program import make_program
@@ -54,7 +54,7 @@ def full(training):
 def saved(full, tmp_path):
     """Checkpoints of steps 1 to 3; only the last two are kept."""
     state = program(full, MESHES["one device"]).init(0)
-    with Checkpoints(tmp_path / "trunk") as saves:
+    with CheckpointManager(tmp_path / "trunk") as saves:
         for step in (1, 2, 3):
             saves.save(step, dataclasses.replace(state, step=np.int32(step)), METADATA)
     return tmp_path / "trunk"
@@ -65,7 +65,7 @@ def test_what_any_mesh_saves_every_mesh_restores(full, tmp_path, written_on):
     """orbax #646, #648, #657, #986, #2473."""
     state = program(full, MESHES[written_on]).init(7)
     expected = jax.tree.map(np.asarray, state)
-    with Checkpoints(tmp_path) as saves:
+    with CheckpointManager(tmp_path) as saves:
         saves.save(3, state, METADATA)
         for sizes in MESHES.values():
             here = program(full, sizes)
@@ -78,7 +78,7 @@ def test_what_any_mesh_saves_every_mesh_restores(full, tmp_path, written_on):
 
 def test_the_newest_are_kept_those_asked_for_and_every_so_many(full, tmp_path):
     state = program(full, MESHES["one device"]).init(0)
-    with Checkpoints(tmp_path, newest=2, keep=[2], every=3) as saves:
+    with CheckpointManager(tmp_path, newest=2, keep=[2], every=3) as saves:
         for step in range(1, 9):
             saves.save(step, state, METADATA)
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [2, 3, 6, 7, 8]
@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
     harm, words = DAMAGES[how]
     harm(saved / "3")
     said = []
-    with Checkpoints(saved, say=said.append) as saves:
+    with CheckpointManager(saved, log=said.append) as saves:
         assert saves.newest() == 2
         state, _ = saves.restore(2, program(full, MESHES["one device"]))
         assert int(state.step) == 2
@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(full, saved, h
     assert "Going on from step 2" in sentence
     assert re.search(words, sentence)
     assert (saved.parent / "damaged" / "trunk-3").is_dir()
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         assert saves.newest() == 3
 
 
@@ -173,18 +173,18 @@ def test_what_cannot_be_read_now_is_not_taken_for_damaged(saved, monkeypatch, wh
     monkeypatch.setattr(owner, name, fail)
     # One that ended without asking the other would leave it waiting.
     with pytest.raises(CoordinatedError, match=rf"{os.strerror(number)}.*none was moved or removed.*the same command"):  # noqa: SIM117
-        with Checkpoints(saved, Two()) as saves:
+        with CheckpointManager(saved, Two()) as saves:
             saves.newest()
     monkeypatch.undo()
     assert contents(saved) == before
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         assert saves.newest() == 3
 
 
 def test_a_loss_that_cannot_be_read_now_is_not_taken_for_none(full, tmp_path, monkeypatch):
     """What counts as not measured is removed as not among the best."""
     state = program(full, MESHES["one device"]).init(0)
-    with Checkpoints(tmp_path, newest=1, best=1) as saves:
+    with CheckpointManager(tmp_path, newest=1, best=1) as saves:
         for step, loss in ((1, 2.0), (2, 3.0)):
             saves.save(step, state, {**METADATA, "validation_loss": loss})
     plain = os.open
@@ -195,10 +195,10 @@ def test_a_loss_that_cannot_be_read_now_is_not_taken_for_none(full, tmp_path, mo
         return plain(path, *words, **named)
 
     monkeypatch.setattr(os, "open", fail)
-    with pytest.raises(ValueError, match="cannot be read now"), Checkpoints(tmp_path, newest=1, best=1):
+    with pytest.raises(ValueError, match="cannot be read now"), CheckpointManager(tmp_path, newest=1, best=1):
         pass
     monkeypatch.undo()
-    with Checkpoints(tmp_path, newest=1, best=1) as saves:
+    with CheckpointManager(tmp_path, newest=1, best=1) as saves:
         saves.save(3, state, {**METADATA, "validation_loss": 4.0})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
 
@@ -211,7 +211,7 @@ def test_what_cannot_be_moved_away_ends_all_processes(saved, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", fail)
     with (
-        Checkpoints(saved, Two()) as saves,
+        CheckpointManager(saved, Two()) as saves,
         pytest.raises(CoordinatedError, match=r"Process 0 of 2: .*Permission denied"),
     ):
         saves.newest()
@@ -220,7 +220,7 @@ def test_what_cannot_be_moved_away_ends_all_processes(saved, monkeypatch):
 def test_a_damaged_checkpoint_never_takes_the_place_of_another(full, saved):
     state = program(full, MESHES["one device"]).init(0)
     for _ in range(3):
-        with Checkpoints(saved) as saves:
+        with CheckpointManager(saved) as saves:
             turn_a_bit(saved / "3")
             assert saves.newest() == 2
             saves.save(3, state, METADATA)
@@ -276,13 +276,16 @@ def test_what_cannot_be_verified_now_is_named_apart_from_what_is_damaged(saved, 
 def test_when_all_are_damaged_nothing_is_trained_over_them(saved):
     for step in saved.iterdir():
         turn_a_bit(step)
-    with Checkpoints(saved) as saves, pytest.raises(ValueError, match=r"There is none before it; bring back a copy"):
+    with (
+        CheckpointManager(saved) as saves,
+        pytest.raises(ValueError, match=r"There is none before it; bring back a copy"),
+    ):
         saves.newest()
 
 
 def test_one_without_a_manifest_counts_since_orbax_has_committed_it(full, saved):
     (saved / "3" / part_name(0)).unlink()
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         assert saves.newest() == 3
         state, metadata = saves.restore(3, program(full, MESHES["one device"]))
     assert int(state.step) == 3
@@ -316,10 +319,10 @@ def of_an_older_version(state):
 )
 def test_a_checkpoint_of_another_state_is_a_sentence_with_a_remedy(full, tmp_path, write, difference):
     here = program(full, MESHES["one device"])
-    with Checkpoints(tmp_path) as saves:
+    with CheckpointManager(tmp_path) as saves:
         saves.save(1, write(here.init(0)), METADATA)
     sentence = f"step 1 in .*{difference}.*another --out"
-    with Checkpoints(tmp_path) as saves, pytest.raises(ValueError, match=sentence) as raised:
+    with CheckpointManager(tmp_path) as saves, pytest.raises(ValueError, match=sentence) as raised:
         saves.restore(1, here)
     assert "\n" not in str(raised.value)
 
@@ -329,14 +332,14 @@ def test_what_a_process_died_over_before_the_commit_does_not_count(saved):
     shutil.copytree(saved / "3", saved / "4")
     (saved / "4" / part_name(0)).unlink()
     (saved / "4.orbax-checkpoint-tmp").mkdir()
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         assert saves.newest() == 3
     assert not (saved / "4").exists()
 
 
 def save_and_stop(folder, state, steps):
     """As a training does that is asked to stop."""
-    with contextlib.suppress(Stopped), Checkpoints(folder, newest=2) as saves:
+    with contextlib.suppress(Stopped), CheckpointManager(folder, newest=2) as saves:
         for step in steps:
             saves.save(step, state, METADATA)
         saves.wait()
@@ -359,10 +362,10 @@ def test_a_save_counts_at_its_commit_and_a_stop_does_not_wait_for_hashes(full, t
     save_and_stop(tmp_path, state, [1])
     monkeypatch.undo()
     assert all(file.bytes > 0 and file.sha256 is None for file in read_manifest(tmp_path / "1").values())
-    with Checkpoints(tmp_path) as saves:
+    with CheckpointManager(tmp_path) as saves:
         assert saves.newest() == 1
     truncate(tmp_path / "1")
-    with Checkpoints(tmp_path) as saves, pytest.raises(ValueError, match=r"has [\d,]+ of [\d,]+ bytes"):
+    with CheckpointManager(tmp_path) as saves, pytest.raises(ValueError, match=r"has [\d,]+ of [\d,]+ bytes"):
         saves.newest()
 
 
@@ -384,7 +387,7 @@ def test_a_restore_that_failed_says_only_what_is_known(full, saved, monkeypatch,
         raise error
 
     (saved / "3" / part_name(0)).unlink()
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         monkeypatch.setattr(saves._manager, "restore", fail)
         with pytest.raises(kind, match=said):
             saves.restore(3, program(full, MESHES["one device"]))
@@ -428,7 +431,7 @@ def test_hashes_that_a_stop_prevented_are_taken_up_when_a_checkpoint_is_restored
     monkeypatch.undo()
     (folder / "1" / part_name(0)).unlink()
     assert manifest.verify(tmp_path).without_hash > 0
-    with Checkpoints(folder) as saves:
+    with CheckpointManager(folder) as saves:
         saves.restore(saves.newest(), one)
     assert {file.later for file in read_manifest(folder / "2").values() if file.sha256} == {True}
     # What nobody has restored may be damaged by now.
@@ -516,7 +519,7 @@ def test_what_waits_behind_another_checkpoints_hashes_is_dropped_at_once(tmp_pat
 def test_files_are_looked_for_once_in_a_save(full, tmp_path, monkeypatch):
     looks, plain = [], manifest._own
     monkeypatch.setattr(manifest, "_own", lambda *words: looks.append(words) or plain(*words))
-    with Checkpoints(tmp_path) as saves:
+    with CheckpointManager(tmp_path) as saves:
         saves.save(1, program(full, MESHES["one device"]).init(0), METADATA)
     assert len(looks) == 1
     assert all(file.sha256 for file in read_manifest(tmp_path / "1").values())
@@ -529,7 +532,7 @@ def test_the_others_are_told_how_much_a_process_has_read(saved):
 
 
 def test_the_newest_before_a_step(saved):
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         assert saves.newest(at_most=2) == 2
         assert saves.newest(at_most=1) is None
 
@@ -541,17 +544,17 @@ def test_a_disk_that_fills_up_is_a_sentence_and_leaves_what_was_saved(full, save
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "write_sizes", full_disk)
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         saves.save(4, state, METADATA)
         with pytest.raises(ValueError, match=r"cannot be written .*No space left on device.*whole: make room"):
             saves.save(5, state, METADATA)
     monkeypatch.undo()
-    with Checkpoints(saved) as saves:
+    with CheckpointManager(saved) as saves:
         # Orbax had committed it.
         assert saves.newest() == 4
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):
     shutil.rmtree(tmp_path)
-    with Checkpoints(tmp_path / "new") as saves:
+    with CheckpointManager(tmp_path / "new") as saves:
         assert saves.newest() is None

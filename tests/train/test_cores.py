@@ -12,7 +12,7 @@ from command import assert_same_training, environment, write_config
 
 from moejax.train import loop, rounding, row
 from moejax.train.attempts import AttemptRecorder, read_attempts
-from moejax.train.loop import say_what_rounds
+from moejax.train.loop import log_rounding_changes
 from moejax.train.mesh import MeshShape
 from moejax.train.rounding import DETERMINISTIC, THREADS, of_all, processor
 
@@ -94,7 +94,7 @@ def test_training_from_python_fixes_the_threads_and_says_once_where_it_cannot(tm
     monkeypatch.setattr(loop, "fix_threads", lambda: asked.append(True))
     monkeypatch.setattr(loop, "_open", enough)
     with pytest.raises(Enough):
-        loop.train(training, tmp_path, say=said.append)
+        loop.train(training, tmp_path, log=said.append)
     assert asked == [True]
     assert [text for text in said if "fix_threads() before JAX is used, or set NPROC=4." in text] == said
 
@@ -125,7 +125,7 @@ H100, H200 = ({"device": f"NVIDIA {name}", "deterministic": "yes", "jax": "1"} f
 def test_a_restart_where_numbers_are_rounded_otherwise_says_so(tmp_path, before, now, said):
     heard = []
     for versions in (before, before | now if said is None else now):
-        say_what_rounds(tmp_path, versions, heard.append)
+        log_rounding_changes(tmp_path, versions, heard.append)
         AttemptRecorder(tmp_path, metadata={"versions": dict(versions)}).write()
     assert len(heard) == (said is not None)
     assert said is None or (said in heard[0] and "not bit for bit: " in heard[0])
@@ -174,7 +174,7 @@ def test_a_restart_on_another_mesh_is_named(tmp_path, monkeypatch, training):
         mesh = MeshShape(data=jax.device_count() // size, fsdp=size)
         here = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, mesh=mesh))
         with pytest.raises(Enough):
-            loop.train(here, tmp_path, say=heard.append)
+            loop.train(here, tmp_path, log=heard.append)
     said = next(text for text in heard if "not bit for bit" in text)
     assert "mesh was data=4, fsdp=2, expert=1, tensor=1, is data=8, fsdp=1, expert=1, tensor=1." in said
     assert "processes" not in said

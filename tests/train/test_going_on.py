@@ -10,7 +10,7 @@ from command import assert_same_training, run, start, write_config
 
 from moejax.stored import write_json
 from moejax.train import checkpoint, metrics
-from moejax.train.checkpoint import Checkpoints
+from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 
@@ -46,7 +46,7 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     longer = with_recipe(eight, budgets_tokens=wanted)
     with pytest.raises(ValueError, match=r"recipe.budgets_tokens was \[4096\], is \[3072, 4096, 6144\]"):
         train(longer, tmp_path / "out")
-    rows = train(longer, tmp_path / "out", accept_changes=True, say=said.append)
+    rows = train(longer, tmp_path / "out", accept_changes=True, log=said.append)
     expected, _ = trained(eight, wanted)
     assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
     assert rows[0]["fingerprint"].startswith(f"{longer.fingerprint()}-changed-")
@@ -106,7 +106,7 @@ def test_a_full_disk_stops_a_training_cleanly_and_it_goes_on_when_there_is_room(
     assert process.returncode == 2, said
     assert "cannot be written to" in said
     assert "Traceback" not in said, said
-    with Checkpoints(out / "checkpoints" / "trunk") as saves:
+    with CheckpointManager(out / "checkpoints" / "trunk") as saves:
         assert saves.newest() is not None
     # The line that met the limit is torn, and passed over.
     assert list(metrics.read(out / "metrics.jsonl"))

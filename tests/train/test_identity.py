@@ -21,7 +21,7 @@ def changed(training, **changes):
     return dataclasses.replace(training, recipe=recipe)
 
 
-HOW = [
+RESUMABLE = [
     {"mesh": MeshShape(data=2, expert=4)},
     {"runtime__remat": "full"},
     {"runtime__dispatcher": "dense"},
@@ -53,10 +53,10 @@ def owned(training, tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("change", HOW, ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize("change", RESUMABLE, ids=lambda change: next(iter(change)))
 def test_how_it_is_computed_may_change_and_is_recorded(training, owned, change):
     other, said = changed(training, **change), []
-    own(owned, other, say=said.append)
+    own(owned, other, log=said.append)
     assert read_json(owned / "training.json", dict, remedy="") == json.loads(json.dumps(other.as_json()))
     assert other.fingerprint() == training.fingerprint()
     assert len(read_history(owned)) == len(said) == 1
@@ -110,7 +110,7 @@ def test_a_folder_older_than_a_setting_has_its_default(training, owned):
 
 def test_the_tables_name_settings_that_there_are(training):
     known = training.as_json()
-    for path in (*identity.HOW, *identity.DECIDES, *identity.FIXED):
+    for path in (*identity.RESUMABLE, *identity.SEMANTIC, *identity.FROZEN):
         here = known
         for part in path.split("."):
             assert part in here, path

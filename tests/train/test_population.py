@@ -10,7 +10,7 @@ import pytest
 from command import newest_states
 from interrupted import Killed, lasting, logged, train_killed_at_every_log
 
-from moejax.train.checkpoint import Checkpoints
+from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train, train_beside
 from moejax.train.mesh import make_mesh
 from moejax.train.population import Population, members, packed
@@ -103,7 +103,7 @@ def test_a_population_killed_at_every_log_ends_the_same_bit_for_bit(population, 
 @pytest.mark.slow
 def test_a_kill_between_the_saves_of_two_members_loses_nothing(population, trained, tmp_path, monkeypatch):
     rows, _ = trained(population)
-    save, saved = Checkpoints.save, []
+    save, saved = CheckpointManager.save, []
 
     def killed_after_five(self, step, *rest):
         if len(saved) == 5:
@@ -113,7 +113,7 @@ def test_a_kill_between_the_saves_of_two_members_loses_nothing(population, train
         save(self, step, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, "save", killed_after_five)
+        patched.setattr(CheckpointManager, "save", killed_after_five)
         with pytest.raises(Killed):
             train(population, tmp_path)
     assert saved == [2, 2, 2, 2, 4]

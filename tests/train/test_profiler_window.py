@@ -19,7 +19,7 @@ def one_phase(training):
 def test_steps_are_recorded_where_they_can_be_opened(one_phase, tmp_path):
     """Steps 4 to 6 of 8 lie on the trunk and on the branch."""
     said = []
-    train(one_phase, tmp_path, profile=(4, 6), say=said.append)
+    train(one_phase, tmp_path, profile=(4, 6), log=said.append)
     assert list(tmp_path.glob("profile/plugins/profile/*/*.xplane.pb"))
     assert list(tmp_path.glob("profile/plugins/profile/*/*.trace.json.gz"))
     *_, sentence = said
@@ -29,7 +29,7 @@ def test_steps_are_recorded_where_they_can_be_opened(one_phase, tmp_path):
 @pytest.mark.slow
 def test_steps_that_are_not_taken_are_said(one_phase, tmp_path):
     said = []
-    train(one_phase, tmp_path, profile=(100, 105), say=said.append)
+    train(one_phase, tmp_path, profile=(100, 105), log=said.append)
     assert said[1:] == ["None of the steps 100 to 105 was taken, so there is no profile of them."]
     assert not (tmp_path / "profile").exists()
 

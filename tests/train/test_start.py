@@ -42,9 +42,9 @@ def with_weights(training, architecture, source, **initial):
     )
 
 
-def start(training, say=lambda text: None):
+def start(training, log=lambda text: None):
     mesh = jax.make_mesh((1, 1, 1, 1), MESH_AXES, (AxisType.Auto,) * 4, devices=jax.devices()[:1])
-    return first_state(training, make_program(training, mesh), say)
+    return first_state(training, make_program(training, mesh), log)
 
 
 def logits(architecture, params, expert_bias=None):
