@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
     parser.add_argument("--workers", type=WORKERS, metavar="N", help="trainings at a time (default: one per core)")
     parser.add_argument(
-        "--population",
+        "--vmap",
         type=count(1, 4_096),
         default=1,
         metavar="N",
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             study,
             folder,
             workers=arguments.workers,
-            population=arguments.population,
+            vmap=arguments.vmap,
             update=update,
             log=_goes_on,
         )

@@ -35,7 +35,7 @@ EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
   moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds
-  moejax train --config=configs/tiny.py --config.population.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
+  moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
   moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # hold it to what convert --to hf writes
   srun moejax train --config=FILE.py --distributed --out runs/large"""
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", type=float, default=300.0, metavar="SECONDS", help="for each other, at most (default: 300)"
     )
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
-    # Folders of trainings that are members of one population with that in --out.
+    # Folders of trainings that are vmapped with that in --out.
     parser.add_argument("--beside", nargs="+", metavar="DIR", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
 

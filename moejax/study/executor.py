@@ -30,7 +30,7 @@ class Task:
     """The study's folder, as the machine sees it that trains."""
     resources: ResourceRequest = field(default_factory=ResourceRequest)
     beside: tuple[Training, ...] = ()
-    """Trainings that differ in seed, learning rate and weight decay alone, trained with it as one population."""
+    """Trainings that differ in seed, learning rate and weight decay alone, vmapped with it in one process."""
 
     @property
     def name(self) -> str:
@@ -47,8 +47,8 @@ class Task:
         """The command that trains, after ``python -m moejax``."""
         words = ["train", "--out", str(self.folder), "--data", str(self.study / "data")]
         words += ["--distributed"] if self.resources.processes > 1 else []
-        members = [str(self.study / "models" / training.name) for training in self.beside]
-        return words + (["--beside", *members] if members else [])
+        beside = [str(self.study / "models" / training.name) for training in self.beside]
+        return words + (["--beside", *beside] if beside else [])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, TABLE, identity, is_remote, matching, open_storage, read_text
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
-from moejax.train.population import packed
+from moejax.train.vmapped_runs import vmap_groups
 from moejax.wording import command
 
 
@@ -144,7 +144,7 @@ def train_study(
     folder: Path,
     *,
     workers: int | None = None,
-    population: int = 1,
+    vmap: int = 1,
     executor: Executor | None = None,
     tasks: Sequence[Task] | None = None,
     update: ProgressCallback,
@@ -153,7 +153,7 @@ def train_study(
     """Train what is not trained yet, on this machine or by ``executor``, and write the run table; returns its path.
 
     ``tasks`` are the trainings with what an executor is to give them. Without them, trainings that differ in seed,
-    learning rate and weight decay alone are trained as populations of at most ``population``, and no more than leave
+    learning rate and weight decay alone are vmapped, at most ``vmap`` in a process, and no more than leave
     every worker a share.
 
     Raises:
@@ -175,8 +175,8 @@ def train_study(
                 log(f"{one.model}, which goes on now: {one.why}")
         if tasks is None:
             unfinished = [one for one in trainings if known[one.name].state != "done"]
-            most = min(population, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1
-            packs = packed(unfinished, most)
+            most = min(vmap, -(-len(unfinished) // len(slots(workers)))) if unfinished else 1
+            packs = vmap_groups(unfinished, most)
             tasks = [Task(training=first, beside=tuple(rest), study=folder) for first, *rest in packs]
         left = [task for task in tasks if known[task.name].state != "done"]
         train_all(executor or LocalExecutor(workers), left, state, update)

@@ -12,8 +12,8 @@ from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.train.auto import choose_hyperparameters
-from moejax.train.population import members
 from moejax.train.training import Recipe, Training, check_name
+from moejax.train.vmapped_runs import vmapped_runs
 
 HOLD_OUT = (*FIELDS, "sparsity")
 """What runs can be large in, to be held out."""
@@ -165,8 +165,8 @@ class Study:
 
 
 def study_of(training: Training) -> Study:
-    """A study of one training, or of the members of its population, that fits no laws: what an engine is handed."""
-    every = members(training)
+    """A study of one training, or of its vmapped runs, that fits no laws: what an engine is handed."""
+    every = vmapped_runs(training)
     axes = ("learning_rate", "weight_decay")
     own = {
         one.name: {"optimizer": {axis: getattr(one.recipe.optimizer, axis) for axis in axes}}

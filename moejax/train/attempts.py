@@ -61,8 +61,8 @@ class Attempt:
     versions: dict[str, str] = field(default_factory=dict)
     """What decides the last bits of numbers beside settings and seed: ``moejax.train.row.versions`` of all processes,
     the mesh and the number of processes."""
-    members: int = 1
-    """Of the population whose devices and seconds these are."""
+    vmapped_runs: int = 1
+    """How many vmapped runs share these devices and seconds."""
     phases: dict[str, int] = field(default_factory=dict)
     """Steps of each phase, in their order."""
     reached: dict[str, int] = field(default_factory=dict)
@@ -201,8 +201,8 @@ _REMEDY = "bring back a copy; a training that goes on moves it aside and counts 
 
 
 def device_seconds(attempts: Sequence[Attempt]) -> float:
-    """Spent on a training, lost work included: seconds of each device, shared among the members of a population."""
-    return sum((one.devices / one.members * (one.until - one.began) for one in attempts), 0.0)
+    """Spent on a training, lost work included: seconds of each device, shared among vmapped runs."""
+    return sum((one.devices / one.vmapped_runs * (one.until - one.began) for one in attempts), 0.0)
 
 
 def seconds_by_bucket(attempts: Sequence[Attempt]) -> dict[str, float]:

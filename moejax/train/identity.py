@@ -32,7 +32,7 @@ REMEDY = "bring back a copy, or give the training's config with --config"
 """What can be done about a ``training.json`` that cannot be read."""
 
 RESUMABLE = (
-    "population",
+    "vmap",
     "recipe.mesh",
     "recipe.runtime",
     "recipe.hyperparameters",

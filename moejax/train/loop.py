@@ -25,7 +25,6 @@ from moejax.train.manifest import Hashing
 from moejax.train.mesh import check_fits, make_mesh
 from moejax.train.metrics import MetricsLog
 from moejax.train.phases import Phase, phases
-from moejax.train.population import MEMBERS, members, shared
 from moejax.train.population_runner import DIVERGED, given_up, run_population
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.profile import Profile
@@ -38,6 +37,7 @@ from moejax.train.speed import Speed
 from moejax.train.status import interrupted_text
 from moejax.train.stopping import Stop, Stopped
 from moejax.train.training import Training
+from moejax.train.vmapped_runs import RUNS, shared_settings, vmapped_runs
 from moejax.wording import says, some, told
 
 PREPARING_SECONDS = 24 * 3600.0
@@ -82,13 +82,13 @@ def train(
         "log": log,
         "progress": progress,
     }
-    if not training.population:
+    if not training.vmap:
         return train_beside([training], [folder], data_folder or folder / "data", **options)[0]
-    group, every = ProcessGroup(wait_seconds), members(training)
+    group, every = ProcessGroup(wait_seconds), vmapped_runs(training)
     group.run_or_abort(training.check)
     group.run_or_abort(lambda: _check_alike(every, group))
     with _owned(folder, training, accept_changes, log):
-        folders = [folder / MEMBERS / member.name for member in every]
+        folders = [folder / RUNS / member.name for member in every]
         found = train_beside(every, folders, data_folder or folder / "data", **options)
     return [row for rows in found for row in rows]
 
@@ -188,7 +188,7 @@ def train_beside(
                 _train(runners[0] if len(runners) == 1 else run_population(runners), found)
     lost = [why for why in map(given_up, folders) if why is not None]
     if lost:
-        raise UserError(f"{len(lost)} of {len(trainings)} members diverged; the others are done. {' '.join(lost)}")
+        raise ValueError(f"{len(lost)} of {len(trainings)} runs diverged; the others are done. {' '.join(lost)}")
     return [found[folder] for folder in folders]  # type: ignore[misc]
 
 
@@ -261,17 +261,17 @@ def _check_alike(trainings: Sequence[Training], group: ProcessGroup) -> None:
     if len(trainings) == 1:
         return
     for other in trainings[1:]:
-        different = differences(dump(shared(trainings[0])), dump(shared(other)))
+        different = differences(dump(shared_settings(trainings[0])), dump(shared_settings(other)))
         if different:
-            raise UserError(
-                f"{trainings[0].name} and {other.name} cannot be members of one population: "
-                f"{'; '.join(different[:3])}. Members differ in seed, learning rate and weight decay alone: train "
+            raise ValueError(
+                f"{trainings[0].name} and {other.name} cannot be vmapped together: "
+                f"{'; '.join(different[:3])}. Vmapped runs differ in seed, learning rate and weight decay alone: train "
                 f"these one by one."
             )
     if group.count > 1 or jax.device_count() > 1:
         raise ValueError(
-            f"A population is trained by one process on one device, and here are {group.count} processes with "
-            f"{jax.device_count()} devices; train its members one by one, each on the mesh."
+            f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
+            f"{jax.device_count()} devices; train them one by one, each on the mesh."
         )
 
 
@@ -302,7 +302,7 @@ def _recorder(
         "devices": jax.device_count(),
         "device_kind": jax.devices()[0].device_kind,
         "versions": dict(versions),
-        "members": count,
+        "vmapped_runs": count,
         "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
     }
     return AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, log=log)

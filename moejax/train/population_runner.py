@@ -20,7 +20,7 @@ import numpy as np
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import RUNNING, Attempt, AttemptRecorder
 from moejax.train.phases import Phase
-from moejax.train.program import Program, lanes
+from moejax.train.program import Program, vmap_program
 from moejax.train.runner import Elapsed, Lost, Runner, Saves, batch_digest
 from moejax.train.step import Batch, TrainState
 
@@ -210,7 +210,7 @@ def run_population(members: Sequence[Runner]) -> PopulationRunner:
     """The runner of several trainings that differ in what a population's members may differ in."""
     first = members[0]
     own = {
-        "program": lanes(first.program, len(members)),
+        "program": vmap_program(first.program, len(members)),
         "attempts": EveryAttempt([member.attempts for member in members]),
         "members": tuple(members),
     }

@@ -15,10 +15,10 @@ from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.phases import phases
-from moejax.train.population import shared
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training
+from moejax.train.vmapped_runs import shared_settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class Program:
 
 def make_program(training: Training, mesh: Mesh) -> Program:
     """The functions of a training on a mesh. Compilation happens at their first call, once in a process for all that
-    could be members of one population."""
-    return _make_program(shared(training), mesh)
+    could be vmapped together."""
+    return _make_program(shared_settings(training), mesh)
 
 
 @functools.lru_cache(maxsize=8)
@@ -98,13 +98,13 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
 
 
 @functools.lru_cache(maxsize=8)
-def lanes(program: Program, members: int) -> Program:
+def vmap_program(program: Program, runs: int) -> Program:
     """A program whose step is that of many trainings, side by side on one device.
 
-    Its states, batches, schedules and metrics have an axis of members before all others; each member's are its own.
+    Its states, batches, schedules and metrics have an axis of runs before all others; each run's are its own.
     ``init`` and ``evaluate`` are still those of one.
     """
-    stack = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct((members, *leaf.shape), leaf.dtype))
+    stack = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct((runs, *leaf.shape), leaf.dtype))
     return replace(
         program,
         step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0),

@@ -22,8 +22,8 @@ from moejax.stored import foreign_json, read_bytes, read_json
 from moejax.train.identity import REMEDY, TRAINED, TRAINING, check_trained, read_history
 from moejax.train.manifest import damage, finished_steps
 from moejax.train.metrics import TRUNK, branch_name
-from moejax.train.population import MEMBERS
 from moejax.train.training import Training
+from moejax.train.vmapped_runs import RUNS
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter
@@ -65,8 +65,8 @@ def find_saved_state(path: Path) -> SavedState:
     if folder is None:
         raise UserError(f"{path} is no folder of a training: there is no training.json in it or above it.")
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
-    if training.population:
-        raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
+    if training.vmap:
+        raise ValueError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     phases = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for phase in phases:

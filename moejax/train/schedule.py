@@ -104,8 +104,8 @@ _LEAST = 1e-6
 @pytree
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What a step is given beside state and batch. All numbers are leaves: trainings that differ in them alone, as the
-    members of a population do, share one compiled step."""
+    """What a step is given beside state and batch. All numbers are leaves: trainings that differ in them alone, as
+    vmapped runs do, share one compiled step."""
 
     learning_rate: WarmupStableDecay
     weight_decay: Any

@@ -25,8 +25,8 @@ from moejax.train.attempts import (
 from moejax.train.identity import REMEDY, TRAINING
 from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
 from moejax.train.metrics import TRUNK, last_lines, number
-from moejax.train.population import MEMBERS
 from moejax.train.row_file import check_place, parse_row, row_file
+from moejax.train.vmapped_runs import RUNS
 
 RECENT_LINES = 10
 """Lines of the log over which the present speed is taken."""
@@ -95,9 +95,9 @@ def read_status(folder: Path) -> Status:
         raise UserError(
             f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
         ) from None
-    population = training.get("population")
-    if isinstance(population, dict) and any(population.values()):
-        raise UserError(f"{folder} is a population's; name one of its members, a folder in {folder / MEMBERS}.")
+    axes = training.get("vmap")
+    if isinstance(axes, dict) and any(axes.values()):
+        raise ValueError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
     budgets = training["recipe"]["budgets_tokens"]
     attempts = read_attempts(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)

@@ -21,7 +21,7 @@ from moejax.train.initial_weights import InitialWeights
 from moejax.train.loggers import LoggerConfig
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.population import Population
+from moejax.train.vmapped_runs import VmapAxes
 from moejax.wording import told
 
 
@@ -219,8 +219,8 @@ class Training:
     architecture: Architecture
     recipe: Recipe
     seed: int = 0
-    population: Population = field(default_factory=Population)
-    """Where it has an axis, this stands for its members, each a training of its own."""
+    vmap: VmapAxes = field(default_factory=VmapAxes)
+    """Where it has an axis, this stands for several runs, each a training of its own."""
 
     @property
     def counts_loads_first(self) -> bool:
@@ -241,8 +241,8 @@ class Training:
         """Raise ``UserError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
         if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
-        self.population.check()
+            raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
+        self.vmap.check()
         try:
             transformer.check(self.architecture, self.recipe.runtime)
         except ValueError as error:

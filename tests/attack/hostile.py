@@ -357,7 +357,7 @@ def of_a_config(draw, command, stored):
     change = f"--config.{draw(st.sampled_from(SETTINGS))}={draw(words)}"
     before = {
         "train": _options(draw, {"--cpu-devices": numbers, "--process": numbers, "--profile": names}),
-        "study": _options(draw, {"--workers": numbers, "--population": numbers, "--mfu": numbers}),
+        "study": _options(draw, {"--workers": numbers, "--vmap": numbers, "--mfu": numbers}),
         "plan": ["--topology", draw(st.sampled_from(["cpu:8", "v5p", "cpu:1e18", "v5p:0x0x0", "", "h100:8"]))],
         "launch": [draw(st.sampled_from(["slurm", "gke", "sky", "nothing"]))],
     }[command]

@@ -425,7 +425,7 @@ def test_a_terminal_without_unicode_shows_what_it_can():
         (["train", "--processes", "0"], "1 to 100,000"),
         (["study", "--workers", "1e10"], "1 to 1,024"),
         (["study", "--workers", "0"], "1 to 1,024"),
-        (["study", "--population", "0"], "1 to 4,096"),
+        (["study", "--vmap", "0"], "1 to 4,096"),
         (["data", "prepare", "texts", "--out", "set", "--workers", "0"], "1 to 1,024"),
         (["fit", "runs.csv", "--law", "chinchilla", "--bootstrap", "-3"], "0 to 100,000"),
     ],

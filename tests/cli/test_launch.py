@@ -119,10 +119,10 @@ def test_a_single_training_is_launched_as_a_study_of_one(printed):
 def test_a_launched_training_has_the_numbers_it_would_have_here():
     from moejax.cli.config_file import load
     from moejax.study.study import Study, study_of
-    from moejax.train.population import members
     from moejax.train.training import Training
+    from moejax.train.vmapped_runs import vmapped_runs
 
-    axes = ["--config.population.seeds=0,3", "--config.population.learning_rates=1e-3,2e-3"]
+    axes = ["--config.vmap.seeds=0,3", "--config.vmap.learning_rates=1e-3,2e-3"]
     for overrides in ([], axes):
         here = load(Training, ONE.removeprefix("--config="), overrides)
         study = study_of(here)
@@ -130,7 +130,7 @@ def test_a_launched_training_has_the_numbers_it_would_have_here():
         assert study.warnings() == []
         stored = build(Study, json.loads(json.dumps({**study.identity(), "analysis": dump(study.analysis)})))
         there = {one.name: one.fingerprint() for one in stored.trainings()}
-        assert there == {one.name: one.fingerprint() for one in members(here)}
+        assert there == {one.name: one.fingerprint() for one in vmapped_runs(here)}
         assert len(there) == (4 if overrides else 1)
 
 

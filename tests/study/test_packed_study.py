@@ -37,13 +37,13 @@ def study(tmp_path):
 def test_the_run_table_is_the_same_packed_and_one_by_one(study, tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", os.environ["MOEJAX_TEST_XLA_FLAGS"])
     tables = []
-    for population in (1, 3):
+    for vmap in (1, 3):
         said = []
         path = train_study(
             study,
-            tmp_path / str(population),
+            tmp_path / str(vmap),
             workers=1,
-            population=population,
+            vmap=vmap,
             update=lambda share, text, said=said: said.append(text),
         )
         tables.append(run_table.read(path).drop(columns=list(OF_THE_CLOCK)))

@@ -120,7 +120,7 @@ def test_where_it_was_worked_on_is_slurms_job_or_the_process(tmp_path, monkeypat
 def test_members_of_a_population_share_the_seconds_of_their_devices(tmp_path, clock):
     with attempt(tmp_path):
         clock(30)
-    with attempt(tmp_path, members=4):
+    with attempt(tmp_path, vmapped_runs=4):
         clock(10)
     assert device_seconds(read_attempts(tmp_path)) == 2 * 30 + 2 * 10 / 4
 
@@ -156,7 +156,7 @@ def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-    every = EveryAttempt([attempt(folder, members=2) for folder in folders])
+    every = EveryAttempt([attempt(folder, vmapped_runs=2) for folder in folders])
     asked = {name for name in vars(AttemptRecorder) if not name.startswith("_")}
     assert asked <= set(vars(EveryAttempt))
     with every as clocks:

@@ -14,7 +14,7 @@ from moejax.model import transformer
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig, ParameterParts, make_optimizer
 from moejax.train.optimizer import _clip_by_global_norm as clipped
-from moejax.train.program import lanes, make_program
+from moejax.train.program import make_program, vmap_program
 from moejax.train.step import parameter_parts
 
 
@@ -126,6 +126,6 @@ def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parame
     moments = jax.tree_util.tree_leaves_with_path(program.shardings.optimizer)
     for path, sharding in jax.tree_util.tree_leaves_with_path(program.shardings.params):
         assert {found.spec for place, found in moments if place[-len(path) :] == path} == {sharding.spec}
-    # Members of a population, too.
-    two = lanes(program, 2)
+    # Vmapped runs, too.
+    two = vmap_program(program, 2)
     jax.eval_shape(two.step, two.abstract, two.batch, two.schedule)

@@ -13,7 +13,7 @@ from moejax.routing.routers import update_bias
 from moejax.sharding import MESH_AXES
 from moejax.train.guard import GuardConfig
 from moejax.train.phases import phases
-from moejax.train.program import lanes, make_program
+from moejax.train.program import make_program, vmap_program
 
 TOKENS = np.random.default_rng(0).integers(0, 256, (8, 33)).astype(np.int32)
 
@@ -158,7 +158,7 @@ def test_side_by_side_each_training_has_its_own_loads(training):
     with jax.set_mesh(mesh):
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(program.init(seed) for seed in (0, 1)))
         schedule = jax.tree.map(lambda leaf: jnp.stack([jnp.float32(leaf)] * 2), phases(training)[0].schedule)
-        both, _ = lanes(program, 2).step(both, {"tokens": np.stack(batches)}, schedule)
+        both, _ = vmap_program(program, 2).step(both, {"tokens": np.stack(batches)}, schedule)
     for number, batch in enumerate(batches):
         alone, _ = steps(training, [batch], seed=number)
         np.testing.assert_allclose(both.balance_loads[number], alone.balance_loads, atol=1e-6)

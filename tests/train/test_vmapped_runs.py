@@ -1,4 +1,4 @@
-"""Members of a population are trainings of their own: what they are one by one, also when killed, bit for bit."""
+"""Vmapped runs are trainings of their own: what they are one by one, also when killed, bit for bit."""
 
 import dataclasses
 import json
@@ -13,21 +13,21 @@ from interrupted import Killed, lasting, logged, train_killed_at_every_log
 from moejax.train.checkpoint import CheckpointManager
 from moejax.train.loop import train, train_beside
 from moejax.train.mesh import make_mesh
-from moejax.train.population import Population, members, packed
+from moejax.train.vmapped_runs import VmapAxes, vmap_groups, vmapped_runs
 
-AXES = Population(seeds=(0, 1), learning_rates=(1e-2, 3e-3))
+AXES = VmapAxes(seeds=(0, 1), learning_rates=(1e-2, 3e-3))
 
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch):
-    """A population runs on one device, and tests see eight."""
+    """Vmapped runs are on one device, and tests see eight."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     monkeypatch.setattr("moejax.train.loop.make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
 
 
 @pytest.fixture
-def population(training):
-    return dataclasses.replace(training, population=AXES)
+def vmapped(training):
+    return dataclasses.replace(training, vmap=AXES)
 
 
 def with_optimizer(training, **changes):
@@ -35,42 +35,42 @@ def with_optimizer(training, **changes):
     return dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, optimizer=optimizer))
 
 
-def folder_of(out, member):
-    return out / "members" / member.name
+def folder_of(out, run):
+    return out / "runs" / run.name
 
 
-def test_members_are_all_combinations_each_named_after_its_own(population):
-    found = members(population)
-    assert [member.name for member in found] == [
+def test_runs_are_all_combinations_each_named_after_its_own(vmapped):
+    found = vmapped_runs(vmapped)
+    assert [run.name for run in found] == [
         "small-seed0-lr0.01", "small-seed0-lr0.003", "small-seed1-lr0.01", "small-seed1-lr0.003",
     ]  # fmt: skip
-    assert [(member.seed, member.recipe.optimizer.learning_rate) for member in found] == [
+    assert [(run.seed, run.recipe.optimizer.learning_rate) for run in found] == [
         (0, 1e-2), (0, 3e-3), (1, 1e-2), (1, 3e-3),
     ]  # fmt: skip
-    assert not any(member.population for member in found)
+    assert not any(run.vmap for run in found)
 
 
-def test_a_member_is_what_it_is_when_trained_by_itself(population, trained, tmp_path):
-    rows, folder = trained(population)
+def test_a_run_is_what_it_is_when_trained_by_itself(vmapped, trained, tmp_path):
+    rows, folder = trained(vmapped)
     # The first and the last, which have no axis in common.
-    for number, member in list(enumerate(members(population)))[::3]:
-        alone = train(member, tmp_path / member.name)
+    for number, run in list(enumerate(vmapped_runs(vmapped)))[::3]:
+        alone = train(run, tmp_path / run.name)
         for ours, theirs in zip(rows[2 * number : 2 * number + 2], alone, strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
             assert ours["fingerprint"] == theirs["fingerprint"]
-        read, expected = logged(folder_of(folder, member)), logged(tmp_path / member.name)
+        read, expected = logged(folder_of(folder, run)), logged(tmp_path / run.name)
         assert [line["batch_digest"] for line in read] == [line["batch_digest"] for line in expected]
         np.testing.assert_allclose([line["loss"] for line in read], [line["loss"] for line in expected], atol=1e-4)
-        states, reference = newest_states(folder_of(folder, member)), newest_states(tmp_path / member.name)
+        states, reference = newest_states(folder_of(folder, run)), newest_states(tmp_path / run.name)
         assert states.keys() == reference.keys()
         for place, array in states.items():
             np.testing.assert_allclose(array, reference[place], atol=2e-4, rtol=2e-3, err_msg=str(place))
 
 
-def test_members_differ_as_their_seeds_and_rates_do(population, trained):
-    rows, folder = trained(population)
+def test_runs_differ_as_their_seeds_and_rates_do(vmapped, trained):
+    rows, folder = trained(vmapped)
     assert len({row["loss"] for row in rows}) == 8
-    read = [[line["batch_digest"] for line in logged(folder_of(folder, member))] for member in members(population)]
+    read = [[line["batch_digest"] for line in logged(folder_of(folder, run))] for run in vmapped_runs(vmapped)]
     assert read[0] == read[1] != read[2] == read[3]
 
 
@@ -80,29 +80,29 @@ def test_weight_decay_is_an_axis_and_one_order_of_data_is_read_once(training, tm
     training = dataclasses.replace(
         training,
         recipe=dataclasses.replace(training.recipe, data=data, budgets_tokens=(2048,)),
-        population=Population(weight_decays=(0.0, 0.3)),
+        vmap=VmapAxes(weight_decays=(0.0, 0.3)),
     )
     rows = train(training, tmp_path / "together")
     assert [row["weight_decay"] for row in rows] == [0.0, 0.3]
-    for row, member in zip(rows, members(training), strict=True):
-        assert row["loss"] == pytest.approx(train(member, tmp_path / member.name)[0]["loss"], abs=2e-5)
+    for row, run in zip(rows, vmapped_runs(training), strict=True):
+        assert row["loss"] == pytest.approx(train(run, tmp_path / run.name)[0]["loss"], abs=2e-5)
 
 
 @pytest.mark.slow
-def test_a_population_killed_at_every_log_ends_the_same_bit_for_bit(population, trained, tmp_path):
-    rows, whole = trained(population)
+def test_vmapped_runs_killed_at_every_log_end_the_same_bit_for_bit(vmapped, trained, tmp_path):
+    rows, whole = trained(vmapped)
     folder = tmp_path / "killed"
-    assert lasting(train_killed_at_every_log(population, folder)) == lasting(rows)
-    for member in members(population):
-        assert logged(folder_of(folder, member)) == logged(folder_of(whole, member))
-        ours, theirs = newest_states(folder_of(folder, member)), newest_states(folder_of(whole, member))
+    assert lasting(train_killed_at_every_log(vmapped, folder)) == lasting(rows)
+    for run in vmapped_runs(vmapped):
+        assert logged(folder_of(folder, run)) == logged(folder_of(whole, run))
+        ours, theirs = newest_states(folder_of(folder, run)), newest_states(folder_of(whole, run))
         assert ours.keys() == theirs.keys()
         assert [place for place, array in ours.items() if array.tobytes() != theirs[place].tobytes()] == []
 
 
 @pytest.mark.slow
-def test_a_kill_between_the_saves_of_two_members_loses_nothing(population, trained, tmp_path, monkeypatch):
-    rows, _ = trained(population)
+def test_a_kill_between_the_saves_of_two_runs_loses_nothing(vmapped, trained, tmp_path, monkeypatch):
+    rows, _ = trained(vmapped)
     save, saved = CheckpointManager.save, []
 
     def killed_after_five(self, step, *rest):
@@ -115,36 +115,36 @@ def test_a_kill_between_the_saves_of_two_members_loses_nothing(population, train
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointManager, "save", killed_after_five)
         with pytest.raises(Killed):
-            train(population, tmp_path)
+            train(vmapped, tmp_path)
     assert saved == [2, 2, 2, 2, 4]
-    assert [row["loss"] for row in rows] == [row["loss"] for row in train(population, tmp_path)]
+    assert [row["loss"] for row in rows] == [row["loss"] for row in train(vmapped, tmp_path)]
 
 
 @pytest.mark.slow
-def test_a_member_goes_on_by_itself_from_what_the_population_saved(population, trained, tmp_path):
-    rows, whole = trained(population)
-    member = members(population)[3]
-    shutil.copytree(folder_of(whole, member), tmp_path / "out")
+def test_a_run_goes_on_by_itself_from_what_was_saved_of_all(vmapped, trained, tmp_path):
+    rows, whole = trained(vmapped)
+    run = vmapped_runs(vmapped)[3]
+    shutil.copytree(folder_of(whole, run), tmp_path / "out")
     (tmp_path / "out" / "branch-4096.json").unlink()
-    (row,) = [row for row in train(member, tmp_path / "out") if row["tokens"] == 4096]
+    (row,) = [row for row in train(run, tmp_path / "out") if row["tokens"] == 4096]
     assert row["loss"] == rows[7]["loss"]
 
 
 @pytest.mark.slow
-def test_a_member_that_diverges_is_left_out_and_the_others_are_what_they_are_without_it(training, tmp_path):
-    good = members(dataclasses.replace(training, population=Population(seeds=(0, 1))))
+def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_without_it(training, tmp_path):
+    good = vmapped_runs(dataclasses.replace(training, vmap=VmapAxes(seeds=(0, 1))))
     bad = dataclasses.replace(with_optimizer(training, learning_rate=1e30), name="bad")
     every = [good[0], bad, good[1]]
-    folders = [tmp_path / member.name for member in every]
-    with pytest.raises(ValueError, match=r"1 of 3 members diverged; the others are done. bad diverged: no step"):
+    folders = [tmp_path / run.name for run in every]
+    with pytest.raises(ValueError, match=r"1 of 3 runs diverged; the others are done. bad diverged: no step"):
         train_beside(every, folders, tmp_path / "data")
     # Asked again, nothing is trained and the same is said.
-    with pytest.raises(ValueError, match="1 of 3 members diverged"):
+    with pytest.raises(ValueError, match="1 of 3 runs diverged"):
         train_beside(every, folders, tmp_path / "data")
     assert not list(folders[1].glob("branch-*.json"))
     assert max(line["step"] for line in logged(folders[1])) == 6
-    for member, folder in zip(good, (folders[0], folders[2]), strict=True):
-        expected = train(member, tmp_path / f"{member.name}-alone", data_folder=tmp_path / "data")
+    for run, folder in zip(good, (folders[0], folders[2]), strict=True):
+        expected = train(run, tmp_path / f"{run.name}-alone", data_folder=tmp_path / "data")
         found = [json.loads(path.read_text()) for path in sorted(folder.glob("branch-*.json"))]
         assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=2e-5)
 
@@ -155,33 +155,33 @@ def test_trainings_are_packed_by_what_they_have_in_common(training):
         dataclasses.replace(with_optimizer(training, learning_rate=rate), name=f"rate-{rate}")
         for rate in (1e-2, 1e-3, 1e-4)
     ]
-    names = [[one.name for one in group] for group in packed([several[0], other, *several[1:]], 2)]
+    names = [[one.name for one in group] for group in vmap_groups([several[0], other, *several[1:]], 2)]
     assert names == [["rate-0.01", "rate-0.001"], ["other"], ["rate-0.0001"]]
 
 
 @pytest.mark.parametrize(
     ("axes", "sentence"),
     [
-        ({"seeds": (1, 1)}, r"population.seeds is \[1, 1\]; each value is a member"),
+        ({"seeds": (1, 1)}, r"vmap.seeds is \[1, 1\]; each value is a run"),
         ({"seeds": (-1,)}, "seed is -1; give a whole number from 0"),
         ({"learning_rates": (1e-3, 0.0)}, "learning_rate is 0.0; give a positive number"),
         ({"weight_decays": (-0.1,)}, "weight_decay is -0.1; it cannot be negative"),
     ],
 )
-def test_an_impossible_population_is_refused(training, tmp_path, axes, sentence):
+def test_impossible_axes_are_refused(training, tmp_path, axes, sentence):
     with pytest.raises(ValueError, match=sentence):
-        train(dataclasses.replace(training, population=Population(**axes)), tmp_path / "out")
-    assert not (tmp_path / "out" / "members").exists()
+        train(dataclasses.replace(training, vmap=VmapAxes(**axes)), tmp_path / "out")
+    assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_a_population_on_a_mesh_is_refused(population, tmp_path, monkeypatch):
+def test_vmapped_runs_on_a_mesh_are_refused(vmapped, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 8)
     with pytest.raises(ValueError, match="one process on one device, and here are 1 processes with 8 devices"):
-        train(population, tmp_path / "out")
+        train(vmapped, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_trainings_of_two_architectures_are_no_population(training, tmp_path):
+def test_trainings_of_two_architectures_are_not_vmapped_together(training, tmp_path):
     other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=1))
-    with pytest.raises(ValueError, match=r"cannot be members of one population: architecture.top_k was 2, is 1"):
+    with pytest.raises(ValueError, match=r"cannot be vmapped together: architecture.top_k was 2, is 1"):
         train_beside([training, other], [tmp_path / "a", tmp_path / "b"], tmp_path / "data")

@@ -1,8 +1,8 @@
-"""N models as one population beside the same N one by one, in the sizes of the quickstart, in one process.
+"""N models vmapped beside the same N one by one, in the sizes of the quickstart, in one process.
 
-taskset -c 0 python benchmarks/population.py --members 2 4 8 --sizes dense-32 moe-32 dense-64 moe-64
+taskset -c 0 python benchmarks/vmapped_runs.py --runs 2 4 8 --sizes dense-32 moe-32 dense-64 moe-64
 
-Per size and N: processor seconds of compilation, and of a step of a member, one by one and at once, in turns; the ratio
+Per size and N: processor seconds of compilation, and of a step of a run, one by one and at once, in turns; the ratio
 of a whole training of ``--steps`` steps, where one by one each compiles its own program, as processes do.
 """
 
@@ -20,10 +20,10 @@ SIZES = {"dense-32": (32, 0), "moe-32": (32, 8), "dense-64": (64, 0), "moe-64": 
 
 
 def main() -> None:
-    """Measure and print a line for each size and number of members."""
+    """Measure and print a line for each size and number of runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=["dense-32", "moe-32"], choices=SIZES)
-    parser.add_argument("--members", nargs="+", type=int, default=[4])
+    parser.add_argument("--runs", nargs="+", type=int, default=[4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=295, help="of a whole training (default: the quickstart's)")
     options = parser.parse_args()
@@ -31,21 +31,21 @@ def main() -> None:
     from moejax.train.allocator import keep_memory
 
     keep_memory()
-    print("size      N  compile: one, all  step of a member, ms: alone, at once  at once / alone: steps, training")
+    print("size      N  compile: one, all  step of a run, ms: alone, at once  at once / alone: steps, training")
     for size in options.sizes:
-        for members in options.members:
-            compiled, steps = measure(*SIZES[size], members, options.rounds)
-            whole = [compiled[0] + options.steps * steps[0], compiled[1] / members + options.steps * steps[1]]
+        for runs in options.runs:
+            compiled, steps = measure(*SIZES[size], runs, options.rounds)
+            whole = [compiled[0] + options.steps * steps[0], compiled[1] / runs + options.steps * steps[1]]
             print(
-                f"{size:9s} {members}  {compiled[0]:5.1f} s {compiled[1]:5.1f} s      "
+                f"{size:9s} {runs}  {compiled[0]:5.1f} s {compiled[1]:5.1f} s      "
                 f"{1e3 * steps[0]:6.2f} {1e3 * steps[1]:6.2f}                    {steps[1] / steps[0]:5.2f}  "
                 f"{whole[1] / whole[0]:5.2f}",
                 flush=True,
             )
 
 
-def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Processor seconds to compile one and all, and those of a member's step by itself and among all: the median."""
+def measure(width: int, experts: int, runs: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Processor seconds to compile one and all, and those of a run's step by itself and among all: the median."""
     import jax
     import numpy as np
 
@@ -53,7 +53,7 @@ def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[f
     from moejax.data.config import DataConfig
     from moejax.train.mesh import MeshShape, make_mesh
     from moejax.train.phases import phases
-    from moejax.train.program import lanes, make_program
+    from moejax.train.program import make_program, vmap_program
     from moejax.train.training import Recipe, Training
 
     shape: dict[str, Any] = {"num_heads": width // 16, "num_kv_heads": width // 32, "head_dim": 16}
@@ -62,24 +62,24 @@ def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[f
     recipe = Recipe(budgets_tokens=(4_096_000,), batch_tokens=4_096, data=DataConfig(sequence_length=128))
     training = Training(name="one", architecture=architecture, recipe=recipe)
     mesh = make_mesh(MeshShape())
-    tokens = np.random.default_rng(0).integers(0, 257, (members, 32, 129)).astype(np.int32)
+    tokens = np.random.default_rng(0).integers(0, 257, (runs, 32, 129)).astype(np.int32)
     schedule = phases(training)[0].schedule
     with jax.set_mesh(mesh):
         # A program that no other call has compiled.
-        recipe = dataclasses.replace(recipe, budgets_tokens=(4_096_000 + 4096 * members,))
+        recipe = dataclasses.replace(recipe, budgets_tokens=(4_096_000 + 4096 * runs,))
         program = make_program(dataclasses.replace(training, recipe=recipe), mesh)
         started = time.process_time()
         one = program.compiled_step()
         compiled = [time.process_time() - started]
         started = time.process_time()
-        every = lanes(program, members).compiled_step()
+        every = vmap_program(program, runs).compiled_step()
         compiled.append(time.process_time() - started)
-        states = [program.init(seed) for seed in range(members)]
+        states = [program.init(seed) for seed in range(runs)]
         stacked = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *states)
-        schedules = jax.tree.map(lambda leaf: np.full(members, leaf, np.float32), schedule)
+        schedules = jax.tree.map(lambda leaf: np.full(runs, leaf, np.float32), schedule)
 
         def alone() -> None:
-            for number in range(members):
+            for number in range(runs):
                 states[number], _ = one(states[number], {"tokens": jax.numpy.asarray(tokens[number])}, schedule)
             jax.block_until_ready(states)
 
@@ -88,11 +88,11 @@ def measure(width: int, experts: int, members: int, rounds: int) -> tuple[list[f
             stacked, _ = every(stacked, {"tokens": jax.numpy.asarray(tokens)}, schedules)
             jax.block_until_ready(stacked)
 
-        return compiled, in_turns([alone, at_once], members, rounds)
+        return compiled, in_turns([alone, at_once], runs, rounds)
 
 
-def in_turns(ways: list[Callable[[], None]], members: int, rounds: int) -> list[float]:
-    """Processor seconds of a member's step, each way: the median of rounds of four steps in turns."""
+def in_turns(ways: list[Callable[[], None]], runs: int, rounds: int) -> list[float]:
+    """Processor seconds of a run's step, each way: the median of rounds of four steps in turns."""
     import numpy as np
 
     found: list[list[float]] = [[] for _ in ways]
@@ -103,7 +103,7 @@ def in_turns(ways: list[Callable[[], None]], members: int, rounds: int) -> list[
             started = time.process_time()
             for _ in range(4):
                 way()
-            seconds.append((time.process_time() - started) / (4 * members))
+            seconds.append((time.process_time() - started) / (4 * runs))
     return [float(np.median(seconds)) for seconds in found]
 
 

@@ -1,7 +1,7 @@
-"""Which trainings are the members of a population: models of one architecture that one program trains, a lane each.
+"""Runs that one program trains at once, by ``jax.vmap``: models of one architecture that share all but three settings.
 
-Members differ in seed, learning rate and weight decay, which are arguments of a training's functions; all else is in
-the compiled program. Each is a training of its own, with its own folder, rows and checkpoints.
+They differ in seed, learning rate and weight decay, which are arguments of a training's functions; all else is in the
+compiled program. Each is a training of its own, with its own folder, rows and checkpoints.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from moejax.errors import UserError
 if TYPE_CHECKING:
     from moejax.train.training import Training
 
-MEMBERS = "members"
-"""In a population's folder, the one that holds its members' folders."""
+RUNS = "runs"
+"""In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Population:
-    """Axes along which a training is made several: every combination is a member. An empty axis has the training's own
-    value alone."""
+class VmapAxes:
+    """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
+    own value alone."""
 
     seeds: tuple[int, ...] = ()
     """They decide initialisation, noise and, unless ``data.order_seed`` is set, the order of the data."""
@@ -34,16 +34,16 @@ class Population:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
 
     def check(self) -> None:
-        """Raise ``UserError`` with value, rule and remedy if an axis names a member twice."""
+        """Raise ``ValueError`` with value, rule and remedy if an axis has a value twice."""
         for axis in ("seeds", "learning_rates", "weight_decays"):
             values = getattr(self, axis)
             if len(set(values)) != len(values):
-                raise UserError(f"population.{axis} is {list(values)}; each value is a member: list it once.")
+                raise ValueError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
 
 
-def members(training: Training) -> list[Training]:
-    """The members of a training's population, named after what they differ in; the training itself if it has none."""
-    axes = training.population
+def vmapped_runs(training: Training) -> list[Training]:
+    """The runs of a training, named after what they differ in; the training itself if it has no ``vmap`` axes."""
+    axes = training.vmap
     if not axes:
         return [training]
     found = []
@@ -57,28 +57,28 @@ def members(training: Training) -> list[Training]:
             learning_rate=optimizer.learning_rate if rate is None else rate,
             weight_decay=optimizer.weight_decay if decay is None else decay,
         )
-        member = replace(
+        run = replace(
             training,
             name="-".join([training.name, *(f"{sign}{value}" for sign, value in own.items() if value is not None)]),
             seed=training.seed if seed is None else seed,
             recipe=replace(training.recipe, optimizer=optimizer),
-            population=Population(),
+            vmap=VmapAxes(),
         )
-        found.append(member)
+        found.append(run)
     return found
 
 
-def shared(training: Training) -> Training:
-    """What the members of a population have in common: equal for trainings that can be members of one."""
+def shared_settings(training: Training) -> Training:
+    """A training without its name and what vmapped runs may differ in: equal for trainings that can be vmapped."""
     optimizer = replace(training.recipe.optimizer, learning_rate=1.0, weight_decay=0.0)
     return replace(training, name="", seed=0, recipe=replace(training.recipe, optimizer=optimizer))
 
 
-def packed(trainings: Sequence[Training], most: int) -> list[list[Training]]:
-    """Trainings in populations of at most ``most``, in the order of their first members."""
+def vmap_groups(trainings: Sequence[Training], most: int) -> list[list[Training]]:
+    """Trainings in groups of at most ``most`` that can be vmapped, in the order of the groups' first trainings."""
     groups: dict[Training, list[list[Training]]] = {}
     for training in trainings:
-        of_kind = groups.setdefault(shared(training), [])
+        of_kind = groups.setdefault(shared_settings(training), [])
         if not of_kind or len(of_kind[-1]) == most:
             of_kind.append([])
         of_kind[-1].append(training)
