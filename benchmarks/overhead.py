@@ -25,7 +25,9 @@ from moejax.data.corpus import open_corpus
 from moejax.study.study import Study
 from moejax.train.allocator import keep_memory
 from moejax.train.attempts import AttemptRecorder
-from moejax.train.checkpoint import CheckpointManager
+from moejax.train.devices import Speed
+from moejax.train.loggers import TensorBoardLogger
+from moejax.train.loop import Trainer
 from moejax.train.manifest import Hashing
 from moejax.train.mesh import make_mesh
 from moejax.train.metrics import MetricsLog
@@ -33,10 +35,8 @@ from moejax.train.phases import Phase, phases
 from moejax.train.processes import ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import make_program
-from moejax.train.runner import Runner
-from moejax.train.speed import Speed
+from moejax.train.run import TrainingRun
 from moejax.train.stopping import Stop
-from moejax.train.tensorboard import TensorBoardLogger
 
 CONFIG = Path(__file__).parent.parent / "configs" / "studies" / "quickstart.py"
 
@@ -90,31 +90,27 @@ def main() -> None:
             trunk, _ = phases(training)
             phase = Phase(trunk.name, 0, steps, trunk.schedule, 0)
 
-            def runner(name: str, number: int, stop: Stop) -> tuple[Runner, Path]:
+            def trainer(name: str, number: int, stop: Stop) -> Trainer:
                 out = folder / f"{name}-{number}"
                 out.mkdir()
                 loggers = [TensorBoardLogger(out / "tensorboard")] if name == "TensorBoard too" else []
-                log = MetricsLog(out / "metrics.jsonl", loggers=loggers)
-                profile = Profile(None, out, print)
-                return Runner(
-                    training,
-                    out,
-                    corpus,
-                    program,
-                    log,
-                    AttemptRecorder(out, metadata={}),
-                    Speed(training),
-                    profile,
-                    ProcessGroup(),
-                    stop,
-                    lambda steps, values: None,
-                    print,
-                    Hashing(),
-                ), out
+                run = TrainingRun(
+                    training=training,
+                    folder=out,
+                    rows=[],
+                    attempts=AttemptRecorder(out, metadata={"versions": {}}),
+                    metrics=MetricsLog(out / "metrics.jsonl", loggers=loggers),
+                    speed=Speed(training),
+                    hashing=Hashing(),
+                    group=ProcessGroup(),
+                    log=print,
+                )
+                profiler = Profile(None, out, print)
+                return Trainer([run], program, corpus, run.group, stop, profiler, lambda steps, line: None, print)
 
             def bare(name: str, number: int) -> Seconds:
                 state = jax.block_until_ready(program.init(0))
-                step, batches = program.compiled_step(), runner(name, number, Stop())[0].batches(0)
+                step, batches = program.compiled_step(), trainer(name, number, Stop()).batches(0)
                 began = now()
                 for _ in range(steps):
                     state, _ = step(state, next(batches), phase.schedule)
@@ -123,11 +119,10 @@ def main() -> None:
 
             def trained(name: str, number: int) -> Seconds:
                 stop = FromTheFirstStep()
-                here, out = runner(name, number, stop)
+                here = trainer(name, number, stop)
                 state = jax.block_until_ready(program.init(0))
-                with CheckpointManager(out / "checkpoints") as saves:
-                    here.phase(phase, saves, lambda: state, set())
-                    saves.wait()
+                with here.checkpoints(phase) as checkpoints:
+                    here.train_phase(phase, checkpoints, lambda: state)
                     return since(stop.began)
 
             contenders = {"steps alone": bare, "log and checkpoints": trained, "TensorBoard too": trained}

@@ -97,8 +97,7 @@ def serve(name: str, devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
     from moejax.data.config import DataConfig
     from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
-    from moejax.train.pace import Pace
-    from moejax.train.program import make_program
+    from moejax.train.program import StepsInFlight, make_program
     from moejax.train.schedule import Schedule, WarmupStableDecay
     from moejax.train.training import Recipe, Training
 
@@ -122,10 +121,10 @@ def serve(name: str, devices: int) -> None:
 
         def take(steps: int) -> float:
             nonlocal state
-            pace = Pace([step])
+            in_flight = StepsInFlight([step])
             for _ in range(steps):
                 state, metrics = step(state, batch, schedule)
-                pace.after(metrics["loss"])
+                in_flight.add(metrics["loss"])
             return float(metrics["loss"])
 
         first = take(1)

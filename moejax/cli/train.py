@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> int:
     from moejax.cli.progress import training_progress
-    from moejax.train.loop import train, train_beside
+    from moejax.train.loop import train
     from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 
     speaks = group.is_main and (arguments.parent is None or group.count > 1)
@@ -128,23 +128,19 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> 
         print(derivation, file=sys.stderr)
     try:
         with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
-            data_folder = arguments.data and Path(arguments.data)
-            options = {
-                "accept_changes": arguments.accept_changes,
-                "wait_seconds": arguments.wait,
-                "stop": stop,
-                "began": began,
-                "profile": arguments.profile,
-                "log": _say if group.is_main else _silence,
-                "progress": progress,
-            }
-            if arguments.beside:
-                folders = [folder, *map(Path, arguments.beside)]
-                trainings = [training, *map(_saved, folders[1:])]
-                found = train_beside(trainings, folders, data_folder or folder / "data", **options)
-                rows = [row for rows in found for row in rows]
-            else:
-                rows = train(training, folder, data_folder=data_folder, **options)
+            rows = train(
+                training,
+                folder,
+                beside=[(_saved(place), place) for place in map(Path, arguments.beside)],
+                data_folder=arguments.data and Path(arguments.data),
+                accept_changes=arguments.accept_changes,
+                wait_seconds=arguments.wait,
+                stop=stop,
+                began=began,
+                profile=arguments.profile,
+                log=_say,
+                progress=progress,
+            )
     except Stopped as stopped:
         if group.is_main:
             _say("Stopped and saved; the same command goes on from there.")
@@ -230,9 +226,6 @@ def _steps(text: str) -> tuple[int, int]:
 
 def _say(text: str) -> None:
     print(f"moejax: {text}", file=sys.stderr)
-
-
-def _silence(text: str) -> None: ...
 
 
 def _training(arguments: argparse.Namespace):

@@ -53,6 +53,10 @@ class BatchSchedule:
         """The stage in which a step is taken."""
         return next(stage for stage in self.stages() if step < stage.end)
 
+    def sizes(self, start: int, end: int) -> set[int]:
+        """Batch sizes, in tokens, of the steps after ``start`` up to ``end``."""
+        return {stage.batch_tokens for stage in self.stages() if stage.first_step < end and stage.end > start}
+
     def tokens(self, steps: int) -> int:
         """Tokens of the first so many steps."""
         stage = self.at(steps)

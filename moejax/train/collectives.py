@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moejax.train.program_text import Run, runs
+from moejax.train.program_text import Instruction, instructions
 
 _KINDS = (
     "all-reduce",
@@ -73,7 +73,9 @@ def collectives(program: str, mesh: Mapping[str, int]) -> list[Collective]:
       ValueError: the text is no optimised program, or says something in a form that is not known here.
     """
     sizes = tuple(mesh.items())
-    found = [_collective(run, match, sizes) for run in runs(program) if (match := _COLLECTIVE.match(run.opcode))]
+    found = [
+        _collective(run, match, sizes) for run in instructions(program) if (match := _COLLECTIVE.match(run.opcode))
+    ]
     return _once_each(collective for collective in found if collective.devices > 1)
 
 
@@ -94,9 +96,9 @@ _COLLECTIVE = re.compile(rf"(?P<kind>{'|'.join(_KINDS)})(?P<starts>-start)?$")
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 
 
-def _collective(run: Run, match: re.Match[str], mesh: Sizes) -> Collective:
-    kind, sizes, rest = match["kind"], _bytes_of_arrays(run.type), run.rest
-    if not run.times_known:
+def _collective(one: Instruction, match: re.Match[str], mesh: Sizes) -> Collective:
+    kind, sizes, rest = match["kind"], _bytes_of_arrays(one.type), one.rest
+    if not one.times_known:
         raise ValueError(f"How often a loop with a collective ({kind}) runs cannot be read from the program.")
     if match["starts"] and kind == "collective-permute":
         sizes = sizes[1:2]
@@ -111,9 +113,9 @@ def _collective(run: Run, match: re.Match[str], mesh: Sizes) -> Collective:
         axes=_axes(groups, mesh),
         devices=devices,
         bytes=sum(sizes) * (devices if kind == "reduce-scatter" else 1),
-        times=run.times,
-        loops=run.loops,
-        in_branch=run.in_branch,
+        times=one.times,
+        loops=one.loops,
+        in_branch=one.in_branch,
         operation=operation["name"] if operation else "",
         chain=_chain(rest),
     )

@@ -37,6 +37,10 @@ class Evaluated:
                 found |= _losses(f"_{part.name}", nats, part.targets, part.bytes)
         return found
 
+    def for_log(self) -> dict[str, float]:
+        """The losses that are known, as ``validation_loss`` and so on, beside those of a batch."""
+        return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
+
 
 def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation, size: int) -> Evaluated:
     """Measure a model in batches of ``size`` sequences; every process takes part."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from moejax.config import convert, dump
 from moejax.errors import UserError
@@ -20,10 +20,10 @@ from moejax.folder import changes
 from moejax.stored import as_read, check_writable, claim, parse_json, read_json, write_json
 from moejax.wording import some
 
-if TYPE_CHECKING:
-    from moejax.train.training import Training
-
 TRAINING, HISTORY = "training.json", "history.json"
+
+RUNS = "runs"
+"""In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
 
 TRAINED = "training"
 """What is saved beside a state: the training that it is a state of."""
@@ -67,6 +67,13 @@ FROZEN = (
 """What a saved state and its place in the data depend on, so that nothing could go on with another."""
 
 
+class Settings(Protocol):
+    """A training, as far as this file needs it: a frozen dataclass with plain data. The class itself needs JAX, and
+    whoever reads a folder's status must not."""
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
 _ENTRY = {"at": str, "changes": dict[str, list]}
 
 
@@ -77,7 +84,7 @@ def fingerprint(training: Mapping[str, Any]) -> str:
 
 
 def own(
-    folder: Path, training: Training, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
+    folder: Path, training: Settings, *, accept: bool = False, log: Callable[[str], None] = lambda text: None
 ) -> None:
     """Make a folder that of ``training``, or go on with the one that it is of; ``training.json`` is as it is now.
 
@@ -123,7 +130,7 @@ def parse_history(content: bytes | str, path: object) -> list[dict[str, Any]]:
     return parse_json(content, list[_ENTRY], path, remedy=remedy)
 
 
-def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Training, then: Any, what: str) -> None:
+def check_trained(folder: object, history: Sequence[Mapping[str, Any]], now: Settings, then: Any, what: str) -> None:
     """Refuse what was trained as something else than its folder says.
 
     Args:

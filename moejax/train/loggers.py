@@ -1,18 +1,20 @@
-"""Where the log is shown beside ``metrics.jsonl``."""
+"""Loggers: where the log is shown beside ``metrics.jsonl``. Each shows a run for the trunk and one for each branch."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from moejax.errors import UserError
-
-if TYPE_CHECKING:
-    from moejax.train.training import Training
+from moejax.stored import read_json, write_json
+from moejax.wording import says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +60,15 @@ class Logger(Protocol):
 
 
 @contextlib.contextmanager
-def open_loggers(training: Training, folder: Path) -> Any:
-    """Yields those that a training asks for, by one process."""
-    from moejax.train.tensorboard import TensorBoardLogger
-    from moejax.train.weights_and_biases import WandbLogger
-
-    config, loggers = training.recipe.loggers, []
+def open_loggers(
+    config: LoggerConfig, folder: Path, name: str, settings: Mapping[str, Any]
+) -> Iterator[Sequence[Logger]]:
+    """Yields the loggers that a training in ``folder`` asks for; one process opens them."""
+    loggers: list[Logger] = []
     if config.tensorboard:
         loggers.append(TensorBoardLogger(folder / "tensorboard"))
     if config.wandb:
-        loggers.append(WandbLogger(folder, project=config.wandb, name=training.name, config=training.as_json()))
+        loggers.append(WandbLogger(folder, project=config.wandb, name=name, config=settings))
     try:
         yield loggers
     finally:
@@ -87,3 +88,115 @@ def scalars(line: Line) -> dict[str, float]:
         elif name not in ("run", "step", "batch_digest"):
             found[name] = float(value)
     return found
+
+
+class TensorBoardLogger:
+    """Writes events by tensorboardX, without its queue, which may lose the last ones when it is closed.
+
+    Events cannot be taken back, so a run that goes on is written anew from the lines that its log keeps: no point is
+    there twice, and none is missing that a killed process had not written yet.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._records: Any = None
+
+    def begin(self, run: str, kept: Sequence[Line]) -> None:
+        """Remove the run's events and write those of ``kept``."""
+        from tensorboardX import RecordWriter
+        from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
+
+        self.close()
+        place = self._folder / run
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        now = time.time()
+        self._records = RecordWriter(str(place / f"events.out.tfevents.{now:.0f}.{socket.gethostname()}"))
+        self._add(file_version="brain.Event:2")
+        # A TensorBoard that is running forgets by this what it has read before.
+        self._add(session_log=SessionLog(status=SessionLog.START), step=0)
+        for line in kept:
+            self.write(line)
+
+    def write(self, line: Line) -> None:
+        """One event, with all scalars of the line."""
+        from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(line).items()]
+        self._add(summary=Summary(value=values), step=line["step"])
+        self._records.flush()
+
+    def close(self) -> None:
+        """Close the file, if anything was begun."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    def _add(self, **fields: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+
+        self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())
+
+
+SHOWN = "wandb.json"
+
+
+class WandbLogger:
+    """Shows each step once: what was shown stays, since a training that goes on logs the same numbers again.
+
+    ``wandb.json`` keeps the ids of the runs and the last step shown of each.
+    """
+
+    def __init__(self, folder: Path, *, project: str, name: str, config: Mapping[str, Any]):
+        self._folder, self._project, self._name, self._config = folder, project, name, dict(config)
+        self._run: Any = None
+        self._phase = ""
+        path = folder / SHOWN
+        self._shown: dict[str, Any] = {"id": uuid.uuid4().hex[:12], "steps": {}}
+        if path.exists():
+            remedy = "remove it, and the log is shown anew under other ids"
+            self._shown = read_json(path, {"id": str, "steps": dict[str, int]}, remedy=remedy)
+
+    def begin(self, run: str, kept: Sequence[Line]) -> None:
+        """Open the run, or go on with it, and show what was logged and not shown.
+
+        Raises:
+          ValueError: W&B cannot be reached or is not set up.
+        """
+        import wandb  # type: ignore[import-not-found]
+
+        self.close()
+        self._phase = run
+        # The id is kept before anything is shown under it.
+        write_json(self._folder / SHOWN, self._shown)
+        try:
+            self._run = wandb.init(
+                project=self._project,
+                group=self._name,
+                name=f"{self._name}/{run}",
+                id=f"{self._shown['id']}-{run}",
+                resume="allow",
+                dir=str(self._folder),
+                config=self._config,
+            )
+        except Exception as error:
+            raise ValueError(
+                f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
+                f"WANDB_MODE=offline, or leave recipe.loggers.wandb empty."
+            ) from error
+        for line in kept:
+            self.write(line)
+
+    def write(self, line: Line) -> None:
+        """Show a line, unless its step was."""
+        if line["step"] <= self._shown["steps"].get(self._phase, 0):
+            return
+        self._run.log(scalars(line), step=line["step"])
+        self._shown["steps"][self._phase] = line["step"]
+        write_json(self._folder / SHOWN, self._shown)
+
+    def close(self) -> None:
+        """Finish the run, if one was begun."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None

@@ -1,53 +1,49 @@
-"""Training from beginning to end: a trunk, a branch per budget, a row per branch. Interrupted anywhere, it goes on."""
+"""Training, told once from top to bottom: open, restore, step, log, evaluate, save, row.
+
+``train`` opens runs and hands them to a ``Trainer``. It trains one run, or several that one program trains at once: the
+trunk that all token budgets share, then a branch for each budget, which ends in a row of a run table. Whatever the
+moment at which it is stopped, killed or fails, the same command resumes it with the same numbers to the bit.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
 
-from moejax.config import dump
-from moejax.data.corpus import Corpus, Summary, open_corpus
-from moejax.errors import UserError
-from moejax.folder import differences, has_writer, only_writer
-from moejax.stored import read_json, write_json
-from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
-from moejax.train.identity import TRAINING, decisive_changes, own, read_history
-from moejax.train.loggers import open_loggers
-from moejax.train.manifest import Hashing
-from moejax.train.mesh import check_fits, make_mesh
-from moejax.train.metrics import MetricsLog
+from moejax.data.corpus import Corpus
+from moejax.train.allocator import release_memory
+from moejax.train.batches import batch_digest, read_batches
+from moejax.train.evaluation import Evaluated, evaluate
+from moejax.train.opening import open_data, open_runs, report_disk_errors
 from moejax.train.phases import Phase, phases
-from moejax.train.population_runner import DIVERGED, given_up, run_population
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.profile import Profile
-from moejax.train.program import make_program
-from moejax.train.rounding import DETERMINISTIC, fix_threads, of_all, unfixed
-from moejax.train.row import make_row, versions
-from moejax.train.row_file import CutShort, check_row, read_row, row_file
-from moejax.train.runner import Progress, Runner
-from moejax.train.speed import Speed
-from moejax.train.status import interrupted_text
+from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
+from moejax.train.rounding import fix_threads
+from moejax.train.run import Elapsed, RunCheckpoints, Stopwatch, TrainingRun
+from moejax.train.start import first_state
+from moejax.train.step import Batch, TrainState
 from moejax.train.stopping import Stop, Stopped
-from moejax.train.training import Training
-from moejax.train.vmapped_runs import RUNS, shared_settings, vmapped_runs
-from moejax.wording import says, some, told
+from moejax.train.training import Recipe, Training
 
-PREPARING_SECONDS = 24 * 3600.0
-"""How long processes wait for the first one to tokenise a corpus."""
+OnLog = Callable[[int, dict[str, Any]], None]
+"""Called at every logged step with the steps taken so far, over trunk and branches, and the line of the log."""
 
 
 def train(
     training: Training,
     folder: Path,
     *,
+    beside: Sequence[tuple[Training, Path]] = (),
     data_folder: Path | None = None,
     accept_changes: bool = False,
     wait_seconds: float = WAIT_SECONDS,
@@ -55,349 +51,307 @@ def train(
     began: float | None = None,
     profile: tuple[int, int] | None = None,
     log: Callable[[str], None] = lambda text: None,
-    progress: Progress = lambda steps, values: None,
+    progress: OnLog = lambda steps, values: None,
 ) -> list[dict[str, Any]]:
-    """Train all budgets in ``folder`` and return their run rows, in order.
+    """Train all budgets in ``folder`` and return their run rows: by run, then by budget.
 
-    What ``folder`` already holds of this training is kept: finished rows are not trained again, an unfinished trunk or
-    branch goes on from its newest whole checkpoint, and the numbers are those of an uninterrupted run, on whatever
-    mesh and number of processes. With ``accept_changes`` it goes on with other settings. ``data_folder`` shares one
-    tokenised corpus between trainings. ``log`` is called with messages for people.
-    Processes wait for each other ``wait_seconds``. The members of a population are trained together, each in
-    ``folder/members/NAME``, and their rows returned one member after another. ``began``, Unix time, is when the process
-    was started, from which on its time is accounted for. ``profile`` records the steps from one number to another, over
-    trunk and branches.
+    What ``folder`` already holds of this training is kept: finished rows are not trained again, and an unfinished trunk
+    or branch resumes from its newest whole checkpoint, on whatever mesh and number of processes. A training with
+    ``vmap`` axes is trained as its runs, each in ``folder/runs/NAME``.
+
+    Args:
+      beside: further trainings, each with its folder, that one program trains at once with this one.
+      data_folder: where the tokens are kept, for several trainings to share; ``folder/data`` if not given.
+      accept_changes: resume with settings that change the numbers.
+      wait_seconds: how long processes wait for each other.
+      stop: tells when to stop.
+      began: Unix time at which the process was started; its time is accounted for from then on.
+      profile: first and last of the steps that JAX's profiler records, counted over trunk and branches.
+      log: called with messages for people, in the main process.
 
     Raises:
-      UserError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full.
+      ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full;
+        or runs diverged, and the others are done.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
     fix_threads()
-    options: dict[str, Any] = {
-        "accept_changes": accept_changes,
-        "wait_seconds": wait_seconds,
-        "stop": stop,
-        "began": began,
-        "profile": profile,
-        "log": log,
-        "progress": progress,
-    }
-    if not training.vmap:
-        return train_beside([training], [folder], data_folder or folder / "data", **options)[0]
-    group, every = ProcessGroup(wait_seconds), vmapped_runs(training)
-    group.run_or_abort(training.check)
-    group.run_or_abort(lambda: _check_alike(every, group))
-    with _owned(folder, training, accept_changes, log):
-        folders = [folder / RUNS / member.name for member in every]
-        found = train_beside(every, folders, data_folder or folder / "data", **options)
-    return [row for rows in found for row in rows]
-
-
-def train_beside(
-    trainings: Sequence[Training],
-    folders: Sequence[Path],
-    data_folder: Path,
-    *,
-    accept_changes: bool = False,
-    wait_seconds: float = WAIT_SECONDS,
-    stop: Stop | None = None,
-    began: float | None = None,
-    profile: tuple[int, int] | None = None,
-    log: Callable[[str], None] = lambda text: None,
-    progress: Progress = lambda steps, values: None,
-) -> list[list[dict[str, Any]]]:
-    """Train one or several trainings, these as the members of one population, each in its own folder as ``train`` does.
-
-    Returns the rows of each.
-
-    Raises:
-      UserError: as ``train``; or members diverged, and the others are done.
-      Stopped: ``stop`` asked for it, and everything is saved.
-    """
-    group, every = ProcessGroup(wait_seconds), list(zip(trainings, folders, strict=True))
-    stop = stop or Stop(group.count)
-    for training, folder in every:
-        group.check_same("settings", {"out": str(folder), **training.as_json()})
-    with contextlib.ExitStack() as refused:
-        for _, folder in every if group.is_main else ():
-            refused.enter_context(_refusal(folder, log))
-        for training, _ in every:
-            group.run_or_abort(training.check)
-        group.run_or_abort(lambda: _check_alike(trainings, group))
-        mesh = group.run_or_abort(lambda: _mesh(trainings[0]))
-    with contextlib.ExitStack() as held:
-
-        def take() -> None:
-            for training, folder in every:
-                held.enter_context(_owned(folder, training, accept_changes, log))
-
-        group.run_or_abort(take if group.is_main else _nothing)
-        axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-        here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
-        attempts = {
-            folder: _recorder(training, folder, group, began, here, len(every), log) for training, folder in every
-        }
-        rows = {
-            folder: group.run_or_abort(
-                lambda training=training, folder=folder: _known_rows(training, folder, log, group)
-            )
-            for training, folder in every
-        }
-        found = {folder: group.broadcast(of_one) for folder, of_one in rows.items()}
-        waiting = [(training, folder) for training, folder in every if None in found[folder]]
-        hear = log if group.is_main else _silence
-        if waiting and (why := unfixed()):
-            hear(why)
-        for _, folder in waiting:
-            log_rounding_changes(folder, here, hear)
-            held.enter_context(attempts[folder])
-        held.enter_context(
-            stop.ending(functools.partial(_interrupted, folders, [attempts[folder] for _, folder in waiting]))
-        )
-        corpus = _open(trainings, folders, data_folder, group)
-        if len(trainings) == 1 and group.is_main:
-            # By itself, what was given up in a population is tried again.
-            (folders[0] / DIVERGED).unlink(missing_ok=True)
-        if all(given_up(folder) for _, folder in waiting):
-            progress(trainings[0].recipe.total_steps, {})
+    group = ProcessGroup(wait_seconds)
+    stop, log = stop or Stop(group.count), log if group.is_main else _nowhere
+    with open_runs(training, folder, beside, group, stop, accept_changes, began, log) as (runs, mesh):
+        unfinished = [run for run in runs if None in run.rows]
+        corpus = open_data(runs, data_folder or folder / "data", group)
+        if len(runs) == 1:
+            # Trained alone, a run that diverged among others is tried again.
+            group.run_on_main(runs[0].forget_divergence)
+        if all(run.diverged for run in unfinished):
+            # Nothing is left to train.
+            progress(training.recipe.total_steps, {})
         else:
-            with jax.set_mesh(mesh), _saying_so(folders[0]):
-                profiled = Profile(profile, folders[0], log if group.is_main else _silence)
-                held.callback(profiled.close)
-                program = make_program(trainings[0], mesh)
-
-                def runner(training: Training, folder: Path) -> Runner:
-                    loggers = held.enter_context(open_loggers(training, folder)) if group.is_main else []
-                    return Runner(
-                        training,
-                        folder,
-                        corpus,
-                        program,
-                        MetricsLog(folder / "metrics.jsonl", writes=group.is_main, loggers=loggers, log=log),
-                        attempts[folder],
-                        Speed(training),
-                        profiled,
-                        group,
-                        stop,
-                        progress,
-                        log,
-                        held.enter_context(Hashing(group.index, group.count)),
-                    )
-
-                runners = [runner(training, folder) for training, folder in waiting]
-                _train(runners[0] if len(runners) == 1 else run_population(runners), found)
-    lost = [why for why in map(given_up, folders) if why is not None]
-    if lost:
-        raise ValueError(f"{len(lost)} of {len(trainings)} runs diverged; the others are done. {' '.join(lost)}")
-    return [found[folder] for folder in folders]  # type: ignore[misc]
+            with (
+                jax.set_mesh(mesh),
+                report_disk_errors(runs[0].folder),
+                contextlib.closing(Profile(profile, runs[0].folder, log)) as profiler,
+            ):
+                program = make_program(runs[0].training, mesh)
+                if len(unfinished) > 1:
+                    program = vmap_program(program, len(unfinished))
+                Trainer(unfinished, program, corpus, group, stop, profiler, progress, log).train()
+    diverged = [run.diverged for run in runs if run.diverged]
+    if diverged:
+        raise ValueError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
+    return [row for run in runs for row in run.rows if row is not None]
 
 
-def _train(runner: Runner, found: dict[Path, list[dict[str, Any] | None]]) -> None:
-    """Take all steps that are still to be taken, and put the rows that are not there yet in their places."""
-    trunk, branches = runner.phases()
-    starts = {branch.start for branch in branches}
+@dataclass(frozen=True)
+class Trainer:
+    """Trains a list of runs at once. With one run, states and batches are that run's; with several, ``program`` adds an
+    axis of runs before all others. Runs that diverged keep their place on that axis, and nothing more is written of
+    them."""
 
-    def without_row(number: int) -> bool:
-        return any(found[one.folder][number] is None for one in runner.running())
+    runs: list[TrainingRun]
+    program: Program
+    corpus: Corpus
+    group: ProcessGroup
+    stop: Stop
+    profiler: Profile
+    progress: OnLog
+    log: Callable[[str], None]
 
-    with runner.saves(trunk, keep=sorted(starts)) as trunk_saves:
-        waiting = [branch.start for number, branch in enumerate(branches) if without_row(number)]
-        if waiting and (trunk_saves.last_step() or 0) < max(waiting):
-            runner.phase(trunk, trunk_saves, runner.first, starts)
-        for number, branch in enumerate(branches):
-            if without_row(number):
-                from_trunk = functools.partial(runner.trunk_at, branch.start, trunk, trunk_saves)
-                with runner.saves(branch) as saves:
-                    state = runner.phase(branch, saves, from_trunk, set())
-                for one, its_state in runner.apart(state):
-                    if found[one.folder][number] is None:
-                        found[one.folder][number] = runner.group.broadcast(_finish(one, number, branch, its_state))
-            runner.progress(branch.steps_before + branch.end - branch.start, {})
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that all runs share, apart from learning rate and weight decay."""
+        return self.runs[0].training.recipe
+
+    def train(self) -> None:
+        """Train the trunk as far as a branch needs it, and then each branch that has no row; write the rows."""
+        trunk, *branches = _phases_of(self.runs)
+        starts = {branch.start for branch in branches}
+        with self.checkpoints(trunk, keep=sorted(starts)) as of_trunk:
+            needed = max((branch.start for n, branch in enumerate(branches) if self.lacks_row(n)), default=0)
+            if (of_trunk.last_step() or 0) < needed:
+                self.train_phase(trunk, of_trunk, self.initial_state, save_at=starts)
+            for number, branch in enumerate(branches):
+                if self.lacks_row(number):
+                    with self.checkpoints(branch) as of_branch:
+                        at_start = functools.partial(self.trunk_state, trunk, of_trunk, branch.start)
+                        state = self.train_phase(branch, of_branch, at_start)
+                    self.write_rows(number, branch, state)
+                self.progress(branch.steps_done(branch.end), {})
+
+    def train_phase(
+        self,
+        phase: Phase,
+        checkpoints: RunCheckpoints,
+        initial_state: Callable[[], TrainState],
+        save_at: frozenset[int] | set[int] = frozenset(),
+    ) -> TrainState:
+        """Take the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
+
+        It is saved at the steps in ``save_at``, at its end, and as often as the recipe says.
+
+        Raises:
+          Stopped: it was asked to stop, and is saved.
+          ValueError: it diverged, or a checkpoint cannot be written.
+        """
+        self.enter("starting")
+        start = checkpoints.newest()
+        if start is None:
+            start, state, seconds = phase.start, initial_state(), 0.0
+        else:
+            state, seconds = checkpoints.restore(start)
+        for run in self.active():
+            run.rewind(phase, start)
+        if start >= phase.end:
+            return state
+        if not self.stop.steps:
+            self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
+        compiled, batches = self.compile(start, phase.end), self.batches(start)
+        self.group.barrier()
+        # From here on, seconds are those of training: compilation is over in every process.
+        watch, in_flight, metrics = Stopwatch(start, seconds), StepsInFlight(compiled.values()), None
+        recipe = self.recipe
+        with self.stop.stepping():
+            for step in range(start + 1, phase.end + 1):
+                batch = self.next_batch(phase, step, batches, metrics)
+                with self.profiler.step(phase.steps_done(step)):
+                    state, metrics = compiled[self.sequences(step)](state, batch, phase.schedule)
+                in_flight.add(metrics["loss"])
+                self.profiler.after(phase.steps_done(step), metrics)
+                saves = step == phase.end or step in save_at or _is_due(step, recipe.checkpoint_steps)
+                evaluates, validation = _is_due(step, recipe.evaluate_steps), None
+                if saves or evaluates or _is_due(step, recipe.log_every_steps):
+                    jax.block_until_ready(metrics)
+                    elapsed = watch.lap(step)
+                    if evaluates:
+                        validation = [found.for_log() if found else None for found in self.evaluate(state)]
+                    watch.resume()
+                    diverged = self.log_step(phase, step, elapsed, metrics, validation, batch)
+                    if diverged:
+                        self.save(checkpoints, step, state, watch.seconds)
+                        checkpoints.wait()
+                        self.leave_out(diverged)
+                if saves:
+                    self.save(checkpoints, step, state, watch.seconds, validation)
+                if self.stop.after_step() and step < phase.end:
+                    self.save(checkpoints, step, state, watch.now())
+                    checkpoints.wait()
+                    raise Stopped(self.stop.number)
+            # Nothing else is done before what is being written is whole.
+            self.enter("checkpointing")
+            checkpoints.wait()
+        return state
+
+    def initial_state(self) -> TrainState:
+        """The state before the first step: random weights, or those that the recipe starts from."""
+
+        def of_all() -> list[TrainState]:
+            return [first_state(run.training, self.program, self.log) for run in self.runs]
+
+        return self.program.stack(self.group.run_or_abort(of_all))
+
+    def trunk_state(self, trunk: Phase, checkpoints: RunCheckpoints, step: int) -> TrainState:
+        """The trunk's state after a step: its checkpoint, or the one before and the steps from there once more."""
+        newest = checkpoints.newest(at_most=step)
+        state = self.initial_state() if newest is None else checkpoints.restore(newest)[0]
+        begin = newest or 0
+        if begin < step:
+            self.log(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
+            compiled, batches = self.compile(begin, step), self.batches(begin)
+            in_flight = StepsInFlight(compiled.values())
+            self.enter("redone")
+            for redone in range(begin + 1, step + 1):
+                state, metrics = compiled[self.sequences(redone)](state, next(batches), trunk.schedule)
+                in_flight.add(metrics["loss"])
+        return state
+
+    def compile(self, start: int, end: int) -> dict[int, Any]:
+        """The compiled step for every batch size, in sequences, of the steps after ``start`` up to ``end``."""
+        recipe = self.recipe
+        sizes = {tokens // recipe.data.sequence_length for tokens in recipe.batch_schedule.sizes(start, end)}
+        compiled = {size: self.program.compiled_step(size) for size in sizes}
+        release_memory()
+        return compiled
+
+    def sequences(self, step: int) -> int:
+        """Sequences in the batch of a step, from 1."""
+        return self.recipe.batch_schedule.at(step - 1).batch_tokens // self.recipe.data.sequence_length
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Global batches after step ``start``."""
+        return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, start)
+
+    def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
+        """The batch of a step. Time counts as waiting for data only if the devices were done with the ``last`` step."""
+        for run in self.runs:
+            run.attempts.step(phase.name, step)
+        began = time.perf_counter()
+        batch = next(batches)
+        if last is None or last["loss"].is_ready():
+            for run in self.runs:
+                run.attempts.waited(time.perf_counter() - began)
+        return batch
+
+    def evaluate(self, state: TrainState) -> list[Evaluated | None]:
+        """What each run's model has on the validation set; None for runs that diverged."""
+        self.enter("evaluation")
+        size, rows = self.recipe.batch_sequences, self.corpus.validation()
+        return [
+            None if run.diverged else evaluate(self.program, own.params, own.balance_bias, rows, size)
+            for run, own in zip(self.runs, self.program.unstack(state), strict=True)
+        ]
+
+    def log_step(
+        self,
+        phase: Phase,
+        step: int,
+        elapsed: Elapsed,
+        metrics: dict[str, Any],
+        validation: Sequence[dict[str, float] | None] | None,
+        batch: Batch,
+    ) -> list[tuple[TrainingRun, str]]:
+        """Log a step of each run, with its share of the time. Returns runs that have diverged, and why."""
+        digests_of = batch_digest if len(self.runs) == 1 else _digest_of_each
+        values, digests = jax.device_get((metrics, digests_of(batch)))
+        lines, diverged = [], []
+        for number, run in enumerate(self.runs):
+            if run.diverged:
+                continue
+            own = values if len(self.runs) == 1 else {name: value[number] for name, value in values.items()}
+            measured, digest = run.as_numbers(own), int(np.ravel(digests)[number])
+            losses = validation[number] if validation else None
+            share = elapsed.shared_by(len(self.runs))
+            lines.append(run.log_step(phase, step, share, {**measured, **(losses or {})}, digest))
+            if why := run.divergence(phase, step, measured):
+                diverged.append((run, why))
+        best = min(lines, key=lambda line: line["loss"] if math.isfinite(line["loss"]) else math.inf)
+        self.progress(best["steps_done"], best)
+        return diverged
+
+    def leave_out(self, diverged: Sequence[tuple[TrainingRun, str]]) -> None:
+        """Train without runs that diverged from here on; abort if none is left."""
+        if len(self.runs) > 1:
+            for run, why in diverged:
+                run.mark_diverged(why)
+            if self.active():
+                return
+            diverged = [(run, run.diverged or "") for run in self.runs]
+        self.group.abort(" ".join(why for _, why in diverged))
+
+    def save(
+        self,
+        checkpoints: RunCheckpoints,
+        step: int,
+        state: TrainState,
+        seconds: float,
+        validation: Sequence[dict[str, float] | None] | None = None,
+    ) -> None:
+        """Write a checkpoint of each run in the background."""
+        self.enter("checkpointing")
+        checkpoints.save(step, state, seconds, validation)
+
+    def write_rows(self, number: int, branch: Phase, state: TrainState) -> None:
+        """Evaluate the model at the end of a branch, and write the rows that are not there yet."""
+        text = self.corpus.summary()
+        for run, evaluated in zip(self.runs, self.evaluate(state), strict=True):
+            if evaluated is not None and run.rows[number] is None:
+                write = functools.partial(run.write_row, number, branch, evaluated, text)
+                run.rows[number] = self.group.run_on_main(write)
+
+    def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> RunCheckpoints:
+        """The checkpoints of a phase; those at the steps in ``keep`` are kept whatever the recipe says."""
+        return RunCheckpoints(self.runs, self.program, phase, keep)
+
+    def active(self) -> list[TrainingRun]:
+        """The runs but those that diverged."""
+        return [run for run in self.runs if not run.diverged]
+
+    def lacks_row(self, number: int) -> bool:
+        """Whether the branch of a budget is still to be trained."""
+        return any(run.rows[number] is None for run in self.active())
+
+    def enter(self, bucket: str) -> None:
+        """From now on, time goes to a time bucket."""
+        for run in self.runs:
+            run.attempts.enter(bucket)
 
 
-def _finish(runner: Runner, number: int, branch: Phase, state: Any) -> dict[str, Any] | None:
-    """Measure a branch and write its row; only the first process returns it."""
-    budget, folder = runner.training.recipe.budgets_tokens[number], runner.folder
-    measured = runner.measure(state, branch)
-
-    def write() -> dict[str, Any]:
-        row = make_row(runner.training, budget, runner.corpus.summary(), measured)
-        changed = decisive_changes(folder)
-        if changed:
-            mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
-            row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
-        write_json(folder / row_file(budget), row)
-        return row
-
-    return runner.group.run_or_abort(write if runner.group.is_main else _nothing)
+def _phases_of(runs: Sequence[TrainingRun]) -> list[Phase]:
+    """Trunk and branches; of several runs, with the schedules of all of them."""
+    every = [(trunk, *branches) for trunk, branches in (phases(run.training) for run in runs)]
+    return [same[0] if len(runs) == 1 else _with_all_schedules(same) for same in zip(*every, strict=True)]
 
 
-@contextlib.contextmanager
-def _owned(folder: Path, training: Training, accept_changes: bool, log: Callable[[str], None]) -> Iterator[None]:
-    own(folder, training, accept=accept_changes, log=log)
-    with only_writer(folder):
-        yield
+def _with_all_schedules(same: Sequence[Phase]) -> Phase:
+    schedule = jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *(phase.schedule for phase in same))
+    return replace(same[0], schedule=schedule)
 
 
-def _open(trainings: Sequence[Training], folders: Sequence[Path], place: Path, group: ProcessGroup) -> Corpus:
-    """The corpus, which the first process prepares if it is not yet, and the others open afterwards."""
-    config = trainings[0].recipe.data
-
-    def prepare() -> Corpus:
-        corpus = open_corpus(config, place)
-        for prepared in corpus.sets:
-            prepared.check_content(place)
-        for training, folder in zip(trainings, folders, strict=True):
-            _check_corpus(training, corpus.summary(), folder)
-        return corpus
-
-    corpus = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
-    corpus = group.run_or_abort(lambda: corpus or open_corpus(config, place))
-    group.run_or_abort(lambda: _check_rows(trainings[0], corpus))
-    return corpus
+_digest_of_each = jax.jit(jax.vmap(batch_digest))
 
 
-def _check_alike(trainings: Sequence[Training], group: ProcessGroup) -> None:
-    if len(trainings) == 1:
-        return
-    for other in trainings[1:]:
-        different = differences(dump(shared_settings(trainings[0])), dump(shared_settings(other)))
-        if different:
-            raise ValueError(
-                f"{trainings[0].name} and {other.name} cannot be vmapped together: "
-                f"{'; '.join(different[:3])}. Vmapped runs differ in seed, learning rate and weight decay alone: train "
-                f"these one by one."
-            )
-    if group.count > 1 or jax.device_count() > 1:
-        raise ValueError(
-            f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
-            f"{jax.device_count()} devices; train them one by one, each on the mesh."
-        )
+def _is_due(step: int, every: int) -> bool:
+    """Whether something done ``every`` so many steps, 0 for never, is done after this one."""
+    return bool(every) and step % every == 0
 
 
-@contextlib.contextmanager
-def _saying_so(folder: Path) -> Any:
-    """A full disk as a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
-            f"mend the disk, and the same command goes on."
-        ) from error
-
-
-def _recorder(
-    training: Training,
-    folder: Path,
-    group: ProcessGroup,
-    began: float | None,
-    versions: Mapping[str, str],
-    count: int,
-    log: Callable[[str], None],
-) -> AttemptRecorder:
-    trunk, branches = phases(training)
-    metadata = {
-        "processes": group.count,
-        "devices": jax.device_count(),
-        "device_kind": jax.devices()[0].device_kind,
-        "versions": dict(versions),
-        "vmapped_runs": count,
-        "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
-    }
-    return AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, log=log)
-
-
-def _interrupted(folders: Sequence[Path], attempts: Sequence[AttemptRecorder], number: int) -> str:
-    """Note that a signal ends trainings while no step is taken, and say what of them is saved."""
-    for attempt in attempts:
-        attempt.write(*ending(Stopped(number)))
-    return interrupted_text(folders)
-
-
-def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
-    """Say what has changed since a training's last attempt that decides the last bits of its numbers, or that they are
-    decided anew at every start."""
-    before = read_attempts(folder)
-    changed = changed_versions(before, now)
-    why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
-    if before and "no" in now.get("deterministic", ""):
-        why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
-    if why:
-        log(
-            f"{folder} goes on with the same numbers up to rounding, not bit for bit: "
-            f"{some(why, most=8, between='; ')}."
-        )
-
-
-@contextlib.contextmanager
-def _refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Write down why a training that a study has laid out cannot start; where there is none, nothing is written."""
-    try:
-        yield
-    except ValueError as error:
-        if (folder / TRAINING).exists() and not has_writer(folder):
-            AttemptRecorder(folder, metadata={"devices": jax.device_count()}, log=log).write(FAILED, told(error))
-        raise
-
-
-def _nothing() -> None: ...
-
-
-def _mesh(training: Training) -> Mesh:
-    recipe, mesh = training.recipe, make_mesh(training.recipe.mesh)
-    for stage in recipe.batch_schedule.stages():
-        sequences = stage.batch_tokens // recipe.data.sequence_length
-        check_fits(training.architecture, sequences, recipe.microbatches, mesh)
-    return mesh
-
-
-def _check_rows(training: Training, corpus: Corpus) -> None:
-    """Batches and validation rows say themselves what they lack: now, not at the first step or behind the last."""
-    corpus.batches(batch=training.recipe.batch_sequences, seed=training.seed)
-    corpus.validation()
-
-
-def _silence(text: str) -> None: ...
-
-
-def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
-    path = folder / "corpus.json"
-    now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
-    remedy = "bring back a copy, or remove it if nothing was trained here yet"
-    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
-    if known["sha256"] != text.sha256:
-        raise UserError(
-            f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
-            f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
-            f"--out."
-        )
-    if known["tokenizer"] != text.tokenizer:
-        raise UserError(
-            f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
-            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
-        )
-    if known is now:
-        write_json(path, now)
-    if training.architecture.vocab_size < text.vocab_size:
-        raise UserError(
-            f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
-            f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
-        )
-
-
-def _known_rows(
-    training: Training, folder: Path, log: Callable[[str], None], group: ProcessGroup
-) -> list[dict[str, Any] | None]:
-    """The rows that are there, which only the first process looks for."""
-    found: list[dict[str, Any] | None] = []
-    for budget in training.recipe.budgets_tokens if group.is_main else ():
-        try:
-            row = read_row(folder, budget)
-        except CutShort as problem:
-            log(told(problem))
-            row = None
-        if row is not None:
-            check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))
-        found.append(row)
-    return found
+def _nowhere(text: str) -> None: ...

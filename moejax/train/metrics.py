@@ -70,6 +70,10 @@ class MetricsLog:
         self._log = log
         self._lines: list[dict[str, Any]] = []
 
+    def show_in(self, loggers: Sequence[Logger]) -> None:
+        """Give the lines to ``loggers`` too, once they are on disk."""
+        self._loggers = loggers
+
     def rewind(self, run: str, step: int) -> int:
         """Forget what was logged of a run after ``step``, the step it goes on from, and any torn last line.
 

@@ -23,6 +23,10 @@ class Phase:
     steps_before: int
     """Steps of the phases before this one."""
 
+    def steps_done(self, step: int) -> int:
+        """Steps over trunk and branches when ``step`` of this phase is taken."""
+        return self.steps_before + step - self.start
+
 
 def phases(training: Training) -> tuple[Phase, list[Phase]]:
     """The trunk, and a branch per budget."""

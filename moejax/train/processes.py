@@ -199,6 +199,10 @@ class ProcessGroup:
         """
         return self.broadcast(self.run_or_abort(lambda: work() if self.is_main else None, wait_seconds=wait_seconds))  # type: ignore[return-value]
 
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        self.all_gather(None)
+
     def abort(self, text: str) -> NoReturn:
         """End a training for a reason that all processes know.
 

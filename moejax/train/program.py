@@ -1,18 +1,23 @@
-"""The compiled functions of a training, and where on the mesh its state lies."""
+"""The compiled functions of a training, where on the mesh its state lies, and how far the host may be ahead."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
+from moejax.target import platform
 from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
@@ -20,10 +25,22 @@ from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training
 from moejax.train.vmapped_runs import shared_settings
 
+MAX_STEPS_IN_FLIGHT = 8
+"""Steps that are launched and not done. Of 32, XLA's client for CPUs waits for one before it launches the next: where
+several devices wait for each other within a step, and each has a thread, it may wait for ever."""
+MUCH_MEMORY_BYTES = 2**28
+"""Working memory of a step on a CPU above which the next one is launched only when this one has given its memory back.
+The client says that a step is done before it does that, and a step that waits for it begins with as much again."""
+GIVING_BACK_SECONDS = 0.005
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The compiled functions of one training."""
+    """The compiled functions of one training, or of several that are vmapped.
+
+    Shapes and shardings are those of one training; with ``vmapped_runs``, ``step`` takes and gives arrays with an axis
+    of runs before all others.
+    """
 
     mesh: Mesh
     functions: Functions
@@ -41,6 +58,8 @@ class Program:
     """Where each array of the state lies."""
     abstract: TrainState
     """Shapes and types of the state."""
+    vmapped_runs: int = 0
+    """Of several runs, how many; 0 for a program of one."""
 
     def lowered_evaluation(self) -> Any:
         """``evaluate`` of a batch, lowered and not compiled."""
@@ -51,15 +70,29 @@ class Program:
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> Any:
         """``step``, compiled without being run; for ``batch``, or one of so many sequences."""
-        batch = self.batch
-        if sequences is not None:
-            batch = {
-                name: jax.ShapeDtypeStruct((*rows.shape[:-2], sequences, rows.shape[-1]), rows.dtype)
-                for name, rows in batch.items()
-            }
-            if batch == self.batch:
-                return self.compiled_step()
-        return self.step.lower(self.abstract, batch, self.schedule).compile()
+        if sequences == self.batch["tokens"].shape[0]:
+            return self.compiled_step()
+        return self.step.lower(*self.step_shapes(sequences)).compile()
+
+    def step_shapes(self, sequences: int | None = None) -> tuple[TrainState, dict[str, Any], Schedule]:
+        """Shapes of what ``step`` takes."""
+
+        def of_batch(rows: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return rows if sequences is None else jax.ShapeDtypeStruct((sequences, rows.shape[1]), rows.dtype)
+
+        def of_all_runs(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.vmapped_runs, *leaf.shape), leaf.dtype)
+
+        shapes = (self.abstract, {name: of_batch(rows) for name, rows in self.batch.items()}, self.schedule)
+        return jax.tree.map(of_all_runs, shapes) if self.vmapped_runs else shapes
+
+    def stack(self, states: list[TrainState]) -> TrainState:
+        """The state that ``step`` takes, from that of each run."""
+        return _stack(states) if self.vmapped_runs else states[0]
+
+    def unstack(self, state: TrainState) -> list[TrainState]:
+        """The state of each run."""
+        return _unstack(state, self.vmapped_runs) if self.vmapped_runs else [state]
 
 
 def make_program(training: Training, mesh: Mesh) -> Program:
@@ -101,17 +134,43 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
 def vmap_program(program: Program, runs: int) -> Program:
     """A program whose step is that of many trainings, side by side on one device.
 
-    Its states, batches, schedules and metrics have an axis of runs before all others; each run's are its own.
-    ``init`` and ``evaluate`` are still those of one.
+    States, batches, schedules and metrics of ``step`` have an axis of runs before all others. ``init`` and ``evaluate``
+    are still those of one.
     """
-    stack = functools.partial(jax.tree.map, lambda leaf: jax.ShapeDtypeStruct((runs, *leaf.shape), leaf.dtype))
-    return replace(
-        program,
-        step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0),
-        batch=stack(program.batch),
-        schedule=stack(program.schedule),
-        abstract=stack(program.abstract),
-    )
+    return replace(program, step=jax.jit(jax.vmap(program.functions.step), donate_argnums=0), vmapped_runs=runs)
+
+
+class StepsInFlight:
+    """Keeps the host from launching steps too far ahead of its devices; ``steps`` are the compiled programs."""
+
+    def __init__(self, steps: Iterable[Any] = ()) -> None:
+        self._launched: deque[Array] = deque()
+        self._one_by_one = platform() == "cpu" and max(map(working_bytes, steps), default=0) > MUCH_MEMORY_BYTES
+
+    def add(self, loss: Array) -> None:
+        """A step was launched, of which ``loss`` will be a result; wait if too many are under way."""
+        if self._one_by_one:
+            jax.block_until_ready(loss)
+            time.sleep(GIVING_BACK_SECONDS)
+            return
+        self._launched.append(loss)
+        if len(self._launched) > MAX_STEPS_IN_FLIGHT:
+            jax.block_until_ready(self._launched.popleft())
+
+
+def working_bytes(step: Any) -> int:
+    """Working memory of a compiled program."""
+    return step.memory_analysis().temp_size_in_bytes
+
+
+@jax.jit
+def _stack(states: list[TrainState]) -> TrainState:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _unstack(state: TrainState, runs: int) -> list[TrainState]:
+    return [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(runs)]
 
 
 def _batch_shapes(recipe: Recipe) -> dict[str, jax.ShapeDtypeStruct]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Instruction:
     """One instruction, where one run of the program comes to it."""
 
     type: str
@@ -32,7 +32,7 @@ class Run:
     """Whether the program says how often the loops around it run; one that does not is counted as one turn."""
 
 
-def runs(program: str) -> Iterator[Run]:
+def instructions(program: str) -> Iterator[Instruction]:
     """The instructions of a program that call no others, and fusions, in the order in which they are written.
 
     Raises:
@@ -42,17 +42,17 @@ def runs(program: str) -> Iterator[Run]:
     entry = next((name for name, found in computations.items() if found.is_entry), None)
     if entry is None:
         raise ValueError("This is no optimised program: it has no ENTRY; give the text of a compiled one.")
-    yield from _called(entry, computations, Run(type="", opcode="", rest=""))
+    yield from _called(entry, computations, Instruction(type="", opcode="", rest=""))
 
 
 @dataclass(frozen=True)
 class _Computation:
-    instructions: list[_Instruction]
+    instructions: list[_Line]
     is_entry: bool
 
 
 @dataclass(frozen=True)
-class _Instruction:
+class _Line:
     type: str
     opcode: str
     rest: str
@@ -67,16 +67,16 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
 def _computations(program: str) -> Iterator[tuple[str, _Computation]]:
-    instructions: list[_Instruction] = []
+    instructions: list[_Line] = []
     for line in program.splitlines():
         if begin := _BEGIN.match(line):
             instructions = []
             yield begin["name"], _Computation(instructions, begin["entry"] is not None)
         elif instruction := _INSTRUCTION.match(line):
-            instructions.append(_Instruction(**instruction.groupdict()))
+            instructions.append(_Line(**instruction.groupdict()))
 
 
-def _called(name: str, computations: Mapping[str, _Computation], around: Run) -> Iterator[Run]:
+def _called(name: str, computations: Mapping[str, _Computation], around: Instruction) -> Iterator[Instruction]:
     """The instructions of a computation, which runs as ``around`` says."""
     for one in computations[name].instructions:
         callees = list(_callees(one))
@@ -95,7 +95,7 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Run) ->
             yield from _called(callee, computations, inside)
 
 
-def _callees(instruction: _Instruction) -> Iterator[tuple[str, str]]:
+def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:
     """How an instruction calls others, and their names; what a reduction applies to pairs of numbers is left out."""
     for call in _CALLS.finditer(instruction.rest):
         if call["how"] != "control-predecessors" and (call["how"] != "to_apply" or instruction.opcode == "call"):
@@ -103,7 +103,7 @@ def _callees(instruction: _Instruction) -> Iterator[tuple[str, str]]:
                 yield call["how"], name.strip().lstrip("%")
 
 
-def _trips(loop: _Instruction, computations: Mapping[str, _Computation]) -> int | None:
+def _trips(loop: _Line, computations: Mapping[str, _Computation]) -> int | None:
     """How often a loop runs: what XLA found, or else the one number that its condition holds."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])

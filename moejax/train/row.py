@@ -21,10 +21,10 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
+from moejax.train.devices import Speed
 from moejax.train.evaluation import Evaluated
 from moejax.train.metrics import TRUNK
 from moejax.train.rounding import rounding
-from moejax.train.speed import Speed
 from moejax.train.training import Training
 
 OF_THE_CLOCK = ("tokens_per_second", "train_seconds", "mfu", "goodput", "memory_peak_bytes")
@@ -42,7 +42,7 @@ class Measured:
     goodput: float | None
     """Of the training so far, see ``moejax.train.attempts``."""
     memory_peak_bytes: int
-    """Of the fullest device, see ``moejax.train.memory``."""
+    """Of the fullest device, see ``moejax.train.devices``."""
     versions: dict[str, str]
     """See ``moejax.train.attempts.Attempt``."""
 

@@ -19,11 +19,10 @@ from moejax.errors import UserError
 from moejax.folder import atomic_folder, write_json
 from moejax.progress import StageCallback
 from moejax.stored import foreign_json, read_bytes, read_json
-from moejax.train.identity import REMEDY, TRAINED, TRAINING, check_trained, read_history
+from moejax.train.identity import REMEDY, RUNS, TRAINED, TRAINING, check_trained, read_history
 from moejax.train.manifest import damage, finished_steps
 from moejax.train.metrics import TRUNK, branch_name
 from moejax.train.training import Training
-from moejax.train.vmapped_runs import RUNS
 from moejax.weights.folder import weights_writer
 from moejax.weights.parameters import EXPERT_BIAS, parameters
 from moejax.weights.safetensors import Kind, TensorFileWriter

@@ -22,11 +22,10 @@ from moejax.train.attempts import (
     read_attempts,
     seconds_by_bucket,
 )
-from moejax.train.identity import REMEDY, TRAINING
+from moejax.train.identity import REMEDY, RUNS, TRAINING
 from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
 from moejax.train.metrics import TRUNK, last_lines, number
 from moejax.train.row_file import check_place, parse_row, row_file
-from moejax.train.vmapped_runs import RUNS
 
 RECENT_LINES = 10
 """Lines of the log over which the present speed is taken."""

@@ -17,12 +17,28 @@ from moejax.model.runtime import Runtime
 from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
-from moejax.train.initial_weights import InitialWeights
 from moejax.train.loggers import LoggerConfig
 from moejax.train.mesh import MeshShape
 from moejax.train.optimizer import OptimizerConfig
-from moejax.train.vmapped_runs import VmapAxes
 from moejax.wording import told
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialWeights:
+    """Weights of another model to start from. Optimiser, schedule, data and step start anew."""
+
+    source: str = ""
+    """A folder of weights (``moejax convert``), a training's folder, or a checkpoint in one; empty for random weights.
+    A dense model may start a mixture: ``moejax.train.upcycle`` says how."""
+    noise: float = 0.0
+    """Upcycling: standard deviation of what is added to the experts' copies, as a share of each matrix's own."""
+
+    def check(self) -> None:
+        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        if self.noise < 0:
+            raise ValueError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
+        if self.noise and not self.source:
+            raise ValueError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +228,27 @@ def check_name(name: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VmapAxes:
+    """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
+    own value alone."""
+
+    seeds: tuple[int, ...] = ()
+    """They decide initialisation, noise and, unless ``data.order_seed`` is set, the order of the data."""
+    learning_rates: tuple[float, ...] = ()
+    weight_decays: tuple[float, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.seeds or self.learning_rates or self.weight_decays)
+
+    def check(self) -> None:
+        """Raise ``ValueError`` with value, rule and remedy if an axis has a value twice."""
+        for axis in ("seeds", "learning_rates", "weight_decays"):
+            values = getattr(self, axis)
+            if len(set(values)) != len(values):
+                raise ValueError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """One architecture, trained by one recipe from one seed: everything that decides the numbers of its runs."""
 
@@ -221,6 +258,11 @@ class Training:
     seed: int = 0
     vmap: VmapAxes = field(default_factory=VmapAxes)
     """Where it has an axis, this stands for several runs, each a training of its own."""
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of the data."""
+        return self.seed if self.recipe.data.order_seed is None else self.recipe.data.order_seed
 
     @property
     def counts_loads_first(self) -> bool:

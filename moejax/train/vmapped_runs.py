@@ -8,37 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-from moejax.errors import UserError
-
-if TYPE_CHECKING:
-    from moejax.train.training import Training
-
-RUNS = "runs"
-"""In the folder of a training with ``vmap`` axes, the one that holds its runs' folders."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VmapAxes:
-    """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
-    own value alone."""
-
-    seeds: tuple[int, ...] = ()
-    """They decide initialisation, noise and, unless ``data.order_seed`` is set, the order of the data."""
-    learning_rates: tuple[float, ...] = ()
-    weight_decays: tuple[float, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.seeds or self.learning_rates or self.weight_decays)
-
-    def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if an axis has a value twice."""
-        for axis in ("seeds", "learning_rates", "weight_decays"):
-            values = getattr(self, axis)
-            if len(set(values)) != len(values):
-                raise ValueError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
+from moejax.train.training import Training, VmapAxes
 
 
 def vmapped_runs(training: Training) -> list[Training]:

@@ -21,7 +21,6 @@ from moejax.train.attempts import (
     seconds_by_bucket,
     work_place,
 )
-from moejax.train.population_runner import EveryAttempt
 from moejax.train.stopping import Stopped
 
 
@@ -117,7 +116,7 @@ def test_where_it_was_worked_on_is_slurms_job_or_the_process(tmp_path, monkeypat
     assert read_attempts(tmp_path)[-1].where.startswith("Slurm job 7_1, restart 2 on ")
 
 
-def test_members_of_a_population_share_the_seconds_of_their_devices(tmp_path, clock):
+def test_vmapped_runs_share_the_seconds_of_their_devices(tmp_path, clock):
     with attempt(tmp_path):
         clock(30)
     with attempt(tmp_path, vmapped_runs=4):
@@ -149,26 +148,3 @@ def test_while_steps_are_taken_it_is_written_at_most_once_a_second(tmp_path, clo
         clock(0.25)
         clocks.write(at_once=False)
     assert len(written) == 10
-
-
-def test_the_clocks_of_a_population_are_told_all_that_one_is(tmp_path, clock):
-    """Whatever an AttemptRecorder can be asked, they can be asked together."""
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        folder.mkdir()
-    every = EveryAttempt([attempt(folder, vmapped_runs=2) for folder in folders])
-    asked = {name for name in vars(AttemptRecorder) if not name.startswith("_")}
-    assert asked <= set(vars(EveryAttempt))
-    with every as clocks:
-        clock(5)
-        clocks.step("trunk", 1)
-        clock(7)
-        clocks.waited(2.0)
-        clocks.reach("trunk", 1)
-        clocks.write()
-        assert [read_attempts(folder)[0].state for folder in folders] == [RUNNING, RUNNING]
-        assert device_seconds(clocks.all()) == 2 * 12
-    for folder in folders:
-        (found,) = read_attempts(folder)
-        assert (found.state, found.reached) == (DONE, {"trunk": 1})
-        assert (found.seconds["starting"], found.seconds["training"], found.seconds["data"]) == (5, 5, 2)

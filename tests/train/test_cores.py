@@ -12,8 +12,8 @@ from command import assert_same_training, environment, write_config
 
 from moejax.train import loop, rounding, row
 from moejax.train.attempts import AttemptRecorder, read_attempts
-from moejax.train.loop import log_rounding_changes
 from moejax.train.mesh import MeshShape
+from moejax.train.opening import log_rounding_changes
 from moejax.train.rounding import DETERMINISTIC, THREADS, of_all, processor
 
 ON = "import os, sys; os.sched_setaffinity(0, map(int, sys.argv[1].split(','))); os.execv(sys.argv[2], sys.argv[2:])"
@@ -92,7 +92,7 @@ def test_training_from_python_fixes_the_threads_and_says_once_where_it_cannot(tm
     asked, said = [], []
     monkeypatch.delenv("NPROC")
     monkeypatch.setattr(loop, "fix_threads", lambda: asked.append(True))
-    monkeypatch.setattr(loop, "_open", enough)
+    monkeypatch.setattr(loop, "open_data", enough)
     with pytest.raises(Enough):
         loop.train(training, tmp_path, log=said.append)
     assert asked == [True]
@@ -169,7 +169,7 @@ def test_a_restart_on_another_mesh_is_named(tmp_path, monkeypatch, training):
         raise Enough
 
     heard = []
-    monkeypatch.setattr(loop, "_open", enough)
+    monkeypatch.setattr(loop, "open_data", enough)
     for size in (2, 1):
         mesh = MeshShape(data=jax.device_count() // size, fsdp=size)
         here = dataclasses.replace(training, recipe=dataclasses.replace(training.recipe, mesh=mesh))

@@ -9,11 +9,9 @@ import pytest
 from interrupted import train_killed_at_every_log
 
 from moejax.train import metrics
-from moejax.train.loggers import LoggerConfig, scalars
+from moejax.train.loggers import LoggerConfig, TensorBoardLogger, WandbLogger, scalars
 from moejax.train.mesh import MeshShape
 from moejax.train.metrics import MetricsLog
-from moejax.train.tensorboard import TensorBoardLogger
-from moejax.train.weights_and_biases import WandbLogger
 
 LINE = {"run": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
 

@@ -14,13 +14,12 @@ from moejax.config import build
 from moejax.data.shard import is_held_out
 from moejax.data.sources import NAMED
 from moejax.train import metrics
-from moejax.train.initial_weights import InitialWeights
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape, make_mesh
 from moejax.train.optimizer import OPTIMIZERS, OptimizerConfig
 from moejax.train.phases import phases
 from moejax.train.program import make_program
-from moejax.train.training import Training
+from moejax.train.training import InitialWeights, Training
 
 
 @pytest.fixture

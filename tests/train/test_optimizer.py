@@ -128,4 +128,4 @@ def test_every_optimisers_program_is_made_and_its_moments_lie_where_their_parame
         assert {found.spec for place, found in moments if place[-len(path) :] == path} == {sharding.spec}
     # Vmapped runs, too.
     two = vmap_program(program, 2)
-    jax.eval_shape(two.step, two.abstract, two.batch, two.schedule)
+    jax.eval_shape(two.step, *two.step_shapes())

@@ -9,7 +9,7 @@ import pytest
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
 from moejax.train import memory
-from moejax.train.speed import CHIP_OF_DEVICE, Speed
+from moejax.train.devices import CHIP_OF_DEVICE, Speed
 
 
 def test_every_device_that_is_known_is_a_chip():

@@ -11,12 +11,12 @@ from jax.sharding import AxisType
 from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
-from moejax.sharding import MESH_AXES
-from moejax.train.initial_weights import InitialWeights
+from moejax.model.sharding import MESH_AXES
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
 from moejax.train.start import first_state
+from moejax.train.training import InitialWeights
 from moejax.weights.folder import save_weights
 
 DENSE = Architecture(

@@ -10,10 +10,12 @@ import pytest
 from command import newest_states
 from interrupted import Killed, lasting, logged, train_killed_at_every_log
 
+from moejax.train.attempts import DONE, read_attempts
 from moejax.train.checkpoint import CheckpointManager
-from moejax.train.loop import train, train_beside
+from moejax.train.loop import train
 from moejax.train.mesh import make_mesh
-from moejax.train.vmapped_runs import VmapAxes, vmap_groups, vmapped_runs
+from moejax.train.training import VmapAxes
+from moejax.train.vmapped_runs import vmap_groups, vmapped_runs
 
 AXES = VmapAxes(seeds=(0, 1), learning_rates=(1e-2, 3e-3))
 
@@ -22,7 +24,7 @@ AXES = VmapAxes(seeds=(0, 1), learning_rates=(1e-2, 3e-3))
 def one_device(monkeypatch):
     """Vmapped runs are on one device, and tests see eight."""
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    monkeypatch.setattr("moejax.train.loop.make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
+    monkeypatch.setattr("moejax.train.opening.make_mesh", lambda shape: make_mesh(shape, jax.devices()[:1]))
 
 
 @pytest.fixture
@@ -88,6 +90,16 @@ def test_weight_decay_is_an_axis_and_one_order_of_data_is_read_once(training, tm
         assert row["loss"] == pytest.approx(train(run, tmp_path / run.name)[0]["loss"], abs=2e-5)
 
 
+def test_the_time_and_the_steps_of_each_run_are_accounted_for(vmapped, trained):
+    _, folder = trained(vmapped)
+    for run in vmapped_runs(vmapped):
+        (attempt,) = read_attempts(folder_of(folder, run))
+        assert (attempt.state, attempt.vmapped_runs) == (DONE, 4)
+        assert attempt.reached == {"trunk": 10, "branch-2048": 8, "branch-4096": 16}
+        assert all(attempt.seconds[bucket] > 0 for bucket in ("starting", "training", "evaluation", "checkpointing"))
+        assert sum(attempt.seconds.values()) == pytest.approx(attempt.until - attempt.began, abs=0.1)
+
+
 @pytest.mark.slow
 def test_vmapped_runs_killed_at_every_log_end_the_same_bit_for_bit(vmapped, trained, tmp_path):
     rows, whole = trained(vmapped)
@@ -136,11 +148,12 @@ def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_withou
     bad = dataclasses.replace(with_optimizer(training, learning_rate=1e30), name="bad")
     every = [good[0], bad, good[1]]
     folders = [tmp_path / run.name for run in every]
+    first, *beside = zip(every, folders, strict=True)
     with pytest.raises(ValueError, match=r"1 of 3 runs diverged; the others are done. bad diverged: no step"):
-        train_beside(every, folders, tmp_path / "data")
+        train(*first, beside=beside, data_folder=tmp_path / "data")
     # Asked again, nothing is trained and the same is said.
     with pytest.raises(ValueError, match="1 of 3 runs diverged"):
-        train_beside(every, folders, tmp_path / "data")
+        train(*first, beside=beside, data_folder=tmp_path / "data")
     assert not list(folders[1].glob("branch-*.json"))
     assert max(line["step"] for line in logged(folders[1])) == 6
     for run, folder in zip(good, (folders[0], folders[2]), strict=True):
@@ -184,4 +197,4 @@ def test_vmapped_runs_on_a_mesh_are_refused(vmapped, tmp_path, monkeypatch):
 def test_trainings_of_two_architectures_are_not_vmapped_together(training, tmp_path):
     other = dataclasses.replace(training, name="other", architecture=training.architecture.replace(top_k=1))
     with pytest.raises(ValueError, match=r"cannot be vmapped together: architecture.top_k was 2, is 1"):
-        train_beside([training, other], [tmp_path / "a", tmp_path / "b"], tmp_path / "data")
+        train(training, tmp_path / "a", beside=[(other, tmp_path / "b")])

@@ -1,6 +1,10 @@
-"""How fast a training is: tokens per second, and the share of the chips' peak that its products reach."""
+"""The devices that this process computes on: how fast a training is on them, and how much of their memory is used."""
 
 from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
 
 import jax
 
@@ -26,7 +30,7 @@ CHIP_OF_DEVICE = {
 
 
 class Speed:
-    """Of one training on the devices of this program."""
+    """How fast one training is on the devices of its mesh."""
 
     def __init__(self, training: Training):
         self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training
@@ -39,3 +43,23 @@ class Speed:
             return {}
         rate = tokens / seconds
         return {"tokens_per_second": rate} | ({} if self._peak is None else {"mfu": self._flops * rate / self._peak})
+
+
+def memory() -> dict[str, int]:
+    """``memory_bytes`` in use and ``memory_peak_bytes`` since the process began, of the fullest of its devices.
+
+    Where a device does not tell, as a CPU does not, they are those of the whole process.
+    """
+    told = [device.memory_stats() or {} for device in jax.local_devices()]
+    if all("bytes_in_use" in stats for stats in told):
+        in_use = max(stats["bytes_in_use"] for stats in told)
+        peak = max(stats.get("peak_bytes_in_use", stats["bytes_in_use"]) for stats in told)
+        return {"memory_bytes": in_use, "memory_peak_bytes": peak}
+    # Kibibytes everywhere but on macOS.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return {"memory_peak_bytes": peak}
+    in_use = int(statm.read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
+    # The kernel counts the two at different moments.
+    return {"memory_bytes": in_use, "memory_peak_bytes": max(peak, in_use)}

@@ -1,0 +1,278 @@
+"""Opening runs: their settings are checked, their folders claimed and locked, and what is there of them is read."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from moejax.config import dump
+from moejax.data.corpus import Corpus, Summary, open_corpus
+from moejax.folder import differences, has_writer, only_writer
+from moejax.stored import read_json, write_json
+from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
+from moejax.train.devices import Speed
+from moejax.train.identity import RUNS, TRAINING, own, read_history
+from moejax.train.loggers import open_loggers
+from moejax.train.manifest import Hashing
+from moejax.train.mesh import check_fits, make_mesh
+from moejax.train.metrics import MetricsLog
+from moejax.train.phases import phases
+from moejax.train.processes import ProcessGroup
+from moejax.train.rounding import DETERMINISTIC, of_all, unfixed
+from moejax.train.row import versions
+from moejax.train.row_file import CutShort, check_row, read_row, row_file
+from moejax.train.run import TrainingRun
+from moejax.train.status import interrupted_text
+from moejax.train.stopping import Stop, Stopped
+from moejax.train.training import Training
+from moejax.train.vmapped_runs import shared_settings, vmapped_runs
+from moejax.wording import says, some, told
+
+PREPARING_SECONDS = 24 * 3600.0
+"""How long processes wait for the main one to tokenise a corpus."""
+
+
+@contextlib.contextmanager
+def open_runs(
+    training: Training,
+    folder: Path,
+    beside: Sequence[tuple[Training, Path]],
+    group: ProcessGroup,
+    stop: Stop,
+    accept_changes: bool,
+    began: float | None,
+    log: Callable[[str], None],
+) -> Iterator[tuple[list[TrainingRun], Mesh]]:
+    """Yields the runs of a training and of those ``beside`` it, and the mesh they are trained on.
+
+    Meanwhile their folders are locked, and the time of runs that lack rows is accounted for: how it ends is recorded.
+
+    Raises:
+      ValueError: as ``moejax.train.loop.train``.
+    """
+    pairs = [(training, folder), *beside]
+    owned = list(pairs)
+    if training.vmap:
+        group.run_or_abort(training.check)
+        pairs = [(run, folder / RUNS / run.name) for run in vmapped_runs(training)] + list(beside)
+        owned = [(training, folder), *pairs]
+    for one, place in pairs:
+        group.check_same("settings", {"out": str(place), **one.as_json()})
+    mesh = _checked_mesh(pairs, group, log)
+    with contextlib.ExitStack() as opened:
+
+        def claim() -> None:
+            for one, place in owned:
+                own(place, one, accept=accept_changes, log=log)
+                opened.enter_context(only_writer(place))
+
+        group.run_or_abort(claim if group.is_main else _nothing)
+        axes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+        here = {**of_all(group.all_gather(versions())), "mesh": axes, "processes": str(group.count)}
+        runs = [_run(one, place, group, began, here, len(pairs), log) for one, place in pairs]
+        unfinished = [run for run in runs if None in run.rows]
+        if unfinished and (why := unfixed()):
+            log(why)
+        for run in unfinished:
+            log_rounding_changes(run.folder, here, log)
+            opened.enter_context(run.attempts)
+        opened.enter_context(stop.ending(functools.partial(_interrupted, runs, unfinished)))
+        for run in unfinished:
+            if group.is_main:
+                of = run.training
+                loggers = open_loggers(of.recipe.loggers, run.folder, of.name, of.as_json())
+                run.metrics.show_in(opened.enter_context(loggers))
+            opened.enter_context(run.hashing)
+        yield runs, mesh
+
+
+def open_data(runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup) -> Corpus:
+    """The corpus, which the main process prepares if it is not there yet.
+
+    Raises:
+      ValueError: it cannot be read, is not what the runs were started with, or is too small.
+    """
+    first = runs[0].training
+
+    def prepare() -> Corpus:
+        corpus = open_corpus(first.recipe.data, folder)
+        for prepared in corpus.sets:
+            prepared.check_content(folder)
+        for run in runs:
+            _check_corpus(run.training, corpus.summary(), run.folder)
+        return corpus
+
+    def check(corpus: Corpus) -> None:
+        # Batches and validation rows raise for what they lack: now, rather than at the first step or after the last.
+        corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed)
+        corpus.validation()
+
+    prepared = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
+    corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
+    group.run_or_abort(lambda: check(corpus))
+    return corpus
+
+
+@contextlib.contextmanager
+def report_disk_errors(folder: Path) -> Iterator[None]:
+    """Raise ``ValueError``, a sentence, where the system cannot write."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
+            f"mend the disk, and the same command goes on."
+        ) from error
+
+
+def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[str], None]) -> None:
+    """Log what has changed since a training's last attempt that decides the last bits of its numbers, or that they are
+    decided anew at every start."""
+    before = read_attempts(folder)
+    changed = changed_versions(before, now)
+    why = [f"{name} was {old or 'not told'}, is {new or 'not told'}" for name, (old, new) in changed.items()]
+    if before and "no" in now.get("deterministic", ""):
+        why += [f"a GPU adds in the same order only with {DETERMINISTIC} in XLA_FLAGS, from the first start on"]
+    if why:
+        log(
+            f"{folder} goes on with the same numbers up to rounding, not bit for bit: "
+            f"{some(why, most=8, between='; ')}."
+        )
+
+
+def _checked_mesh(pairs: Sequence[tuple[Training, Path]], group: ProcessGroup, log: Callable[[str], None]) -> Mesh:
+    """The mesh, after settings and devices are checked; why a training is refused is written into its folder."""
+    trainings = [training for training, _ in pairs]
+    with contextlib.ExitStack() as refused:
+        for _, folder in pairs if group.is_main else ():
+            refused.enter_context(_recorded_refusal(folder, log))
+        for training in trainings:
+            group.run_or_abort(training.check)
+        group.run_or_abort(lambda: _check_vmapped(trainings, group))
+        return group.run_or_abort(lambda: _mesh(trainings[0]))
+
+
+@contextlib.contextmanager
+def _recorded_refusal(folder: Path, log: Callable[[str], None]) -> Iterator[None]:
+    """Record why a training that a study has laid out cannot start; where none is, nothing is written."""
+    try:
+        yield
+    except ValueError as error:
+        if (folder / TRAINING).exists() and not has_writer(folder):
+            recorder = AttemptRecorder(folder, metadata={"devices": jax.device_count()}, log=log)
+            recorder.write(FAILED, told(error))
+        raise
+
+
+def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
+    if len(trainings) == 1:
+        return
+    for other in trainings[1:]:
+        different = differences(dump(shared_settings(trainings[0])), dump(shared_settings(other)))
+        if different:
+            raise ValueError(
+                f"{trainings[0].name} and {other.name} cannot be vmapped together: "
+                f"{'; '.join(different[:3])}. Vmapped runs differ in seed, learning rate and weight decay alone: train "
+                f"these one by one."
+            )
+    if group.count > 1 or jax.device_count() > 1:
+        raise ValueError(
+            f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
+            f"{jax.device_count()} devices; train them one by one, each on the mesh."
+        )
+
+
+def _mesh(training: Training) -> Mesh:
+    recipe, mesh = training.recipe, make_mesh(training.recipe.mesh)
+    for stage in recipe.batch_schedule.stages():
+        sequences = stage.batch_tokens // recipe.data.sequence_length
+        check_fits(training.architecture, sequences, recipe.microbatches, mesh)
+    return mesh
+
+
+def _run(
+    training: Training,
+    folder: Path,
+    group: ProcessGroup,
+    began: float | None,
+    here: Mapping[str, str],
+    count: int,
+    log: Callable[[str], None],
+) -> TrainingRun:
+    trunk, branches = phases(training)
+    metadata = {
+        "processes": group.count,
+        "devices": jax.device_count(),
+        "device_kind": jax.devices()[0].device_kind,
+        "versions": dict(here),
+        "vmapped_runs": count,
+        "phases": {phase.name: phase.end - phase.start for phase in (trunk, *branches)},
+    }
+    attempts = AttemptRecorder(folder, writes=group.is_main, began=began, metadata=metadata, log=log)
+    return TrainingRun(
+        training=training,
+        folder=folder,
+        rows=group.run_on_main(lambda: _known_rows(training, folder, log)),
+        attempts=attempts,
+        metrics=MetricsLog(folder / "metrics.jsonl", writes=group.is_main, log=log),
+        speed=Speed(training),
+        hashing=Hashing(group.index, group.count),
+        group=group,
+        log=log,
+    )
+
+
+def _known_rows(training: Training, folder: Path, log: Callable[[str], None]) -> list[dict[str, Any] | None]:
+    """The rows that are there, by budget."""
+    found: list[dict[str, Any] | None] = []
+    for budget in training.recipe.budgets_tokens:
+        try:
+            row = read_row(folder, budget)
+        except CutShort as problem:
+            log(told(problem))
+            row = None
+        if row is not None:
+            check_row(row, training, budget, folder, read_history(folder), folder / row_file(budget))
+        found.append(row)
+    return found
+
+
+def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
+    path = folder / "corpus.json"
+    now = {"source": text.source, "sha256": text.sha256, "tokenizer": text.tokenizer}
+    remedy = "bring back a copy, or remove it if nothing was trained here yet"
+    known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
+    if known["sha256"] != text.sha256:
+        raise ValueError(
+            f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
+            f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
+            f"--out."
+        )
+    if known["tokenizer"] != text.tokenizer:
+        raise ValueError(
+            f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
+            f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
+        )
+    if known is now:
+        write_json(path, now)
+    if training.architecture.vocab_size < text.vocab_size:
+        raise ValueError(
+            f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
+            f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
+        )
+
+
+def _interrupted(runs: Sequence[TrainingRun], unfinished: Sequence[TrainingRun], number: int) -> str:
+    """Record that a signal ends runs while no step is taken, and say what of them is saved."""
+    for run in unfinished:
+        run.attempts.write(*ending(Stopped(number)))
+    return interrupted_text([run.folder for run in runs])
+
+
+def _nothing() -> None: ...

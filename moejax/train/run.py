@@ -1,0 +1,273 @@
+"""A run: one training in one folder, with its rows, log, attempts and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from moejax.data.corpus import Summary
+from moejax.stored import read_json, write_json
+from moejax.train.attempts import AttemptRecorder, goodput
+from moejax.train.checkpoint import CheckpointManager
+from moejax.train.devices import Speed, memory
+from moejax.train.evaluation import Evaluated
+from moejax.train.identity import TRAINED, check_trained, decisive_changes, read_history
+from moejax.train.manifest import Hashing
+from moejax.train.metrics import MetricsLog
+from moejax.train.phases import Phase
+from moejax.train.processes import ProcessGroup
+from moejax.train.program import Program
+from moejax.train.row import Measured, make_row
+from moejax.train.row_file import row_file
+from moejax.train.step import LAYERS, TrainState
+from moejax.train.training import Training
+
+DIVERGED = "diverged.json"
+"""In the folder of a run that diverged among others, and why. Without it, the run is tried again."""
+
+
+class Elapsed(NamedTuple):
+    """Time of training up to a line of the log."""
+
+    since: int
+    """Step of the line before, or where this process began."""
+    seconds_since: float
+    seconds: float
+    """Of the phase."""
+
+    def shared_by(self, runs: int) -> Elapsed:
+        """The share of one of several runs that are trained at once."""
+        return Elapsed(self.since, self.seconds_since / runs, self.seconds / runs)
+
+
+class Stopwatch:
+    """Seconds of training in a phase: those of evaluations and checkpoints are left out."""
+
+    def __init__(self, step: int, seconds: float):
+        self.seconds = seconds
+        """Up to the last lap."""
+        self._step, self._started = step, time.perf_counter()
+
+    def now(self) -> float:
+        """Seconds up to now."""
+        return self.seconds + time.perf_counter() - self._started
+
+    def lap(self, step: int) -> Elapsed:
+        """Stop after a step."""
+        since, took = self._step, time.perf_counter() - self._started
+        self.seconds += took
+        self._step = step
+        return Elapsed(since, took, self.seconds)
+
+    def resume(self) -> None:
+        """Go on after a lap."""
+        self._started = time.perf_counter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """One training in its folder."""
+
+    training: Training
+    folder: Path
+    rows: list[dict[str, Any] | None]
+    """By budget; None where it is not trained yet."""
+    attempts: AttemptRecorder
+    metrics: MetricsLog
+    speed: Speed
+    hashing: Hashing
+    group: ProcessGroup
+    log: Callable[[str], None]
+
+    @property
+    def diverged(self) -> str | None:
+        """Why this run was left out of those that are trained at once; None if it was not."""
+        path = self.folder / DIVERGED
+        remedy = "remove it, and the run is tried again"
+        return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
+
+    def mark_diverged(self, why: str) -> None:
+        """Leave this run out from now on."""
+        write_json(self.folder / DIVERGED, {"why": why})
+
+    def forget_divergence(self) -> None:
+        """Try this run again."""
+        (self.folder / DIVERGED).unlink(missing_ok=True)
+
+    def rewind(self, phase: Phase, step: int) -> None:
+        """Forget what was logged of a phase after a step."""
+        self.attempts.reach(phase.name, self.metrics.rewind(phase.name, step))
+
+    def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """A step's metrics, host arrays, as numbers; those of layers as lists under ``layers``, with the numbers of the
+        layers from the input."""
+        values: dict[str, Any] = {}
+        layers = {"layer": [number for number, has in enumerate(self.training.architecture.has_experts) if has]}
+        for name, value in metrics.items():
+            if name.startswith(LAYERS):
+                layers[name.removeprefix(LAYERS)] = np.asarray(value).tolist()
+            else:
+                values[name] = float(value)
+        return values if len(layers) == 1 else {**values, "layers": layers}
+
+    def log_step(
+        self, phase: Phase, step: int, elapsed: Elapsed, values: Mapping[str, Any], digest: int
+    ) -> dict[str, Any]:
+        """Add a line to the log, and return it."""
+        recipe = self.training.recipe
+        tokens = recipe.tokens(step)
+        line = {
+            "tokens": tokens,
+            "steps_done": phase.steps_done(step),
+            "seconds": elapsed.seconds,
+            **self.speed.of(tokens - recipe.tokens(elapsed.since), elapsed.seconds_since),
+            **memory(),
+            **values,
+            "batch_digest": digest,
+        }
+        self.metrics.write(phase.name, step, line)
+        self.metrics.flush()
+        self.attempts.reach(phase.name, step)
+        self.attempts.write(at_once=False)
+        return line
+
+    def divergence(self, phase: Phase, step: int, values: Mapping[str, Any]) -> str | None:
+        """A sentence, if the guard has skipped too many steps in a row; None if not."""
+        if values["skipped_in_a_row"] < self.training.recipe.guard.patience:
+            return None
+        first = step - int(values["skipped_in_a_row"])
+        return (
+            f"{self.training.name} diverged: no step of its {phase.name} could be taken from step {first} to {step}, "
+            f"where the loss is {values['loss']} and the gradient norm {values['gradient_norm']}. Those were the "
+            f"batches {first} to {step - 1} of the data order of seed {self.training.order_seed}. The state before "
+            f"them is saved; lower optimizer.learning_rate or lengthen the warm-up, in a new --out."
+        )
+
+    def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> CheckpointManager:
+        """The checkpoints of a phase; those at the steps in ``keep`` are kept whatever the recipe says."""
+        recipe = self.training.recipe
+        return CheckpointManager(
+            self.folder / "checkpoints" / phase.name,
+            self.group,
+            newest=recipe.keep_checkpoints,
+            keep=keep,
+            every=recipe.keep_every_steps,
+            best=recipe.keep_best,
+            hashing=self.hashing,
+            log=self.log,
+        )
+
+    def metadata(self, step: int, seconds: float, validation: Mapping[str, float] | None) -> dict[str, Any]:
+        """What is saved beside a state: where the data goes on, the time it took, with which software, what of it was
+        measured, and which training it is of."""
+        known = {"next_batch": step, "seconds": seconds, "versions": self.attempts.versions}
+        return {**known, TRAINED: self.training.as_json(), **(validation or {})}
+
+    def check_metadata(self, metadata: Mapping[str, Any], what: str) -> None:
+        """Abort if ``what``, a checkpoint, is of another training than this folder's."""
+
+        def check() -> None:
+            check_trained(self.folder, read_history(self.folder), self.training, metadata.get(TRAINED), what)
+
+        self.group.run_or_abort(check)
+
+    def write_row(self, number: int, branch: Phase, evaluated: Evaluated, text: Summary) -> dict[str, Any]:
+        """Write the row of a budget, and return it."""
+        budget = self.training.recipe.budgets_tokens[number]
+        measured = Measured(
+            evaluated,
+            self.metrics.lines(),
+            branch.name,
+            goodput(self.attempts.all()),
+            memory()["memory_peak_bytes"],
+            self.attempts.versions,
+        )
+        row = make_row(self.training, budget, text, measured)
+        changed = decisive_changes(self.folder)
+        if changed:
+            mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]
+            row["fingerprint"] = f"{row['fingerprint']}-changed-{mark}"
+        write_json(self.folder / row_file(budget), row)
+        return row
+
+
+class RunCheckpoints:
+    """The checkpoints of one phase of all runs, each in its run's folder: the state of all is saved and restored.
+
+    Runs that diverged are left as they are. A kill may come between the saves of two runs, so what counts is the newest
+    step of which every run has a whole checkpoint.
+    """
+
+    def __init__(self, runs: Sequence[TrainingRun], program: Program, phase: Phase, keep: Sequence[int] = ()):
+        self._program, self._phase = program, phase
+        self._managers = [(run, run.checkpoints(phase, keep)) for run in runs]
+
+    def newest(self, at_most: int | None = None) -> int | None:
+        """The newest step of which every run has a whole checkpoint, or None."""
+        while True:
+            found = {manager.newest(at_most) for _, manager in self._active()}
+            if len(found) == 1:
+                return found.pop()
+            if None in found:
+                return None
+            at_most = min(step for step in found if step is not None)
+
+    def last_step(self) -> int | None:
+        """The step that every run has committed, or one after it; nothing of the files is read."""
+        found = [manager.last_step() for _, manager in self._active()]
+        return None if None in found else min(step for step in found if step is not None)
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        seconds: float,
+        validation: Sequence[Mapping[str, float] | None] | None = None,
+    ) -> None:
+        """Save each run's state in the background, with its share of the ``seconds`` and its validation losses."""
+        share = seconds / len(self._managers)
+        states = self._program.unstack(state)
+        for number, (run, manager) in enumerate(self._managers):
+            if not run.diverged:
+                losses = validation[number] if validation else None
+                manager.save(step, states[number], run.metadata(step, share, losses))
+
+    def restore(self, step: int) -> tuple[TrainState, float]:
+        """The state at a step, and the seconds of training up to it.
+
+        Raises:
+          ValueError: a checkpoint cannot be restored, or is of another training than its folder's.
+        """
+        found = {}
+        for run, manager in self._active():
+            found[run.folder] = manager.restore(step, self._program)
+            run.check_metadata(found[run.folder][1], f"The checkpoint of step {step} of {self._phase.name}")
+        # A run that diverged needs some state in its place; which one does not matter, since none of it is kept.
+        any_state = next(iter(found.values()))
+        every = [found.get(run.folder, any_state) for run, _ in self._managers]
+        seconds = sum(metadata["seconds"] for _, metadata in every)
+        return self._program.stack([state for state, _ in every]), seconds
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        for _, manager in self._managers:
+            manager.wait()
+
+    def __enter__(self) -> RunCheckpoints:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with contextlib.ExitStack() as closing:
+            for _, manager in self._managers:
+                closing.push(manager)
+
+    def _active(self) -> list[tuple[TrainingRun, CheckpointManager]]:
+        return [(run, manager) for run, manager in self._managers if not run.diverged]
