@@ -177,7 +177,7 @@ def _last_lines(storage: DirFileSystem, path: str) -> list[dict[str, Any]]:
 
 
 def _seconds_left(logged: Sequence[Mapping[str, Any]], total_steps: int) -> float | None:
-    phase = [line for line in logged if line["run"] == logged[-1]["run"]]
+    phase = [line for line in logged if line["phase"] == logged[-1]["phase"]]
     if len(phase) < 2:
         return None
     steps, seconds = (phase[-1][name] - phase[0][name] for name in ("steps_done", "seconds"))

@@ -1,4 +1,4 @@
-"""Loggers: where the log is shown beside ``metrics.jsonl``. Each shows a run for the trunk and one for each branch."""
+"""Loggers: where the log is shown beside ``metrics.jsonl``, a run for the trunk and one for each branch."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Line = Mapping[str, Any]
 class Logger(Protocol):
     """What shows a log. It is given every line once the line is on disk, and is told when lines are forgotten."""
 
-    def begin(self, run: str, kept: Sequence[Line]) -> None:
-        """A run, trunk or branch, goes on after the lines that the log keeps of it."""
+    def begin(self, phase: str, kept: Sequence[Line]) -> None:
+        """A phase, trunk or branch, resumes after the lines that the log keeps of it."""
         ...
 
     def write(self, line: Line) -> None:
-        """The next line of the run."""
+        """The next line of the phase."""
         ...
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ def scalars(line: Line) -> dict[str, float]:
                 if statistic != "layer":
                     for layer, one in zip(value["layer"], values, strict=True):
                         found[f"layers/{statistic}/{layer}"] = float(one)
-        elif name not in ("run", "step", "batch_digest"):
+        elif name not in ("phase", "step", "batch_digest"):
             found[name] = float(value)
     return found
 
@@ -101,13 +101,13 @@ class TensorBoardLogger:
         self._folder = folder
         self._records: Any = None
 
-    def begin(self, run: str, kept: Sequence[Line]) -> None:
+    def begin(self, phase: str, kept: Sequence[Line]) -> None:
         """Remove the run's events and write those of ``kept``."""
         from tensorboardX import RecordWriter
         from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore[attr-defined]
 
         self.close()
-        place = self._folder / run
+        place = self._folder / phase
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         now = time.time()
@@ -157,7 +157,7 @@ class WandbLogger:
             remedy = "remove it, and the log is shown anew under other ids"
             self._shown = read_json(path, {"id": str, "steps": dict[str, int]}, remedy=remedy)
 
-    def begin(self, run: str, kept: Sequence[Line]) -> None:
+    def begin(self, phase: str, kept: Sequence[Line]) -> None:
         """Open the run, or go on with it, and show what was logged and not shown.
 
         Raises:
@@ -166,15 +166,15 @@ class WandbLogger:
         import wandb  # type: ignore[import-not-found]
 
         self.close()
-        self._phase = run
+        self._phase = phase
         # The id is kept before anything is shown under it.
         write_json(self._folder / SHOWN, self._shown)
         try:
             self._run = wandb.init(
                 project=self._project,
                 group=self._name,
-                name=f"{self._name}/{run}",
-                id=f"{self._shown['id']}-{run}",
+                name=f"{self._name}/{phase}",
+                id=f"{self._shown['id']}-{phase}",
                 resume="allow",
                 dir=str(self._folder),
                 config=self._config,

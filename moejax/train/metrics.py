@@ -26,7 +26,7 @@ OF_THE_CLOCK = ("seconds", "tokens_per_second", "mfu", "memory_bytes", "memory_p
 """What a line says that another training of the same numbers would say differently."""
 
 
-_LINE = {"run": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
+_LINE = {"phase": str, "step": int, "tokens": int, "seconds": float, "steps_done": int, "loss": float | str}
 """What every line has. What is not finite is text."""
 
 _MEASURED = ("loss", "validation_loss", "mfu", "tokens_per_second")
@@ -50,7 +50,7 @@ def branch_name(budget_tokens: int) -> str:
 
 
 class MetricsLog:
-    """Appends lines ``{"run": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
+    """Appends lines ``{"phase": trunk or branch, "step": …, "tokens": …, "loss": …}`` to a file.
 
     Of several processes one writes; the others only read. ``loggers`` are given what is on disk, and ``log`` what a
     person must know.
@@ -74,23 +74,23 @@ class MetricsLog:
         """Give the lines to ``loggers`` too, once they are on disk."""
         self._loggers = loggers
 
-    def rewind(self, run: str, step: int) -> int:
-        """Forget what was logged of a run after ``step``, the step it goes on from, and any torn last line.
+    def rewind(self, phase: str, step: int) -> int:
+        """Forget what was logged of a phase after ``step``, the step it goes on from, and any torn last line.
 
         Lines that were damaged are left out, and that is said.
 
-        Returns the last step that had been logged of the run; 0 if none.
+        Returns the last step that had been logged of the phase; 0 if none.
         """
         lines, damaged = _lines(_bytes(self._path), whole=True)
         if damaged and self._writes:
             self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
-        reached = max((line["step"] for line in lines if line["run"] == run), default=0)
+        reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
         if self._writes:
             kept = [line for line in lines if line["run"] != run or line["step"] <= step]
             with atomic_write(self._path) as partial:
                 partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
             for logger in self._loggers:
-                logger.begin(run, [line for line in kept if line["run"] == run])
+                logger.begin(phase, [line for line in kept if line["phase"] == phase])
         return reached
 
     def lines(self) -> list[dict[str, Any]]:
@@ -101,10 +101,10 @@ class MetricsLog:
         """
         return read(self._path)
 
-    def write(self, run: str, step: int, values: Mapping[str, Any]) -> None:
+    def write(self, phase: str, step: int, values: Mapping[str, Any]) -> None:
         """Add one line; it reaches the disk at the next ``flush``."""
         plain = {name: _plain(value) for name, value in values.items()}
-        self._lines.append({"run": run, "step": step, **plain})
+        self._lines.append({"phase": phase, "step": step, **plain})
 
     def flush(self) -> None:
         """Write out all lines. Called before a checkpoint, so that no step a checkpoint covers is ever missing."""
@@ -174,7 +174,7 @@ def _lines(content: bytes, *, whole: bool) -> tuple[list[dict[str, Any]], list[b
 def _line(content: bytes) -> dict[str, Any] | None:
     """None if it is not as ``MetricsLog`` writes it in all that is shown of it."""
     line = parse_line(content, _LINE)
-    if line is None or not re.fullmatch(rf"{TRUNK}|{branch_name(0)[:-1]}[0-9]{{1,18}}", line["run"]):
+    if line is None or not re.fullmatch(rf"{TRUNK}|{branch_name(0)[:-1]}[0-9]{{1,18}}", line["phase"]):
         return None
     measured = all(_is_number(line[name]) for name in _MEASURED if name in line)
     counted = all(_is_number(line[name], most=_MOST, texts=()) for name in _COUNTED if name in line)

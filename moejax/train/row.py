@@ -74,8 +74,8 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
     tokens = training.recipe.tokens(steps)
     counts = transformer.count(architecture)
     design = design_of(architecture, tokens)
-    trunk = [line for line in measured.log if line["run"] == TRUNK and line["step"] <= start]
-    branch = [line for line in measured.log if line["run"] == measured.branch]
+    trunk = [line for line in measured.log if line["phase"] == TRUNK and line["step"] <= start]
+    branch = [line for line in measured.log if line["phase"] == measured.branch]
     seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
     return {
         "model": training.name,

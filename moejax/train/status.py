@@ -106,7 +106,7 @@ def read_status(folder: Path) -> Status:
     state, why = _state(folder, None not in rows, attempts)
     total = sum(attempts[-1].phases.values()) if attempts else None
     done = total if state == DONE and total else last.get("steps_done", 0)
-    seconds_per_step, tokens_per_second = _speed([line for line in lines if line["run"] == phase])
+    seconds_per_step, tokens_per_second = _speed([line for line in lines if line["phase"] == phase])
     left = None
     if state == RUNNING and seconds_per_step is not None and total is not None:
         left = (total - done) * seconds_per_step

@@ -106,10 +106,10 @@ def write_study(folder: Path, study: Study = STUDY, noise: float = 0.003) -> Pat
     return folder
 
 
-def _line(run: str, step: int, draws: np.random.Generator) -> dict:
+def _line(phase: str, step: int, draws: np.random.Generator) -> dict:
     tokens = step * 4096
     loss = 2 + 2 * np.exp(-tokens / 2e5) + 0.02 * draws.normal()
-    at = {"run": run, "step": step, "steps_done": step, "tokens": tokens, "seconds": 0.1 * step}
+    at = {"phase": phase, "step": step, "steps_done": step, "tokens": tokens, "seconds": 0.1 * step}
     return at | {"learning_rate": 6e-3, "loss": loss}
 
 

@@ -42,7 +42,7 @@ def logged(folder):
         {k: v for k, v in line.items() if k not in metrics.OF_THE_CLOCK}
         for line in metrics.read(folder / "metrics.jsonl")
     ]
-    return sorted(lines, key=lambda line: (line["run"], line["step"]))
+    return sorted(lines, key=lambda line: (line["phase"], line["step"]))
 
 
 def on_one_device(training):

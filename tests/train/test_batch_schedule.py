@@ -87,7 +87,7 @@ def test_a_ramped_training_killed_at_every_log_ends_the_same(training, tmp_path)
     rows = train(ramped, tmp_path / "whole")
     log = logged(tmp_path / "whole")
     assert [row["tokens"] for row in rows] == [2048, 4096]
-    assert [line["tokens"] for line in log if line["run"] == "trunk"] == [*(256, 512, 768, 1024, 1536, 2048, 2560)]
+    assert [line["tokens"] for line in log if line["phase"] == "trunk"] == [*(256, 512, 768, 1024, 1536, 2048, 2560)]
     folder = tmp_path / "killed"
     assert lasting(train_killed_at_every_log(ramped, folder)) == lasting(rows)
     assert logged(folder) == log

@@ -45,7 +45,7 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
     assert [part.name for part in parts] == ["few", "other"]
     targets = np.array([part.targets for part in parts])
     measured = [line for line in metrics.read(folder / "metrics.jsonl") if "validation_loss" in line]
-    assert [line["step"] for line in measured if line["run"] == "trunk"] == [2, 4, 6, 8, 10]
+    assert [line["step"] for line in measured if line["phase"] == "trunk"] == [2, 4, 6, 8, 10]
     for found, prefix in [*((line, "validation_") for line in measured), *((row, "") for row in rows)]:
         losses = np.array([found[f"{prefix}loss_{part.name}"] for part in parts])
         assert losses[0] != losses[1]
@@ -61,7 +61,7 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
 
 def test_the_last_measurement_of_a_branch_is_its_row(mixed, trained):
     rows, folder = trained(mixed)
-    last = [line for line in metrics.read(folder / "metrics.jsonl") if line["run"] == "branch-4096"][-1]
+    last = [line for line in metrics.read(folder / "metrics.jsonl") if line["phase"] == "branch-4096"][-1]
     assert last["step"] == 16
     assert last["validation_loss"] == pytest.approx(rows[-1]["loss"], abs=1e-6)
 
@@ -80,7 +80,7 @@ def test_the_checkpoint_with_the_lowest_validation_loss_is_kept(mixed, tmp_path)
     optimizer = dataclasses.replace(mixed.recipe.optimizer, learning_rate=0.3)
     recipe = dataclasses.replace(mixed.recipe, optimizer=optimizer, checkpoint_tokens=512, budgets_tokens=(8192,))
     train(dataclasses.replace(mixed, recipe=recipe), tmp_path)
-    lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "trunk"]
+    lines = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["phase"] == "trunk"]
     losses = {line["step"]: line["validation_loss"] for line in lines if "validation_loss" in line}
     best = min((step for step in losses if step % 2 == 0), key=losses.__getitem__)
     kept = sorted(int(path.name) for path in (tmp_path / "checkpoints" / "trunk").iterdir() if path.name.isdigit())

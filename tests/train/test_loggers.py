@@ -13,7 +13,7 @@ from moejax.train.loggers import LoggerConfig, TensorBoardLogger, WandbLogger, s
 from moejax.train.mesh import MeshShape
 from moejax.train.metrics import MetricsLog
 
-LINE = {"run": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
+LINE = {"phase": "trunk", "step": 3, "loss": 2.5, "batch_digest": 7, "layers": {"layer": [1, 3], "load_cv": [0.1, 0.2]}}
 
 
 def test_what_a_line_shows():
@@ -50,7 +50,7 @@ def shown(training):
 def expected(folder, *, apart=metrics.OF_THE_CLOCK):
     lines = list(metrics.read(folder / "metrics.jsonl"))
     return {
-        (line["run"], line["step"], tag): value
+        (line["phase"], line["step"], tag): value
         for line in lines
         for tag, value in scalars(line).items()
         if tag not in apart

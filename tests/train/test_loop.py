@@ -38,7 +38,7 @@ def test_a_row_tells_what_was_trained(uninterrupted):
     assert build(Training, json.loads(rows[0]["config"])) == training
     assert rows[0]["params_active"] < rows[0]["params_total"]
     assert rows[0]["dropped_share"] == 0
-    assert {line["run"] for line in log} == {"trunk", "branch-2048", "branch-4096"}
+    assert {line["phase"] for line in log} == {"trunk", "branch-2048", "branch-4096"}
     assert rows[0]["bits_per_byte"] > rows[0]["loss"] / np.log(2)
     # A token for each byte and one for the end, of every document that is not held out.
     kept = [len(one.content) + 1 for one in Few().documents() if not is_held_out(sha256(one.key).digest(), 0.2)]
@@ -127,7 +127,7 @@ def test_a_vocabulary_smaller_than_the_corpus_is_refused(training, tmp_path):
 def test_seconds_of_the_trunk_are_counted_however_rarely_it_is_logged(training, tmp_path):
     recipe = dataclasses.replace(on_one_device(training).recipe, log_every_steps=1000)
     rows = train(dataclasses.replace(training, recipe=recipe), tmp_path)
-    trunk = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["run"] == "trunk"]
+    trunk = [line for line in metrics.read(tmp_path / "metrics.jsonl") if line["phase"] == "trunk"]
     assert {5, 10} <= {line["step"] for line in trunk}
     assert all(row["train_seconds"] > trunk[0]["seconds"] > 0 for row in rows)
 
@@ -152,8 +152,8 @@ def test_other_text_than_at_the_start_is_refused(uninterrupted, tmp_path, monkey
 
 def test_a_torn_last_line_of_the_log_is_passed_over(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    line = '{"run": "trunk", "step": 1, "tokens": 32, "seconds": 2.0, "steps_done": 1, "loss": 5.5}\n'
-    path.write_text(line + '{"run": "trunk", "st')
+    line = '{"phase": "trunk", "step": 1, "tokens": 32, "seconds": 2.0, "steps_done": 1, "loss": 5.5}\n'
+    path.write_text(line + '{"phase": "trunk", "st')
     assert [line["step"] for line in metrics.read(path)] == [1]
     log = metrics.MetricsLog(path)
     log.rewind("trunk", 1)

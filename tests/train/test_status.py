@@ -134,16 +134,16 @@ def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training
     assert read_status(tmp_path).eta_seconds is None
 
 
-LINE = {"run": "trunk", "step": 2, "tokens": 512, "steps_done": 2, "seconds": 2.0, "loss": 3.0}
+LINE = {"phase": "trunk", "step": 2, "tokens": 512, "steps_done": 2, "seconds": 2.0, "loss": 3.0}
 LAYERS = {"layer": [0, 1], "load_cv": [0.1, "nan"]}
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"run": "weird"},
-        {"run": "branch-x"},
-        {"run": "branch-" + "9" * 5_000},
+        {"phase": "weird"},
+        {"phase": "branch-x"},
+        {"phase": "branch-" + "9" * 5_000},
         {"step": 10**30},
         {"tokens": 10**400},
         {"seconds": float("inf")},
@@ -224,7 +224,7 @@ def test_an_empty_study_has_nothing_to_verify_and_is_named(tmp_path, capsys):
 def test_the_end_of_a_log_is_read_from_its_end(tmp_path, width):
     path = tmp_path / "metrics.jsonl"
     assert metrics.last_lines(path, 2) == []
-    known = {"run": "trunk", "tokens": 1, "seconds": 1.0, "steps_done": 1, "loss": 2.0}
+    known = {"phase": "trunk", "tokens": 1, "seconds": 1.0, "steps_done": 1, "loss": 2.0}
     lines = [{**known, "step": step, "text": "x" * width} for step in range(30)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
     assert metrics.last_lines(path, 1) == lines[-1:]

@@ -34,8 +34,8 @@ def draw(found: Findings) -> Figure | None:
     for (name, own), axes in zip(shown.items(), panels, strict=True):
         for other in shown.values():
             _plot(axes, other.get(TRUNK, []), color=FAINT, linewidth=0.8)
-        for run, lines in own.items():
-            on_trunk = run == TRUNK
+        for phase, lines in own.items():
+            on_trunk = phase == TRUNK
             start = [line for line in own[TRUNK] if line["tokens"] < lines[0]["tokens"]][-1:]
             _plot(axes, start + lines, color=BLUE if on_trunk else ORANGE, linewidth=1.5, zorder=3 if on_trunk else 4)
         axes.axhline(entropy, color=MUTED, linewidth=0.8, linestyle=(0, (2, 2)))
@@ -54,20 +54,20 @@ def draw(found: Findings) -> Figure | None:
         "below its trunk is the decay paying off. Losses are those of single batches." + left_out,
         drawing,
         [
-            {"model": name, "run": run, **_point(line)}
+            {"model": name, "phase": phase, **_point(line)}
             for name, own in shown.items()
-            for run, lines in own.items()
+            for phase, lines in own.items()
             for line in lines
         ],
     )
 
 
 def _curves(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Lines by run, the trunk first, thinned."""
-    runs: dict[str, list[dict[str, Any]]] = {TRUNK: []}
+    """Lines by phase, the trunk first, thinned."""
+    phases: dict[str, list[dict[str, Any]]] = {TRUNK: []}
     for line in lines:
-        runs.setdefault(line["run"], []).append(line)
-    return {run: own[:: -(-len(own) // POINTS)] for run, own in runs.items() if own}
+        phases.setdefault(line["phase"], []).append(line)
+    return {phase: own[:: -(-len(own) // POINTS)] for phase, own in phases.items() if own}
 
 
 def _plot(axes: Axes, lines: list[dict[str, Any]], **style: Any) -> None:
