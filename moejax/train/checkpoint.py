@@ -69,7 +69,7 @@ class CheckpointManager:
         log: Callable[[str], None] = lambda text: None,
     ):
         self._folder, self._group, self._log = folder.resolve(), group or ProcessGroup(), log
-        self._group.run_or_abort(self._remove_unfinished if self._group.is_main else _nothing)
+        self._group.run_on_main(self._remove_unfinished)
         kept = [policies.LatestN(newest), policies.CustomSteps(keep)]
         kept += [policies.EveryNSteps(every)] if every else []
         self._losses = self._group.run_or_abort(self._validation_losses) if best else {}
@@ -101,15 +101,12 @@ class CheckpointManager:
         self.wait()
         told: list[str] = []
         while True:
-            look = self._group.run_or_abort(lambda: self._look(at_most) if self._group.is_main else None)
-            step, wrong = self._group.broadcast(look) or (None, None)
+            step, wrong = self._group.run_on_main(lambda: self._look(at_most)) or (None, None)
             if step is not None and wrong is None and step not in self._sound:
                 wrong = self._verify(step)
             if step is None or wrong is None:
                 break
-            place = self._group.run_or_abort(
-                functools.partial(self._set_aside, step) if self._group.is_main else _nothing
-            )
+            place = self._group.run_on_main(functools.partial(self._set_aside, step))
             told.append(f"The checkpoint of step {step} in {self._folder} is damaged: {wrong}; it is now {place}.")
         if told and step is None:
             self._group.abort(
@@ -129,8 +126,7 @@ class CheckpointManager:
           UserError: what there is cannot be read.
         """
         self.wait()
-        steps = self._group.run_or_abort(self._finished_steps if self._group.is_main else _nothing)
-        return max(self._group.broadcast(steps) or [], default=None)
+        return max(self._group.run_on_main(self._finished_steps), default=None)
 
     def save(self, step: int, state: TrainState, metadata: Mapping[str, Any]) -> None:
         """Write a checkpoint in the background; it counts as soon as Orbax has committed it, and never before.
@@ -342,6 +338,3 @@ def _shapes(state: Any) -> dict[str, tuple[int, ...] | None]:
 
 def _shown(shape: tuple[int, ...] | None) -> str:
     return "no array" if shape is None else f"shape {shape}"
-
-
-def _nothing() -> None: ...
