@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from moejax.config import convert, dump
 from moejax.errors import UserError
@@ -67,6 +67,7 @@ FROZEN = (
 """What a saved state and its place in the data depend on, so that nothing could go on with another."""
 
 
+@runtime_checkable
 class Settings(Protocol):
     """A training, as far as this file needs it: a frozen dataclass with plain data. The class itself needs JAX, and
     whoever reads a folder's status must not."""
