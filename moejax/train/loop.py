@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,10 @@ def train(
     fix_threads()
     group = ProcessGroup(wait_seconds)
     stop, log = stop or Stop(group.count), log if group.is_main else _nowhere
-    with open_runs(training, folder, beside, group, stop, accept_changes, began, log) as (runs, mesh):
+    opened = open_runs(
+        [(training, folder), *beside], group=group, stop=stop, accept_changes=accept_changes, began=began, log=log
+    )
+    with opened as (runs, mesh):
         unfinished = [run for run in runs if None in run.rows]
         corpus = open_data(runs, data_folder or folder / "data", group)
         if len(runs) == 1:
@@ -143,7 +146,7 @@ class Trainer:
         phase: Phase,
         checkpoints: RunCheckpoints,
         initial_state: Callable[[], TrainState],
-        save_at: frozenset[int] | set[int] = frozenset(),
+        save_at: Collection[int] = (),
     ) -> TrainState:
         """Take the steps of a phase from its newest checkpoint, or from ``initial_state``, to its end.
 

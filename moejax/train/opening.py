@@ -40,28 +40,30 @@ PREPARING_SECONDS = 24 * 3600.0
 
 @contextlib.contextmanager
 def open_runs(
-    training: Training,
-    folder: Path,
-    beside: Sequence[tuple[Training, Path]],
+    trainings: Sequence[tuple[Training, Path]],
+    *,
     group: ProcessGroup,
     stop: Stop,
     accept_changes: bool,
     began: float | None,
     log: Callable[[str], None],
 ) -> Iterator[tuple[list[TrainingRun], Mesh]]:
-    """Yields the runs of a training and of those ``beside`` it, and the mesh they are trained on.
+    """Yields the runs of trainings, each given with its folder, and the mesh they are trained on.
 
     Meanwhile their folders are locked, and the time of runs that lack rows is accounted for: how it ends is recorded.
 
     Raises:
       ValueError: as ``moejax.train.loop.train``.
     """
-    pairs = [(training, folder), *beside]
-    owned = list(pairs)
-    if training.vmap:
-        group.run_or_abort(training.check)
-        pairs = [(run, folder / RUNS / run.name) for run in vmapped_runs(training)] + list(beside)
-        owned = [(training, folder), *pairs]
+    pairs, owned = [], []
+    for training, folder in trainings:
+        if training.vmap:
+            group.run_or_abort(training.check)
+            owned.append((training, folder))
+            pairs += [(run, folder / RUNS / run.name) for run in vmapped_runs(training)]
+        else:
+            pairs.append((training, folder))
+    owned += pairs
     for one, place in pairs:
         group.check_same("settings", {"out": str(place), **one.as_json()})
     mesh = _checked_mesh(pairs, group, log)
@@ -85,8 +87,8 @@ def open_runs(
         opened.enter_context(stop.ending(functools.partial(_interrupted, runs, unfinished)))
         for run in unfinished:
             if group.is_main:
-                of = run.training
-                loggers = open_loggers(of.recipe.loggers, run.folder, of.name, of.as_json())
+                its = run.training
+                loggers = open_loggers(its.recipe.loggers, run.folder, its.name, its.as_json())
                 run.metrics.show_in(opened.enter_context(loggers))
             opened.enter_context(run.hashing)
         yield runs, mesh
