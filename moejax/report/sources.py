@@ -35,7 +35,7 @@ def attempts_table(folder: Path) -> pd.DataFrame:
     ``lost_seconds`` is what the next attempt took to do again.
 
     Raises:
-      ValueError: no training there has written its attempts.
+      UserError: no training there has written its attempts.
     """
     rows = []
     for training in trainings(folder):
@@ -52,7 +52,7 @@ def attempts_table(folder: Path) -> pd.DataFrame:
                 }
             )
     if not rows:
-        raise ValueError(f"No training in {folder} has an attempts.json; name the folder of a study or of a training.")
+        raise UserError(f"No training in {folder} has an attempts.json; name the folder of a study or of a training.")
     return pd.DataFrame(rows)
 
 

@@ -68,7 +68,7 @@ class BatchSchedule:
         return within.first_step + (tokens - within.tokens_before) // within.batch_tokens
 
     def check(self, sequence_length: int, budgets_tokens: Sequence[int]) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
+        """Raise ``UserError`` with value, rule and remedy if a stage or a budget does not fall on a step."""
         before = RampStage(tokens=0, batch_tokens=0)
         for number, stage in enumerate(self.ramp):
             here, batch = f"batch_ramp[{number}]", stage.batch_tokens

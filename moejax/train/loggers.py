@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from moejax.errors import UserError
 from moejax.stored import read_json, write_json
 from moejax.wording import says
 
@@ -33,7 +34,7 @@ class LoggerConfig:
             (self.wandb, "wandb", "wandb"),
         ):
             if chosen and importlib.util.find_spec(package) is None:
-                raise ValueError(
+                raise UserError(
                     f"recipe.loggers.{extra} needs {package}, which is not installed: pip install 'moejax[{extra}]'."
                 )
 
@@ -161,7 +162,7 @@ class WandbLogger:
         """Open the run, or go on with it, and show what was logged and not shown.
 
         Raises:
-          ValueError: W&B cannot be reached or is not set up.
+          UserError: W&B cannot be reached or is not set up.
         """
         import wandb  # type: ignore[import-not-found]
 
@@ -180,7 +181,7 @@ class WandbLogger:
                 config=self._config,
             )
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 f"Weights & Biases cannot be written to ({says('wandb', error)}); run wandb login, set "
                 f"WANDB_MODE=offline, or leave recipe.loggers.wandb empty."
             ) from error

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from moejax.data.corpus import Corpus
+from moejax.errors import UserError
 from moejax.train.allocator import release_memory
 from moejax.train.batches import batch_digest, read_batches
 from moejax.train.evaluation import Evaluated, evaluate
@@ -70,7 +71,7 @@ def train(
       log: called with messages for people, in the main process.
 
     Raises:
-      ValueError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full;
+      UserError: the training or the mesh makes no sense, the folder belongs to another training, or the disk is full;
         or runs diverged, and the others are done.
       Stopped: ``stop`` asked for it, and everything is saved.
     """
@@ -101,7 +102,7 @@ def train(
                 Trainer(unfinished, program, corpus, group, stop, profiler, progress, log).train()
     diverged = [run.diverged for run in runs if run.diverged]
     if diverged:
-        raise ValueError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
+        raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
     return [row for run in runs for row in run.rows if row is not None]
 
 
@@ -154,7 +155,7 @@ class Trainer:
 
         Raises:
           Stopped: it was asked to stop, and is saved.
-          ValueError: it diverged, or a checkpoint cannot be written.
+          UserError: it diverged, or a checkpoint cannot be written.
         """
         self.enter("starting")
         start = checkpoints.newest()

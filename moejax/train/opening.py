@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from moejax.config import dump
 from moejax.data.corpus import Corpus, Summary, open_corpus
+from moejax.errors import UserError
 from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import FAILED, AttemptRecorder, changed_versions, ending, read_attempts
@@ -53,7 +54,7 @@ def open_runs(
     Meanwhile their folders are locked, and the time of runs that lack rows is accounted for: how it ends is recorded.
 
     Raises:
-      ValueError: as ``moejax.train.loop.train``.
+      UserError: as ``moejax.train.loop.train``.
     """
     pairs, owned = [], []
     for training, folder in trainings:
@@ -98,7 +99,7 @@ def open_data(runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup) ->
     """The corpus, which the main process prepares if it is not there yet.
 
     Raises:
-      ValueError: it cannot be read, is not what the runs were started with, or is too small.
+      UserError: it cannot be read, is not what the runs were started with, or is too small.
     """
     first = runs[0].training
 
@@ -123,11 +124,11 @@ def open_data(runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup) ->
 
 @contextlib.contextmanager
 def report_disk_errors(folder: Path) -> Iterator[None]:
-    """Raise ``ValueError``, a sentence, where the system cannot write."""
+    """Raise ``UserError``, a sentence, where the system cannot write."""
     try:
         yield
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{folder} cannot be written to ({says('the disk', error)}). What was saved there is whole: make room, or "
             f"mend the disk, and the same command goes on."
         ) from error
@@ -178,13 +179,13 @@ def _check_vmapped(trainings: Sequence[Training], group: ProcessGroup) -> None:
     for other in trainings[1:]:
         different = differences(dump(shared_settings(trainings[0])), dump(shared_settings(other)))
         if different:
-            raise ValueError(
+            raise UserError(
                 f"{trainings[0].name} and {other.name} cannot be vmapped together: "
                 f"{'; '.join(different[:3])}. Vmapped runs differ in seed, learning rate and weight decay alone: train "
                 f"these one by one."
             )
     if group.count > 1 or jax.device_count() > 1:
-        raise ValueError(
+        raise UserError(
             f"Vmapped runs are trained by one process on one device, and here are {group.count} processes with "
             f"{jax.device_count()} devices; train them one by one, each on the mesh."
         )
@@ -251,20 +252,20 @@ def _check_corpus(training: Training, text: Summary, folder: Path) -> None:
     remedy = "bring back a copy, or remove it if nothing was trained here yet"
     known = read_json(path, {"sha256": str, "tokenizer": str}, remedy=remedy) if path.exists() else now
     if known["sha256"] != text.sha256:
-        raise ValueError(
+        raise UserError(
             f"{folder} was trained on text with SHA-256 {known['sha256'][:12]}…, and {text.source} is now "
             f"{text.sha256[:12]}… (another Python?); go on with the text it was started with, or start anew in another "
             f"--out."
         )
     if known["tokenizer"] != text.tokenizer:
-        raise ValueError(
+        raise UserError(
             f"{folder} was trained with a tokenizer of SHA-256 {known['tokenizer'][:12]}…, and {text.source} now comes "
             f"with {text.tokenizer[:12]}…; give the set that it was started with, or start anew in another --out."
         )
     if known is now:
         write_json(path, now)
     if training.architecture.vocab_size < text.vocab_size:
-        raise ValueError(
+        raise UserError(
             f"vocab_size is {training.architecture.vocab_size}, but {text.source} has tokens up to "
             f"{text.vocab_size - 1}; set vocab_size to at least {text.vocab_size}."
         )

@@ -52,7 +52,7 @@ _agreements = itertools.count()
 """All processes agree on the same things in the same order."""
 
 
-class CoordinatedError(ValueError):
+class CoordinatedError(UserError):
     """An error that every process of a training knows of, so that all of them end."""
 
 
@@ -161,7 +161,7 @@ class ProcessGroup:
     ) -> T:
         """Run ``work`` in every process; if it fails in one, all of them end.
 
-        A group of one raises what ``work`` raises, apart from a ``ValueError``.
+        A group of one raises what ``work`` raises, apart from a ``UserError``.
 
         Raises:
           CoordinatedError: what a process raised, in the main process.

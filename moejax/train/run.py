@@ -244,7 +244,7 @@ class RunCheckpoints:
         """The state at a step, and the seconds of training up to it.
 
         Raises:
-          ValueError: a checkpoint cannot be restored, or is of another training than its folder's.
+          UserError: a checkpoint cannot be restored, or is of another training than its folder's.
         """
         found = {}
         for run, manager in self._active():

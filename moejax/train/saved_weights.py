@@ -65,7 +65,7 @@ def find_saved_state(path: Path) -> SavedState:
         raise UserError(f"{path} is no folder of a training: there is no training.json in it or above it.")
     training = read_json(folder / TRAINING, Training, remedy=REMEDY)
     if training.vmap:
-        raise ValueError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
+        raise UserError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
     named = path.resolve().relative_to(folder.resolve()).parts
     phases = [branch_name(budget) for budget in reversed(training.recipe.budgets_tokens)] + [TRUNK]
     for phase in phases:
@@ -83,7 +83,7 @@ def _check(saved: SavedState) -> None:
     path = saved.state.parent / "metadata" / "metadata"
     remedy = "go on with the training, which takes the checkpoint before it"
     if wrong := damage(saved.state.parent):
-        raise ValueError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
+        raise UserError(f"{saved.state.parent} is not what was written there: {wrong}; {remedy}.")
     metadata = foreign_json(read_bytes(path, remedy=remedy), path, shape=dict, remedy=remedy)
     what = f"The checkpoint of step {saved.step} of {saved.phase}"
     check_trained(saved.folder, read_history(saved.folder), saved.training, metadata.get(TRAINED), what)

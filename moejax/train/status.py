@@ -96,7 +96,7 @@ def read_status(folder: Path) -> Status:
         ) from None
     axes = training.get("vmap")
     if isinstance(axes, dict) and any(axes.values()):
-        raise ValueError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
+        raise UserError(f"{folder} is of several vmapped runs; name one of them, a folder in {folder / RUNS}.")
     budgets = training["recipe"]["budgets_tokens"]
     attempts = read_attempts(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)

@@ -34,11 +34,11 @@ class InitialWeights:
     """Upcycling: standard deviation of what is added to the experts' copies, as a share of each matrix's own."""
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if a choice makes no sense."""
+        """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         if self.noise < 0:
-            raise ValueError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
+            raise UserError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
         if self.noise and not self.source:
-            raise ValueError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
+            raise UserError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Recipe:
                     f"many: choose a divisor."
                 )
         if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay is {self.ema_decay}; give a share below 1, or 0 for none.")
+            raise UserError(f"ema_decay is {self.ema_decay}; give a share below 1, or 0 for none.")
         if not self.budgets_tokens:
             raise UserError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
@@ -241,11 +241,11 @@ class VmapAxes:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
 
     def check(self) -> None:
-        """Raise ``ValueError`` with value, rule and remedy if an axis has a value twice."""
+        """Raise ``UserError`` with value, rule and remedy if an axis has a value twice."""
         for axis in ("seeds", "learning_rates", "weight_decays"):
             values = getattr(self, axis)
             if len(set(values)) != len(values):
-                raise ValueError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
+                raise UserError(f"vmap.{axis} is {list(values)}; each value is a run: list it once.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +283,7 @@ class Training:
         """Raise ``UserError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
         if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
+            raise UserError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
         self.vmap.check()
         try:
             transformer.check(self.architecture, self.recipe.runtime)

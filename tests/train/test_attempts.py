@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from moejax.errors import UserError
 from moejax.train import attempts
 from moejax.train.attempts import (
     ATTEMPTS,
