@@ -8,8 +8,7 @@ import pytest
 
 from moejax.laws.accounting import flops_per_token
 from moejax.laws.chips import CHIPS
-from moejax.train import memory
-from moejax.train.devices import CHIP_OF_DEVICE, Speed
+from moejax.train.devices import CHIP_OF_DEVICE, Speed, memory
 
 
 def test_every_device_that_is_known_is_a_chip():
@@ -34,12 +33,12 @@ def test_memory_is_that_of_the_fullest_device(monkeypatch):
     stats = [{"bytes_in_use": 10, "peak_bytes_in_use": 30}, {"bytes_in_use": 20, "peak_bytes_in_use": 25}]
     devices = [types.SimpleNamespace(memory_stats=lambda one=one: one) for one in stats]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
-    assert memory.memory() == {"memory_bytes": 20, "memory_peak_bytes": 30}
+    assert memory() == {"memory_bytes": 20, "memory_peak_bytes": 30}
 
 
 def test_a_cpu_does_not_tell_so_it_is_that_of_the_process():
-    before = memory.memory()
+    before = memory()
     held = np.ones(30_000_000)
-    after = memory.memory()
+    after = memory()
     assert after["memory_bytes"] >= before["memory_bytes"] + 0.8 * held.nbytes
     assert after["memory_peak_bytes"] >= after["memory_bytes"]
