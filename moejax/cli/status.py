@@ -14,6 +14,7 @@ from moejax.errors import UserError
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.train.attempts import RUNNING
 from moejax.train.manifest import verify
 from moejax.train.status import Status, is_study_folder, read_statuses
 from moejax.wording import some

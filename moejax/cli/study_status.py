@@ -109,7 +109,7 @@ def summary(name: str, url: str, found: list[RunStatus], price: float | None) ->
             f"{len(one.rows)}/{one.runs}",
             one.share,
             None if one.loss is None else Written(one.loss, f"{one.loss:.3f}"),
-            one.sessions,
+            one.attempts,
             one.device_seconds / 3600,
             one.seconds_left,
             one.where,

@@ -130,7 +130,7 @@ PLOTS = by_name(
         draw=running.restarts,
         columns=("model", "start_seconds", "end_seconds", "outcome"),
         example=synthetic.attempts,
-        shows="sessions of trainings over time",
+        shows="attempts of trainings over time",
     ),
     Plot(
         name="plan",

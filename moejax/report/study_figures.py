@@ -33,7 +33,7 @@ def _of_runs(draw: Callable[[FigureInputs], Figure | None], *columns: str) -> Dr
 
 
 def _restarts(found: Findings) -> Figure | None:
-    """When trainings were worked on, if any was not done in one session."""
+    """When trainings were worked on, if any was not done in one attempt."""
     try:
         table = sources.attempts_table(found.concluded.folder)
     except ValueError:

@@ -68,7 +68,7 @@ def loads(inputs: FigureInputs) -> Figure:
 
 
 def restarts(inputs: FigureInputs) -> Figure:
-    """Sessions of every training over wall time, with how each ended and what had to be done again."""
+    """Attempts of every training over wall time, with how each ended and what had to be done again."""
     table = inputs.table
     counts = table["model"].value_counts(sort=False)
     most = set(counts.sort_values(ascending=False, kind="stable").index[:TRAININGS])
@@ -114,10 +114,10 @@ def restarts(inputs: FigureInputs) -> Figure:
         if (table["outcome"] == outcome).any()
     ]
     drawing.legend(handles=keys, loc="outside lower center", ncols=len(keys) or 1)
-    fewer = f" The {TRAININGS} of most sessions are shown of {len(counts)}." if len(counts) > TRAININGS else ""
+    fewer = f" The {TRAININGS} of most attempts are shown of {len(counts)}." if len(counts) > TRAININGS else ""
     return Figure(
         "Kills and resumes",
-        "Every session of every training over wall time. A cross or a square is an end that was not the training's "
+        "Every attempt of every training over wall time. A cross or a square is an end that was not the training's "
         "own; the number beside it is the time that went to taking steps again." + fewer + inputs.whose,
         drawing,
         table.to_dict("records"),
