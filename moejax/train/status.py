@@ -101,7 +101,7 @@ def read_status(folder: Path) -> Status:
     attempts = read_attempts(folder)
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
-    phase = last.get("run")
+    phase = last.get("phase")
     rows = [_row(folder / row_file(budget), training["name"], budget) for budget in budgets]
     state, why = _state(folder, None not in rows, attempts)
     total = sum(attempts[-1].phases.values()) if attempts else None
