@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
-from moejax.train.program_text import Run, runs
+from moejax.train.program_text import Instruction, instructions
 from moejax.train.training import Training
 
 HIDDEN_AXES = {"data", "fsdp"}
@@ -161,5 +161,5 @@ def stated_seconds(text: str, chip: Chip) -> float:
     )
 
 
-def _often(text: str) -> Iterator[Run]:
-    return (run for run in runs(text) if not run.in_fusion and not run.in_branch)
+def _often(text: str) -> Iterator[Instruction]:
+    return (run for run in instructions(text) if not run.in_fusion and not run.in_branch)

@@ -17,6 +17,7 @@ from moejax.plan.step_time import Roofline
 from moejax.report.findings import layer_loads
 from moejax.stored import read_bytes, read_json
 from moejax.study.storage import TABLE
+from moejax.train.attempts import RUNNING, Attempt, read_attempts
 from moejax.train.row_file import parse_row
 
 KILLED = "killed"

@@ -148,7 +148,7 @@ def train_study(
     executor: Executor | None = None,
     tasks: Sequence[Task] | None = None,
     update: ProgressCallback,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Train what is not trained yet, on this machine or by ``executor``, and write the run table; returns its path.
 

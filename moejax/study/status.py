@@ -51,7 +51,7 @@ class RunStatus:
     """FLOPs of all its steps."""
     loss: float | None
     """Loss of the last step that was logged; NaN if it was not finite."""
-    sessions: int
+    attempts: int
     """How often it was started."""
     where: str
     """The last attempt: the engine's name for it, and the machine."""
@@ -117,8 +117,8 @@ def _run_status(storage: DirFileSystem, training: Training) -> RunStatus:
         except ValueError as problem:
             problems.append(told(problem))
     try:
-        kept = read_text(storage, path := f"{folder}/{SESSIONS}")
-        sessions = [] if kept is None else parse_sessions(kept, path)
+        kept = read_text(storage, path := f"{folder}/{ATTEMPTS}")
+        attempts = [] if kept is None else parse_attempts(kept, path)
     except Damaged as problem:
         problems.append(told(problem))
         attempts = []

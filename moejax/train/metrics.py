@@ -86,7 +86,7 @@ class MetricsLog:
             self._log(f"{_no_lines(self._path, damaged)}; they are left out of it, and what they told is lost.")
         reached = max((line["step"] for line in lines if line["phase"] == phase), default=0)
         if self._writes:
-            kept = [line for line in lines if line["run"] != run or line["step"] <= step]
+            kept = [line for line in lines if line["phase"] != phase or line["step"] <= step]
             with atomic_write(self._path) as partial:
                 partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
             for logger in self._loggers:

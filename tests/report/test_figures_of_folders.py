@@ -13,7 +13,7 @@ from moejax.report import sources
 from moejax.report.plots import PLOTS, draw, inputs_of
 from moejax.stored import write_json
 from moejax.study.storage import TABLE
-from moejax.train.sessions import SESSIONS, Session
+from moejax.train.attempts import ATTEMPTS, Attempt
 
 HOUR = 3600.0
 

@@ -13,6 +13,7 @@ from moejax.__main__ import main
 from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import run_statuses
 from moejax.study.storage import open_storage
+from moejax.train.attempts import ATTEMPTS, read_attempts
 from moejax.train.row import OF_THE_CLOCK
 
 pytestmark = pytest.mark.slurm

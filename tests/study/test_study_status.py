@@ -72,8 +72,8 @@ def finish(url, training, budgets=None):
         write(url, f"models/{training.name}/branch-{budget}.json", sealed(row(training, budget)))
 
 
-def work_on(url, model, *sessions):
-    write(url, f"models/{model}/{SESSIONS}", sealed(dump(sessions)))
+def work_on(url, model, *attempts):
+    write(url, f"models/{model}/{ATTEMPTS}", sealed(dump(attempts)))
 
 
 def attempt(began, until, state=RUNNING, why=""):
@@ -90,21 +90,21 @@ def test_trainings_are_waiting_running_interrupted_failed_or_done(url):
     now, (first, second, third) = time.time(), STUDY.trainings()
     assert {one.state for one in run_statuses(open_storage(url), STUDY.trainings())} == {"waiting"}
     finish(url, first)
-    work_on(url, second.name, session(now - 60, now - 50, FAILED, "No such corpus."))
-    work_on(url, third.name, session(now - 60, now - 30, INTERRUPTED, "stopped by SIGTERM"))
+    work_on(url, second.name, attempt(now - 60, now - 50, FAILED, "No such corpus."))
+    work_on(url, third.name, attempt(now - 60, now - 30, INTERRUPTED, "stopped by SIGTERM"))
     found = {one.model: one for one in run_statuses(open_storage(url), STUDY.trainings())}
     assert [found[one.name].state for one in (first, second, third)] == ["done", "failed", "interrupted"]
     assert found[second.name].why == "No such corpus."
     assert found[second.name].device_seconds == pytest.approx(4 * 10)
-    work_on(url, third.name, session(now - 60, now - 30, INTERRUPTED), session(now - 5, now))
+    work_on(url, third.name, attempt(now - 60, now - 30, INTERRUPTED), attempt(now - 5, now))
     assert of(url, third.name).state == "running"
-    assert of(url, third.name).sessions == 2
+    assert of(url, third.name).attempts == 2
     assert of(url, third.name).device_seconds == pytest.approx(4 * (30 + 5))
 
 
 def test_a_training_that_has_been_silent_for_long_is_interrupted_and_that_is_said(url):
     write_study(url)
-    work_on(url, "a", session(time.time() - 7200, time.time() - 3600))
+    work_on(url, "a", attempt(time.time() - 7200, time.time() - 3600))
     assert of(url, "a").state == "interrupted"
     assert "nothing was heard of it for 60 minutes" in of(url, "a").why
 
@@ -113,9 +113,9 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(url):
     write_study(url)
     training = STUDY.trainings()[0]
     at = [{"step": step, "steps_done": step, "tokens": 64 * step, "seconds": 2.0 * step} for step in (1, 2, 3)]
-    lines = [{"run": "trunk", "loss": 3.0, **one} for one in at]
-    work_on(url, training.name, session(time.time() - 10, time.time()))
-    write(url, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"run"')
+    lines = [{"phase": "trunk", "loss": 3.0, **one} for one in at]
+    work_on(url, training.name, attempt(time.time() - 10, time.time()))
+    write(url, f"models/{training.name}/metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines) + '{"phase"')
     one = of(url, training.name)
     assert one.seconds_left == pytest.approx(2 * (training.recipe.total_steps - 3))
     found = run_statuses(open_storage(url), STUDY.trainings())
@@ -129,8 +129,8 @@ def test_time_left_follows_from_the_speed_of_the_last_steps(url):
 def test_a_last_loss_that_is_not_finite_is_no_end_of_the_status(url, capsys):
     write_study(url)
     training = STUDY.trainings()[0]
-    work_on(url, training.name, session(time.time() - 10, time.time()))
-    line = {"run": "trunk", "step": 1, "steps_done": 1, "tokens": 64, "seconds": 1.0, "loss": "nan"}
+    work_on(url, training.name, attempt(time.time() - 10, time.time()))
+    line = {"phase": "trunk", "step": 1, "steps_done": 1, "tokens": 64, "seconds": 1.0, "loss": "nan"}
     before = {**line, "step": 0, "steps_done": 0}
     write(url, f"models/{training.name}/metrics.jsonl", "".join(f"{json.dumps(one)}\n" for one in (before, line)))
     assert f"{training.name} loss nan" in progress(run_statuses(open_storage(url), STUDY.trainings()))[1]
@@ -210,7 +210,7 @@ def test_gathering_replaces_what_was_gathered_and_no_row_that_was_trained_there(
     first, second, _ = STUDY.trainings()
     for training in (first, second):
         finish(url, training)
-        work_on(url, first.name, session(0.0, time.time()))
+        work_on(url, first.name, attempt(0.0, time.time()))
         assert main(["study", "gather", url, "--out", str(tmp_path / "gathered")]) == 0
     write_study(str(tmp_path / "mine"))
     path, mine = f"models/{first.name}/branch-8192.json", sealed({**row(first, 8_192), "loss": 9.0})
@@ -236,8 +236,8 @@ def test_status_says_all_this_to_people_and_machines(url, capsys):
     write_study(url)
     now, (first, second, _) = time.time(), STUDY.trainings()
     finish(url, first)
-    work_on(url, first.name, session(now - 3600, now, DONE))
-    work_on(url, second.name, session(now - 60, now - 60, FAILED, "The disk is full."))
+    work_on(url, first.name, attempt(now - 3600, now, DONE))
+    work_on(url, second.name, attempt(now - 60, now - 60, FAILED, "The disk is full."))
     assert main(["study", "status", url, "--price", "2"]) == 0
     said = capsys.readouterr().out
     assert f"{second.name} failed: The disk is full." in said
