@@ -143,7 +143,7 @@ LOSS = 2e-5
 def assert_close(found, expected):
     """The same batches in the same order, bit for bit, and the same numbers up to the order of sums."""
     ours, theirs = logged(found), logged(expected)
-    for key in ("run", "step", "tokens", "batch_digest"):
+    for key in ("phase", "step", "tokens", "batch_digest"):
         assert [line[key] for line in ours] == [line[key] for line in theirs]
     np.testing.assert_allclose([line["loss"] for line in ours], [line["loss"] for line in theirs], atol=LOSS)
     np.testing.assert_allclose([row["loss"] for row in rows(found)], [row["loss"] for row in rows(expected)], atol=LOSS)
