@@ -260,7 +260,7 @@ class Trainer:
         self.enter("evaluation")
         size, rows = self.recipe.batch_sequences, self.corpus.validation()
         return [
-            None if run.diverged else evaluate(self.program, own.params, own.balance_bias, rows, size)
+            None if run.diverged else evaluate(self.program, own.params, own.expert_bias, rows, size)
             for run, own in zip(self.runs, self.program.unstack(state), strict=True)
         ]
 

@@ -17,7 +17,7 @@ from jaxtyping import Array
 
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
-from moejax.target import platform
+from moejax.platform import platform
 from moejax.train.mesh import batch_sharding, param_shardings
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule

@@ -42,11 +42,11 @@ def first_state(training: Training, program: Program, log: Callable[[str], None]
         find = _fitting(training, source, read, _on_devices(state.params), log)
         shardings = dict(flat(program.shardings.params))
         params = nested({name: _placed(find(name), shardings[name]) for name in shardings})
-        bias = state.balance_bias
-        if bias is not None and source.balance_bias and source == training.architecture:
-            bias = _placed(read(BALANCE_BIAS), program.shardings.balance_bias)
+        bias = state.expert_bias
+        if bias is not None and source.expert_bias and source == training.architecture:
+            bias = _placed(read(EXPERT_BIAS), program.shardings.expert_bias)
     ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-    return replace(state, params=params, balance_bias=bias, ema=ema)
+    return replace(state, params=params, expert_bias=bias, ema=ema)
 
 
 def _on_devices(params: Any) -> Read:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
 from moejax.train.phases import phases
 from moejax.train.program import make_program

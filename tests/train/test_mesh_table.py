@@ -16,7 +16,8 @@ from jax.sharding import AxisType
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
 from moejax.routing import NOT_CAUSAL, ROUTERS
-from moejax.routing.expert_parallel import EXCHANGES
+from moejax.routing.communication import COMMUNICATION
+from moejax.sharding import MESH_AXES
 from moejax.train.mesh import batch_sharding
 from moejax.train.phases import phases
 from moejax.train.program import make_program

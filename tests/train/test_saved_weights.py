@@ -49,8 +49,8 @@ def write(folder, training, steps):
             axes = SHARDED.get(name, ())
             sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
             arrays[name] = jax.device_put(array, sharding)
-        bias = arrays.pop(BALANCE_BIAS, None)
-        state = {"step": jnp.asarray(step), "params": nested(arrays), "balance_bias": bias}
+        bias = arrays.pop(EXPERT_BIAS, None)
+        state = {"step": jnp.asarray(step), "params": nested(arrays), "expert_bias": bias}
         with ocp.CheckpointManager((folder / "checkpoints" / phase).resolve()) as manager:
             items = {"state": ocp.args.StandardSave(state), "metadata": ocp.args.JsonSave({})}
             manager.save(step, args=ocp.args.Composite(**items))

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
-from moejax.model.sharding import MESH_AXES
+from moejax.sharding import MESH_AXES
 from moejax.train.loop import train
 from moejax.train.mesh import MeshShape
 from moejax.train.program import make_program
