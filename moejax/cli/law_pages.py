@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.cli import predict
+from moejax.cli.commands import predict
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.laws import LAWS, NOT_SEARCHED, PUBLISHED
@@ -302,7 +302,7 @@ def _answer(name: str) -> str:
     parser = argparse.ArgumentParser()
     predict.add_arguments(parser)
     arguments = parser.parse_args(["--law", name, *_asked(name)])
-    said = ask_law(name, predict.given_design(arguments))
+    said = ask_law(name, predict.design_of_options(arguments))
     values = [f"`{output}` {format(value)}" for output, value in said.values.items()]
     outside = [
         f"`{variable}` {factor:.2g} times the {'largest' if factor > 1 else 'smallest'} fitted"

@@ -116,7 +116,7 @@ def test_every_example_names_something_that_can_be_trained(words):
 def test_a_librarys_error_is_no_sentence_of_ours(monkeypatch):
     import json
 
-    monkeypatch.setattr("moejax.cli.train.run", lambda arguments: json.loads("{"))
+    monkeypatch.setattr("moejax.cli.commands.train.run", lambda arguments: json.loads("{"))
     with pytest.raises(ValueError, match="Expecting property name"):
         main(["train"])
 
@@ -180,7 +180,7 @@ def test_ctrl_c_that_meets_the_garbage_collector_stops_the_command_all_the_same(
         gc.collect()
         time.sleep(30)
 
-    monkeypatch.setattr("moejax.cli.laws.run", collect)
+    monkeypatch.setattr("moejax.cli.commands.laws.run", collect)
     # A worker of pytest's does not listen.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import design, design_text
+from moejax.cli import design_text
+from moejax.cli.commands import design
 from moejax.cli.config_file import load
 from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions

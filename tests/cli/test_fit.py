@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import fit
+from moejax.cli.commands import fit
 from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
 from moejax.laws.chinchilla import HOFFMANN_2022
@@ -351,7 +351,7 @@ def test_a_launch_check_gives_a_verdict(table, capsys):
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
     from types import SimpleNamespace
 
-    from moejax.cli import compare
+    from moejax.cli.commands import compare
 
     def parsed(module, words):
         parser = argparse.ArgumentParser()

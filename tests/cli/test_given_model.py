@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.cli.given_model import open_model
+from moejax.cli.commands.model import load_model
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.huggingface.conversion import to_huggingface
@@ -68,7 +68,7 @@ def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(
     train(training(tokenizer, f"{tokenizer}#<|endoftext|>"), tmp_path / "run")
     assert main(["convert", "--to", "weights", str(tmp_path / "run"), "--out", str(tmp_path / "weights")]) == 0
     assert main(["convert", "--to", "hf", str(tmp_path / "run"), "--out", str(tmp_path / "hf")]) == 0
-    found = [open_model(tmp_path / name) for name in ("run", "weights", "hf")]
+    found = [load_model(tmp_path / name) for name in ("run", "weights", "hf")]
     assert len({fingerprint(model.weights) for model in found}) == 1
     assert {model.tokenizer.sha256 for model in found} == {JsonTokenizer(tokenizer).sha256}
     assert [model.sequence_length for model in found] == [32, None, 32]
@@ -81,10 +81,10 @@ def test_a_training_on_bytes_has_bytes_and_weights_without_a_tokenizer_have_none
     # A tokenizer in the working folder is nobody's.
     monkeypatch.chdir(tokenizer.parent)
     train(training(tokenizer, None), tmp_path / "run")
-    assert open_model(tmp_path / "run").tokenizer.name == "bytes"
+    assert load_model(tmp_path / "run").tokenizer.name == "bytes"
     save_weights(tmp_path / "weights", SMALL, transformer.init(SMALL, jax.random.key(0)))
-    assert open_model(tmp_path / "weights").tokenizer is None
-    assert open_model(tmp_path / "weights", "bytes").tokenizer.name == "bytes"
+    assert load_model(tmp_path / "weights").tokenizer is None
+    assert load_model(tmp_path / "weights", "bytes").tokenizer.name == "bytes"
 
 
 def test_what_begins_and_ends_texts_is_what_the_tokenizers_configuration_says(tokenizer, tmp_path):
@@ -93,11 +93,11 @@ def test_what_begins_and_ends_texts_is_what_the_tokenizers_configuration_says(to
     (tmp_path / "theirs" / "tokenizer.json").write_text(tokenizer.read_text())
     described = {"bos_token": {"content": "0"}, "eos_token": "1", "chat_template": ""}
     (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(described))
-    found = open_model(tmp_path / "theirs")
+    found = load_model(tmp_path / "theirs")
     number = JsonTokenizer(tokenizer).number
     assert (found.first_token, found.tokenizer.end_of_document) == (number("0"), number("1"))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="nor a Hugging Face checkpoint with a config"):
-        open_model(tmp_path)
+        load_model(tmp_path)

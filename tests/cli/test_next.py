@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import next as command
+from moejax.cli.commands import next as command
 from moejax.cli.config_file import load
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from

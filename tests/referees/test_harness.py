@@ -12,7 +12,7 @@ import referee  # noqa: F401  (nothing is fetched)
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
-from moejax.cli.given_model import open_model
+from moejax.cli.commands.model import load_model
 from moejax.data.train_tokenizer import train_tokenizer
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
@@ -164,7 +164,7 @@ def test_likelihoods_are_those_of_the_harness_own_adapter(task, found, theirs):
 
 def test_whole_texts_longer_than_the_window_cost_what_they_cost_there(found, theirs):
     np.testing.assert_allclose(answers(found, "whole"), answers(theirs, "whole"), rtol=TOLERANCE)
-    tokenizer = open_model(Path(found["model"]["path"])).tokenizer
+    tokenizer = load_model(Path(found["model"]["path"])).tokenizer
     assert max(map(len, tokenizer.encode([one["text"].encode() for one in documents()]))) > 2 * LENGTH
 
 
@@ -182,7 +182,7 @@ def test_metrics_are_the_same(found, theirs):
 
 
 def test_likelihoods_are_our_own_cross_entropy(folder, found):
-    model = open_model(folder / "run")
+    model = load_model(folder / "run")
     w = model.weights
     forward = jax.jit(lambda tokens: transformer.forward(w.architecture, Runtime(), w.params, tokens)[0])
     for document, (answer,) in zip(documents(), answers(found, "last_word"), strict=True):

@@ -1,0 +1,1 @@
+"""What each command does, imported once its words have been checked."""

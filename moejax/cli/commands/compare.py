@@ -1,0 +1,81 @@
+"""``moejax compare``: which law to trust for a table of runs."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from moejax.cli import table
+from moejax.cli.commands.fit_options import fixed_of, penalty_of
+from moejax.cli.commands.run_table_options import read_table, splits_of
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress
+from moejax.fit.comparison import COLUMNS, Comparison, compare, of_the_loss
+from moejax.fit.read_runs import ReadRuns
+from moejax.folder import atomic_write
+from moejax.json_text import json_text
+from moejax.laws import LAWS
+from moejax.laws.predict import law_name
+from moejax.report.figures import compared_laws
+from moejax.report.figures.files import write_figure
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, hold out, print."""
+    named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
+
+    laws = of_the_loss(LAWS, named)
+    read = read_table(arguments, ())
+    if not (arguments.hold_out or arguments.each or arguments.folds):
+        arguments.hold_out = ["tokens"]
+    splits = splits_of(read, arguments)
+    with progress() as show:
+        found = compare(
+            laws,
+            read.runs,
+            splits,
+            penalty=penalty_of(arguments),
+            fixed=fixed_of(arguments),
+            seed=arguments.seed,
+            progress=show,
+        )
+    if arguments.out:
+        with out_folder(arguments.out):
+            _write(arguments.out, found, read, arguments.runs.name)
+    if arguments.json:
+        print(json_text(found.to_json()))
+    else:
+        table.show("Laws compared", COLUMNS, found.rows(), words=("behind the best (90 %)",))
+        print(f"{found.notes()}\n\n{found.verdict}\n\nNext: {next_command(arguments, found)}")
+    return 0
+
+
+def next_command(arguments: argparse.Namespace, found: Comparison) -> str:
+    """The command that fits the law to go on with, to the same rows in the same way."""
+    words = ["moejax", "fit", str(arguments.runs), "--law", found.next_law]
+    for name in ("map", "where", "fix"):
+        words += [word for value in getattr(arguments, name) for word in (f"--{name}", value)]
+    usual = {"loss": "loss", "group": None, "weight": None, "best_by": None, "penalty": "huber", "residual": "log"}
+    for name, value in {**usual, "delta": None}.items():
+        if (given := getattr(arguments, name)) != value:
+            words += [f"--{name.replace('_', '-')}", str(given)]
+    for name in ("drop_invalid", "drop_duplicates", "trust_units"):
+        words += [f"--{name.replace('_', '-')}"] if getattr(arguments, name) else []
+    return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
+
+
+def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
+    with atomic_write(folder / "compare.json") as partial:
+        partial.write_text(json_text(found.to_json()) + "\n", encoding="utf-8")
+    figure = write_figure(
+        folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
+    )
+    text = (
+        f"# Laws compared on {name}\n\n{found.verdict}\n\n{found.table()}\n\n"
+        f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
+    )
+    with atomic_write(folder / "compare.md") as partial:
+        partial.write_text(text.replace("<", "&lt;"), encoding="utf-8")
+    print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

@@ -1,0 +1,98 @@
+"""``moejax convert``: Hugging Face checkpoints to moejax's weights, and moejax's models to such checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress_display
+from moejax.errors import UserError
+from moejax.folder import check_new_folder
+from moejax.huggingface.conversion import from_huggingface, to_huggingface
+from moejax.json_text import json_text
+from moejax.progress import ProgressCallback
+from moejax.quantities import format_bytes
+from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
+from moejax.weights.folder import WEIGHTS, is_weights
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert, and say what was written."""
+    kind, path = arguments.source or arguments.target
+    known = ("hf",) if arguments.source else ("hf", "weights")
+    option = "--from" if arguments.source else "--to"
+    if kind not in known:
+        raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
+    if arguments.shard_bytes < 1:
+        raise UserError(f"--shard-bytes is {arguments.shard_bytes}; give a number of bytes above 0.")
+    if kind == "weights" and (arguments.dtype or arguments.family):
+        raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+    if arguments.source and arguments.family:
+        raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
+    out = Path(arguments.out)
+    check_new_folder(out)
+    with out_folder(out.absolute().parent), progress_display() as update:
+        done = _directions()[option, kind](Path(path), out, arguments, update)
+    if arguments.json:
+        print(json_text({"out": str(out), **done}))
+    else:
+        _print(out, done)
+    return 0
+
+
+def _directions() -> dict[tuple[str, str], Any]:
+    return {("--from", "hf"): _from_hf, ("--to", "hf"): _to_hf, ("--to", "weights"): _to_weights}
+
+
+def _from_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
+    return _said(from_huggingface(path, out, dtype=arguments.dtype, progress=_shares(update)))
+
+
+def _to_hf(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
+    options = {"family": arguments.family, "dtype": arguments.dtype, "shard_bytes": arguments.shard_bytes}
+    if is_weights(path):
+        return _said(to_huggingface(path, out, **options, progress=_shares(update)))
+    if not is_training(path):
+        raise UserError(
+            f"{path} is neither a folder of weights, as moejax convert --from hf writes, nor in one of a training."
+        )
+    saved = find_saved_state(path)
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".moejax-") as folder:
+        between = Path(folder, "weights")
+        write_saved_weights(saved, between, progress=_shares(update))
+        length = saved.training.recipe.data.sequence_length
+        done = to_huggingface(between, out, **options, sequence_length=length, progress=_shares(update))
+    return {**_said(done), "phase": saved.phase, "step": saved.step}
+
+
+def _to_weights(path: Path, out: Path, arguments: argparse.Namespace, update: ProgressCallback) -> dict[str, Any]:
+    saved = find_saved_state(path)
+    files = write_saved_weights(saved, out, progress=_shares(update))
+    return {"bytes": (out / WEIGHTS).stat().st_size, "tokenizer": files, "phase": saved.phase, "step": saved.step}
+
+
+def _shares(update: ProgressCallback):
+    return lambda name, done, total: update(done / max(total, 1), name)
+
+
+def _said(done: Any) -> dict[str, Any]:
+    return {
+        "family": done.family,
+        "tensors": done.tensors,
+        "bytes": done.nbytes,
+        "tokenizer": list(done.files),
+        "left_out": list(done.left_out),
+    }
+
+
+def _print(out: Path, done: dict[str, Any]) -> None:
+    if "phase" in done:
+        print(f"{done['phase']}, step {done['step']:,}")
+    if done.get("left_out"):
+        print(f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others")
+    family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
+    print(f"{family}{format_bytes(done['bytes'])}: {out}")
+    print(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}")

@@ -1,0 +1,148 @@
+"""``moejax data``: text or tokens to a set that trainings read; tokenizers; what a set holds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.out_folder import out_file
+from moejax.cli.progress import progress_display
+from moejax.config import dump
+from moejax.data.prepare import prepare
+from moejax.data.prepared import PreparedSet
+from moejax.data.sources import skipped
+from moejax.data.train_tokenizer import train_tokenizer
+from moejax.errors import UserError
+from moejax.json_text import json_text
+from moejax.report import render
+from moejax.result import Column, Result, Table
+from moejax.wording import command, some
+
+NAMED = 20
+"""Files that are skipped and named in JSON, at most."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one of the three, and print what came of it."""
+    return {"prepare": _prepare, "tokenizer": _tokenizer, "show": _show}[arguments.action](arguments)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    for name in ("validation_share", "corrupt_share"):
+        if not 0 <= getattr(arguments, name) < 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least 0 and less than 1."
+            )
+    skipped = _say_skipped(arguments.source)
+    with progress_display() as update:
+        prepared = prepare(
+            arguments.source,
+            Path(arguments.out),
+            tokenizer=arguments.tokenizer,
+            validation_share=arguments.validation_share,
+            corrupt_share=arguments.corrupt_share,
+            text_field=arguments.text_field,
+            workers=arguments.workers or _cores(),
+            again=True,
+            update=update,
+        )
+    _print(prepared, arguments, sample=0, skipped=skipped)
+    if not arguments.json:
+        print(f"train on it with {command(f'--config.recipe.data.source={arguments.out}')}")
+    return 0
+
+
+def _tokenizer(arguments: argparse.Namespace) -> int:
+    skipped = _say_skipped(arguments.source)
+    unread: list[str] = []
+    with out_file(Path(arguments.out)), progress_display() as update:
+        found = train_tokenizer(
+            arguments.source,
+            Path(arguments.out),
+            vocab_size=arguments.vocab_size,
+            text_field=arguments.text_field,
+            max_bytes=arguments.max_bytes,
+            update=update,
+            unread=unread.append,
+        )
+    if unread:
+        print(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}", file=sys.stderr)
+    if found.vocab_size < arguments.vocab_size:
+        print(f"The text gave only {found.vocab_size:,} tokens.", file=sys.stderr)
+    result = {"tokenizer": arguments.out, "vocab_size": found.vocab_size, "sha256": found.sha256}
+    result |= {"end_of_document": found.end_of_document, "unread": len(unread), **skipped}
+    print(json_text(result) if arguments.json else f"{found.vocab_size:,} tokens: {arguments.out}")
+    return 0
+
+
+def _say_skipped(source: str) -> dict[str, Any]:
+    """Say what of a folder is not read, and return it as data."""
+    found = skipped(source)
+    if found is None or not found.read:
+        # Without a file that is read, a sentence of its own says what there is instead.
+        return {}
+    if text := str(found):
+        print(f"moejax: {source}: {text}", file=sys.stderr)
+    by_suffix = {suffix or "none": count for suffix, count in found.by_suffix.items()}
+    counts = {"files": len(found.files), "by_suffix": by_suffix, "named": list(found.files[:NAMED])}
+    return {"skipped": {**counts, "hidden": len(found.hidden), "prepared_sets": list(found.prepared)}}
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    prepared = PreparedSet(Path(arguments.folder))
+    _print(prepared, arguments, sample=arguments.sample)
+    if arguments.verify:
+        wrong = prepared.verify()
+        if wrong:
+            raise UserError(
+                f"{len(wrong)} files of {arguments.folder} are not what was written: {', '.join(wrong[:3])}; remove "
+                f"them and run moejax data prepare with the same settings, which makes them again."
+            )
+        print(f"{len(prepared.manifest.shards):,} shards are as they were written", file=sys.stderr)
+    return 0
+
+
+def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Mapping[str, Any] = {}) -> None:
+    manifest = prepared.manifest
+    whole = Column("", ",")
+    columns = [Column("split"), *(replace(whole, name=name) for name in ("documents", "bytes", "tokens"))]
+    rows = [
+        [
+            name,
+            split.documents,
+            split.bytes or "not known",
+            split.tokens,
+            split.bytes / split.tokens if split.bytes else None,
+        ]
+        for name, split in (("train", manifest.train), ("validation", manifest.validation))
+    ]
+    notes = [
+        f"tokenizer {manifest.tokenizer.name}, {manifest.tokenizer.vocab_size:,} tokens",
+        f"unigram entropy {manifest.unigram_entropy:.4f} nats/token; {len(manifest.shards):,} shards",
+        f"SHA-256 of the text {manifest.sha256}",
+    ]
+    if manifest.corrupt.records:
+        lost = f"{manifest.corrupt.records:,} records, {manifest.corrupt.bytes:,} bytes lost beside"
+        notes += [f"left out as corrupt: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
+    text = _sample(prepared, sample) if sample or arguments.json else ""
+    if sample:
+        notes.append(f"the first {sample} tokens held out:\n{text}")
+    found = Result(
+        tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
+        notes=notes,
+        data={**dump(manifest), "shards": len(manifest.shards), "sample": text, **skipped},
+    )
+    render.show(found, as_json=arguments.json)
+
+
+def _sample(prepared, tokens: int) -> str:
+    return prepared.tokenizer.decode(prepared.split("validation").read(0, tokens))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

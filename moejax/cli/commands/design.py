@@ -1,0 +1,197 @@
+"""``moejax design``: from a law and a budget to an architecture, with what every constraint is worth."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from moejax.cli import design_text
+from moejax.cli.commands.architecture import load_architecture
+from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
+from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.out_folder import out_folder
+from moejax.design.config_text import config_text
+from moejax.design.decide import beyond, decide, of_shapes, side_by_side
+from moejax.design.frontier import frontier, landscape
+from moejax.design.problem import Constraint, of_sizes
+from moejax.errors import UserError
+from moejax.fit.bootstrap import bootstrap
+from moejax.fit.fit_result import FitResult, load
+from moejax.folder import atomic_write, write_json, written_in
+from moejax.json_text import json_text
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.active_params import convention
+from moejax.laws.predict import law_name, published
+from moejax.report.frontier import draw, draw_landscape
+from moejax.wording import command
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decide and print."""
+    _check(arguments)
+    if arguments.law == "all":
+        plain, text = _all_laws(arguments)
+    elif arguments.sweep:
+        plain, text = _sweep(arguments)
+    else:
+        plain, text = _one_law(arguments)
+    if arguments.out:
+        with out_folder(arguments.out):
+            write_json(arguments.out / "design.json", plain)
+        print(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.", file=sys.stderr)
+    if arguments.json:
+        print(json_text(plain))
+    else:
+        design_text.show(text)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.within > 0:
+        raise UserError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
+    if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
+        raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+
+
+def _problem(arguments: argparse.Namespace, law: Any, constraints: Any, *, shape: bool = False) -> Any:
+    taken = convention(arguments.active_convention)
+    problem = of_sizes(
+        law, constraints, active_params=taken, goal=arguments.minimise, assumptions=assumptions_of(arguments)
+    )
+    return of_shapes(problem, _like(arguments)) if shape else problem
+
+
+def _like(arguments: argparse.Namespace) -> Any:
+    found = load_architecture(arguments)
+    return None if found is None else found[1]
+
+
+def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
+    """Name, law, and what was published or fitted."""
+    if Path(arguments.law).suffix == ".json":
+        result = load(arguments.law)
+        dropped = () if result.uncertainty is None else result.uncertainty.dropped
+        for sentence in (*result.warnings, *dropped):
+            print(f"! {sentence}", file=sys.stderr)
+        return type(result.law).__name__, result.law, result
+    name, constants = law_name(arguments.law), arguments.constants
+    if constants is None:
+        constants = next((key for key in PUBLISHED[name] if key.startswith(arguments.law.lower())), None)
+    known = published(name, constants)
+    return f"{name} ({known.source})", known.law, known
+
+
+def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    name, law, known = law_and_source(arguments)
+
+    problem = _problem(arguments, law, constraints_of(arguments), shape=arguments.shape)
+    like, exact = _like(arguments), arguments.exact_shape
+    likely, by = _likely(arguments, known)
+    decision = decide(
+        problem,
+        like=like,
+        within=arguments.within,
+        known=known,
+        exact=exact,
+        likely=likely,
+        by=by,
+        level=arguments.level,
+    )
+    if arguments.out and decision.built is not None:
+        says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
+        sequence = decision.optimum.problem.assumptions.sequence_length
+        text = config_text(decision.built, "designed", says, sequence)
+        with out_folder(arguments.out), atomic_write(arguments.out / "config.py") as partial:
+            partial.write_text(text, encoding="utf-8")
+        plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
+        print(f"Its plan: {plan}", file=sys.stderr)
+    plain, text = design_text.plain(name, decision), design_text.text(name, decision)
+    if isinstance(known, FitResult) and (far := beyond(decision.optimum, known)):
+        plain["extrapolated"] = dict(far)
+        text.insert(1, design_text.beyond_in_words(far))
+    text[1:1] = design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    text[1:1] = _assumed([problem], plain)
+    if arguments.chips:
+        plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
+        text += design_text.chips_in_words(plain["on_chips"], problem.assumptions)
+    return plain, text
+
+
+def _assumed(problems: list[Any], plain: dict[str, Any]) -> list[str]:
+    """What is assumed of active parameters, also written into the plain result."""
+    said = list(dict.fromkeys(problem.space.assumes for problem in problems if problem.space.assumes))
+    if said:
+        plain["active_convention"] = said[0]
+    return said
+
+
+def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
+    """Laws as likely as the one that decides, and where they are from; None for published constants."""
+    if arguments.runs:
+        return fit_resamples(arguments, known), "resamples"
+    return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
+
+
+def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
+    """The bootstrap of a fit, of the table that ``--runs`` names."""
+    if not isinstance(result, FitResult):
+        raise UserError("--runs gives intervals to a fit; name its file (fit.json of `moejax fit --out`) as --law.")
+    return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
+
+
+def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
+    judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
+    constraints = constraints_of(arguments)
+    found = side_by_side(judged, constraints, lambda law, own: _problem(arguments, law, own, shape=arguments.shape))
+    if all(isinstance(one, str) for one in found.values()):
+        raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
+    outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
+    text = design_text.text_laws(found, constraints, outside)
+    text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
+    plain = design_text.plain_laws(found, outside)
+    return plain, text + _assumed([one.problem for one in found.values() if not isinstance(one, str)], plain)
+
+
+def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    if len(arguments.sweep) > 1:
+        return _landscape(arguments)
+    name, low, high = range_of(arguments.sweep[0], "--sweep")
+    label, law, _ = law_and_source(arguments)
+
+    # Its upper end stays as a constraint: what is swept is among what the problem chooses.
+    others = [
+        *(one for one in constraints_of(arguments, least=0) if one.name != name),
+        Constraint(name=name, high=high),
+    ]
+    problem = _problem(arguments, law, others, shape=arguments.shape)
+    rows = frontier(problem, name, low, high)
+    if arguments.out:
+        with out_folder(arguments.out), atomic_write(arguments.out / "frontier.png") as partial:
+            draw(rows, name, label, partial)
+    text = design_text.text_sweep(label, name, rows)
+    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    plain = design_text.plain_sweep(label, name, rows)
+    return plain, text + _assumed([problem], plain)
+
+
+def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    if len(arguments.sweep) > 2:
+        raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
+    first, second = (range_of(text, "--sweep") for text in arguments.sweep)
+    label, law, _ = law_and_source(arguments)
+
+    constraints = constraints_of(arguments, least=0)
+    problem = _problem(arguments, law, constraints, shape=arguments.shape)
+    found = landscape(problem, first, second)
+    if arguments.out:
+        with out_folder(arguments.out), atomic_write(arguments.out / "landscape.png") as partial:
+            draw_landscape(found, label, partial)
+    text = design_text.text_landscape(label, found)
+    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
+    plain = design_text.plain_landscape(label, found)
+    return plain, text + _assumed([problem], plain)

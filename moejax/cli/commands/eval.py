@@ -1,0 +1,132 @@
+"""``moejax eval``: downstream tasks of lm-evaluation-harness on a model."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.commands.model import LoadedModel, load_model
+from moejax.cli.out_folder import out_file
+from moejax.cli.progress import progress_display
+from moejax.errors import UserError
+from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
+from moejax.evaluation.language_model import LanguageModel
+from moejax.folder import write_json
+from moejax.json_text import json_text
+from moejax.model.runtime import Runtime
+from moejax.report import render
+from moejax.result import Column, Result, Table
+from moejax.stored import as_read
+from moejax.weights.fingerprint import fingerprint
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Evaluate, write the results and print them."""
+    names = [name for name in arguments.tasks.split(",") if name]
+    _check(arguments, names)
+    path = Path(arguments.model)
+    out = Path(arguments.out) if arguments.out else _beside(path, names)
+    began = time.monotonic()
+    with out_file(out):
+        with progress_display() as update:
+            found = _evaluate(arguments, path, names, update)
+        found["seconds"] = round(time.monotonic() - began, 1)
+        write_json(out, found)
+    if arguments.json:
+        print(json_text(found))
+    else:
+        render.show(summary(found, path))
+        print(out)
+    return 0
+
+
+def _check(arguments: argparse.Namespace, names: list[str]) -> None:
+    if find_spec("lm_eval") is None:
+        raise UserError("moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'.")
+    if not names:
+        raise UserError(f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa.")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UserError(f"--limit is {arguments.limit}; give at least one document.")
+
+
+def _evaluate(arguments: argparse.Namespace, path: Path, names: list[str], update: Any) -> dict[str, Any]:
+    folder = Path(arguments.task_path) if arguments.task_path else None
+    update(0.0, "reading task files")
+    manager, tasks = load_tasks(names, folder)
+    update(0.0, "reading weights")
+    given = load_model(path, arguments.tokenizer)
+    if given.tokenizer is None:
+        raise UserError(
+            f"{path} carries no tokenizer; give the one it was trained with as --tokenizer, bytes or a tokenizer.json."
+        )
+    model = LanguageModel(
+        given.weights,
+        Runtime(compute_dtype=arguments.dtype),
+        longest=arguments.max_length or given.sequence_length or DEFAULT_LENGTH,
+        batch_tokens=arguments.batch_tokens,
+    )
+    asked = HarnessModel(model, given.tokenizer, first_token=given.first_token, seed=arguments.seed, update=update)
+    results = evaluate(
+        asked,
+        manager,
+        tasks,
+        limit=arguments.limit,
+        num_fewshot=arguments.num_fewshot,
+        log_samples=arguments.samples,
+    )
+    return {**_said(arguments, path, given, asked), "versions": versions(), **_plain(results)}
+
+
+def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: Any) -> dict[str, Any]:
+    assert given.tokenizer is not None
+    return {
+        "model": {"path": str(path), **given.origin, "fingerprint": fingerprint(given.weights)},
+        "tokenizer": {
+            "name": Path(given.tokenizer.name).name,
+            "sha256": given.tokenizer.sha256,
+            "opening": list(given.tokenizer.opening),
+            "empty_context": asked.prefix_token_id,
+            "end_of_document": asked.eot_token_id,
+        },
+        "settings": {
+            "tasks": arguments.tasks,
+            "limit": arguments.limit,
+            "num_fewshot": arguments.num_fewshot,
+            "max_length": asked.max_length,
+            "dtype": arguments.dtype,
+            "seed": arguments.seed,
+        },
+    }
+
+
+def _plain(results: dict[str, Any]) -> dict[str, Any]:
+    """What JSON can hold; the rest, as functions of a task's configuration, by name."""
+    renamed = {"versions": "task_versions", "n-shot": "num_fewshot", "n-samples": "documents"}
+    named = {renamed.get(name, name): value for name, value in results.items()}
+    return as_read(named, default=lambda value: getattr(value, "__name__", None) or str(value))
+
+
+def _beside(path: Path, names: list[str]) -> Path:
+    tasks = "+".join(names).replace("*", "all").replace("/", "-")
+    path = path.absolute()
+    return path.with_name(f"{path.name}.{tasks[:100]}.json")
+
+
+def summary(found: dict[str, Any], path: Path) -> Result:
+    """Every metric of every task."""
+    rows = []
+    for task, values in found["results"].items():
+        documents = found["documents"].get(task, {}).get("effective")
+        for name, value in values.items():
+            metric, comma, filtered = name.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            error = values.get(f"{metric}_stderr,{filtered}")
+            written = f"{value:.4f}" + (f" ± {error:.4f}" if isinstance(error, float) else "")
+            shown = metric if filtered == "none" else f"{metric} ({filtered})"
+            rows.append([task, shown, written, "" if documents is None else documents])
+    columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
+    return Result(tables=[Table(f"{path}, {found['model']['fingerprint']}", columns, rows)], data=found)

@@ -1,0 +1,31 @@
+"""``--exportable hf``: before anything is trained, hold that ``moejax convert --to hf`` will be able to write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from moejax.architecture import Architecture
+from moejax.errors import UserError
+from moejax.huggingface.conversion import choose_family
+from moejax.wording import told
+
+FORMAT = "hf"
+
+
+def check_exportable(asked: str | None, architectures: Mapping[str, Architecture]) -> None:
+    """Raise ``UserError`` if a model, by its name, could not be written as it is asked for; nothing asked is nothing
+    checked."""
+    if asked is None:
+        return
+
+    kind, _, family = asked.partition(":")
+    if kind != FORMAT:
+        raise UserError(f"--exportable {asked} is not known; write --exportable {FORMAT}, or {FORMAT}:FAMILY.")
+    for name, architecture in architectures.items():
+        try:
+            choose_family(architecture, family or None)
+        except ValueError as error:
+            raise UserError(
+                f"{name} could not be exported to Hugging Face (--exportable {asked}): {told(error)}\n"
+                f"Change these fields, such as --config.architecture.FIELD=VALUE, or leave --exportable away."
+            ) from error

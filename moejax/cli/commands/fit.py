@@ -1,0 +1,131 @@
+"""``moejax fit``: from a table of runs to a law's coefficients, their intervals, and what they cannot tell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moejax import table_file
+from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
+from moejax.cli.commands.fit_recipes import recipe
+from moejax.cli.commands.run_table_options import read_table, splits_of
+from moejax.cli.fit_answers import answer, asked_of
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress
+from moejax.fit import bootstrap, holdout, metrics
+from moejax.fit.covariance import coefficient_errors, coefficient_intervals
+from moejax.fit.fit_law import fit_law
+from moejax.fit.metrics import predict
+from moejax.fit.read_runs import fitted_column
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.folder import atomic_write
+from moejax.interval import check_level
+from moejax.json_text import json_text
+from moejax.stored import write_json
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, resample, hold out, print."""
+    if arguments.recipe is not None:
+        return recipe(arguments.recipe)(arguments)
+    law = law_of(arguments)
+    read = read_table(arguments, law)
+
+    options: dict[str, Any] = {
+        "penalty": penalty_of(arguments),
+        "starts": starts_of(arguments),
+        "search": search_of(arguments),
+        "fixed": fixed_of(arguments),
+        "seed": arguments.seed,
+    }
+    splits, asked = splits_of(read, arguments), asked_of(law, tuple(options["fixed"]), arguments)
+    level, stopped = check_level(arguments.level), False
+    with progress() as show:
+        result = fit_law(law, read.runs, progress=show, **options)
+        how = {"covariance": asked.covariance, "by": arguments.by}
+        result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
+        text, plain = _fitted(result, read, asked.covariance, arguments)
+        # What is found is on disk before what takes long, may be stopped, or may not be possible.
+        _write(arguments.out, text, plain, result, read)
+        if held_out := holdout.hold_out(law, read.runs, splits, **options):
+            plain["held_out"] = holdout.to_json(held_out)
+            missed = holdout.warnings(plain["held_out"], result.metrics.rmse)
+            text.append("\n".join([holdout.table(held_out), *(f"! {sentence}" for sentence in missed)]))
+            if len(held_out) > 1:
+                plain["held_out_together"] = metrics.plain(holdout.pooled(held_out))
+            _write(arguments.out, text, plain, result, read)
+        try:
+            resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
+            if resampled is not None:
+                text.append(bootstrap.table(result, resampled, level))
+                plain["bootstrap"] = bootstrap.to_json(result, resampled, level)
+            answers, found = answer(asked, result, read, resampled, level, arguments.by)
+            text, plain = [*text, *answers], plain | found
+        except KeyboardInterrupt:
+            if arguments.out:
+                raise
+            stopped = True
+    if stopped:
+        print("\nStopped; with --out DIR the same command would go on from there.", file=sys.stderr)
+    if arguments.out:
+        _write(arguments.out, text, plain, result, read)
+        print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
+    print(json_text(plain) if arguments.json else "\n\n".join(text))
+    return STOPPED if stopped else 0
+
+
+STOPPED = 130
+"""Exit status after Ctrl-C, as that of every command."""
+
+
+def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+    """The fit itself, with standard errors, as paragraphs and as plain data."""
+    how = {"kind": covariance, "by": arguments.by}
+    errors = coefficient_errors(result, read.runs, **how)
+    intervals = coefficient_intervals(result, read.runs, arguments.level, **how)
+    finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
+    ends = {name: [end if math.isfinite(end) else None for end in pair] for name, pair in intervals.items()}
+    plain = result.to_json() | {
+        "notes": list(read.notes),
+        "standard_errors": {**how, "values": finite, "level": arguments.level, "intervals": ends},
+    }
+    # With predictions.csv, what the same runs are read with again.
+    plain["read"] = {
+        "loss": fitted_column(type(result.law), arguments.loss),
+        "group": arguments.group,
+        "weight": arguments.weight,
+    }
+    return [result.summary(arguments.level)], plain
+
+
+def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:
+    from moejax.fit.bootstrap import bootstrap
+
+    with out_folder(arguments.out) if arguments.out else contextlib.nullcontext():
+        return bootstrap(
+            result,
+            read.runs,
+            arguments.bootstrap,
+            by=arguments.by,
+            seed=arguments.seed,
+            progress=show,
+            kept=arguments.out / "bootstrap.npz" if arguments.out else None,
+        )
+
+
+def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], result: Any, read: Any) -> None:
+    if folder is None:
+        return
+    predicted = predict(result.law, read.runs, result.output)
+    rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
+    with out_folder(folder):
+        with atomic_write(folder / "summary.txt") as partial:
+            partial.write_text("\n\n".join(text) + "\n", encoding="utf-8")
+        write_json(folder / "fit.json", plain)
+        with atomic_write(folder / "predictions.csv") as partial:
+            partial.write_text(table_file.csv_text(rows), encoding="utf-8")

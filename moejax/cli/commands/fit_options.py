@@ -1,0 +1,72 @@
+"""How a law is fitted, at the command line: penalty, given coefficients, starts."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from moejax.cli.pairs import pairs
+from moejax.errors import UserError
+from moejax.fit.fit_law import EVERY_START, Search
+from moejax.fit.objective import PENALTIES, RESIDUALS
+from moejax.fit.starts import GRIDS, Sobol
+from moejax.laws import LAWS
+from moejax.laws.predict import law_name
+from moejax.quantities import parse, parse_whole_number
+
+
+def law_of(arguments: argparse.Namespace) -> type:
+    """The law that ``--law`` names.
+
+    Raises:
+      UserError: none is named, or there is none of that name.
+    """
+    if arguments.law is None:
+        raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+    return LAWS[law_name(arguments.law)]
+
+
+def penalty_of(arguments: argparse.Namespace) -> Any:
+    """What ``--penalty``, ``--residual`` and ``--delta`` ask for."""
+    for given, known, option in (
+        (arguments.penalty, PENALTIES, "--penalty"),
+        (arguments.residual, RESIDUALS, "--residual"),
+    ):
+        if given not in known:
+            raise UserError(f"{option} {given} is not known; choose {' or '.join(known)}.")
+    options = {} if arguments.delta is None else {"delta": arguments.delta}
+    if arguments.delta is not None and not arguments.delta > 0:
+        raise UserError(f"--delta is {arguments.delta}; it must be above 0.")
+    try:
+        return PENALTIES[arguments.penalty](residual=arguments.residual, **options)
+    except TypeError as error:
+        raise UserError(f"--penalty {arguments.penalty} has no --delta; leave it out.") from error
+
+
+def fixed_of(arguments: argparse.Namespace) -> dict[str, float]:
+    """The coefficients that ``--fix`` gives."""
+    return {name: parse(value) for name, value in pairs(arguments.fix, "--fix")}
+
+
+def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
+    """Where the search starts: so many points scaled by the data, or a published grid; ``usual`` if not given.
+
+    Raises:
+      UserError: there is no grid of that name; the sentence has the known ones.
+    """
+    given = usual if arguments.starts is None else arguments.starts
+    if given in GRIDS:
+        return GRIDS[given]
+    try:
+        count = parse_whole_number(given)
+    except ValueError:
+        known = ", ".join(GRIDS)
+        raise UserError(f"--starts {given} is no count and no grid; the grids are {known}.") from None
+    if count < 1:
+        raise UserError(f"--starts is {count}; it must be at least 1.")
+    return Sobol(count, arguments.seed)
+
+
+def search_of(arguments: argparse.Namespace) -> Any:
+    """How many of the starts are followed."""
+    return EVERY_START if arguments.every_start else Search()

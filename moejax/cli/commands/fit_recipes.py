@@ -1,0 +1,100 @@
+"""``moejax fit --recipe NAME``: whole procedures, each with its own columns, page and JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from moejax import run_table
+from moejax.cli.commands.fit_options import law_of, starts_of
+from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress
+from moejax.errors import UserError
+from moejax.fit.holdout import split_by
+from moejax.fit.launch_check import launch_check
+from moejax.fit.recipe_abnar import RESAMPLES, abnar
+from moejax.fit.recipe_zhao import INPUTS, zhao
+from moejax.folder import atomic_write
+from moejax.json_text import json_text
+
+
+def _launch_check(arguments: argparse.Namespace) -> int:
+    law = law_of(arguments)
+    read = read_table(arguments, law)
+    pilot = None
+    if arguments.pilot is not None:
+        pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law).runs
+    split = split_by(read, (arguments.hold_out or ["params_active"])[0])
+    with progress() as show:
+        found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+    return _show(found, "launch_check", arguments)
+
+
+def _zhao(arguments: argparse.Namespace) -> int:
+    read = read_table(arguments, INPUTS)
+    split = split_by(read, (arguments.hold_out or ["params_total"])[0])
+    starts = starts_of(arguments)
+    with progress() as show:
+        found = zhao(read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show)
+    return _show(found, "zhao", arguments)
+
+
+def _tian(arguments: argparse.Namespace) -> int:
+    from moejax.fit.recipe_tian import INPUTS, tian
+
+    read = read_table(arguments, INPUTS)
+    tried = {
+        name: run_table.numbers(read.frame[name], where=str(arguments.runs)).to_numpy(float)
+        for name in ("learning_rate", "batch_tokens")
+        if name in read.frame.columns
+    }
+    starts = starts_of(arguments)
+    with progress() as show:
+        found = tian(read.runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show)
+    return _show(found, "tian", arguments)
+
+
+def _abnar(arguments: argparse.Namespace) -> int:
+    from moejax.fit.isoflop_budgets import INPUTS
+
+    read = read_table(arguments, INPUTS)
+    with progress() as show:
+        found = abnar(
+            read.runs,
+            split_by(read, arguments.hold_out[0]) if arguments.hold_out else None,
+            resamples=arguments.bootstrap or RESAMPLES,
+            starts=starts_of(arguments, usual="abnar"),
+            level=arguments.level,
+            seed=arguments.seed,
+            progress=show,
+        )
+    return _show(found, "abnar", arguments)
+
+
+def recipe(name: str) -> Callable[[argparse.Namespace], int]:
+    """The recipe of that name.
+
+    Raises:
+      UserError: there is none; the sentence has the known ones.
+    """
+    if name not in RECIPES:
+        raise UserError(f"There is no recipe {name}; known are {', '.join(RECIPES)}.")
+    return RECIPES[name]
+
+
+def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
+    """Print what a recipe found, and write it where asked."""
+    plain = json_text(found.to_json())
+    if arguments.out:
+        with out_folder(arguments.out) as folder:
+            for suffix, content in (("json", plain), ("txt", found.text())):
+                with atomic_write(folder / f"{name}.{suffix}") as partial:
+                    partial.write_text(content + "\n", encoding="utf-8")
+    print(plain if arguments.json else found.text())
+    return 0
+
+
+RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian, "abnar": _abnar}
+"""Recipes by name; each reads its table, prints what it found and returns the exit status."""

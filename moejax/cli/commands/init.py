@@ -1,0 +1,42 @@
+"""``moejax init``: moejax's own config files, copied to where they can be run and changed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from moejax.cli import packaged_configs
+from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.json_text import json_text
+from moejax.wording import command, says
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Copy, and say what to do next."""
+    out = Path(arguments.folder, packaged_configs.FOLDER)
+    written, kept = [], []
+    for name in packaged_configs.files():
+        text, path = (packaged_configs.folder() / name).read_bytes(), out / name
+        try:
+            if path.exists():
+                kept.append((path, path.read_bytes() == text))
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as partial:
+                partial.write_bytes(text)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({says('the system', error)}); name another DIR.") from error
+        written.append(path)
+    changed = [path for path, same in kept if not same]
+    if arguments.json:
+        found = {"written": written, "kept": [path for path, _ in kept], "changed": changed}
+        print(json_text({name: [str(path) for path in paths] for name, paths in found.items()}))
+        return 0
+    print(f"{len(written)} configs written to {out}, {len(kept)} were there already.")
+    for path in changed:
+        print(f"moejax: {path} differs from moejax's own and was left as it is.", file=sys.stderr)
+    here = "" if Path(arguments.folder) == Path() else f"{command('cd', Path(arguments.folder))} && "
+    print(f"next: {here}moejax train --config=configs/tiny.py --out runs/tiny")
+    return 0

@@ -1,0 +1,124 @@
+"""``moejax launch``: a training, or those of a study, handed to Slurm, Google Kubernetes Engine or SkyPilot."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.commands.exportable import check_exportable
+from moejax.cli.config_file import load, read
+from moejax.cli.progress import progress_display
+from moejax.errors import UserError
+from moejax.json_text import json_text
+from moejax.study.executor import Engine, Executor, Task
+from moejax.study.run import check_owner, materialise_at, read_study, train_study
+from moejax.study.status import run_statuses
+from moejax.study.storage import launched, open_storage, write_launch
+from moejax.study.study import Study, study_of
+from moejax.train.training import Training
+from moejax.wording import command, counted, some, told
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or submit."""
+    if arguments.print and arguments.submit:
+        raise UserError("--print and --submit exclude each other; --print is the default.")
+    study, out = _study(arguments)
+    _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
+    study.check()
+    check_exportable(arguments.exportable, study.models)
+    engine, tasks = importlib.import_module(f"moejax.cli.launch_{arguments.engine}").prepare(arguments, study, out)
+    for warning in study.warnings():
+        _say(warning)
+    if arguments.submit:
+        engine.check()
+        study.check_data()
+    tasks = _not_done(arguments, study, out, tasks)
+    if arguments.json:
+        print(json_text([_as_data(task) for task in tasks]))
+    if not tasks and not arguments.json:
+        print(
+            f"Nothing is left to hand over of {study.name}: {command('moejax', 'study', 'status', out)}, "
+            f"{command('moejax', 'study', 'gather', out)}."
+        )
+    if not tasks:
+        return 0
+    if not arguments.submit:
+        if not arguments.json:
+            print(engine.describe(tasks))
+        print(f"\nmoejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).", file=sys.stderr)
+        return 0
+    return _submit(arguments, study, out, engine, tasks)
+
+
+def _refuse_control_characters(texts: Sequence[str]) -> None:
+    """A line break would begin a line of its own in a script or a manifest: of ``sbatch``, a further option."""
+    for text in texts:
+        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+            raise UserError(f"{text!r} has a line break or another control character; give it without.")
+
+
+def _as_data(task: Task) -> dict[str, Any]:
+    return {"model": task.name, "command": ["moejax", *task.words], "resources": dataclasses.asdict(task.resources)}
+
+
+def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> int:
+    if getattr(arguments, "wait", False) and isinstance(engine, Executor):
+        with progress_display() as update:
+            table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
+        print(table, file=sys.stderr if arguments.json else sys.stdout)
+        return 0
+    materialise_at(study, out, getattr(engine, "mount", None))
+    ids = engine.submit(tasks)
+    if arguments.engine != "slurm":
+        write_launch(out, arguments.engine, ids)
+    _say(f"{counted(len(ids), 'training')} handed over: {some(list(ids.values()))}")
+    _say(f"how far they are: {command('moejax', 'study', 'status', out)}")
+    return 0
+
+
+def _study(arguments: argparse.Namespace) -> tuple[Study, str]:
+    if arguments.config:
+        if "architecture" in read(arguments.config):
+            study = study_of(load(Training, arguments.config, arguments.overrides))
+        else:
+            study = load(Study, arguments.config, arguments.overrides)
+        return study, arguments.out or f"runs/{study.name}"
+    if not (arguments.resume and arguments.out):
+        raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+    return read_study(arguments.out), arguments.out
+
+
+def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
+    """Trainings that are left; all, if the folder cannot be seen from here and need not be."""
+    try:
+        storage = open_storage(out)
+    except ValueError as error:
+        if arguments.submit:
+            raise
+        _say(f"what is done is not known, so all is printed: {told(error)}")
+        return list(tasks)
+    check_owner(study, out)
+    found = {one.model: one for one in run_statuses(storage, study.trainings())}
+    for one in found.values():
+        if one.state != "done" and one.why:
+            _say(f"{one.model}, which goes on: {one.why}")
+    left = [task for task in tasks if found[task.name].state != "done"]
+    if not arguments.submit or arguments.engine != "sky" or arguments.again:
+        return left
+    # SkyPilot would take the same job twice.
+    before = launched(out, "sky")
+    busy = [task for task in left if task.name in before and found[task.name].state in ("waiting", "running")]
+    if busy:
+        names = some([task.name for task in busy])
+        _say(f"left alone, since SkyPilot has them (sky jobs queue; --again hands them over again): {names}")
+    return [task for task in left if task not in busy]
+
+
+def _say(text: Any) -> None:
+    print(f"moejax: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,128 @@
+"""``moejax laws``: the laws, their papers, what they read, and their published constants."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.law_pages import write_pages
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress_display
+from moejax.errors import UserError
+from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws.law import coefficients
+from moejax.laws.predict import law_name
+from moejax.laws.published import PROVENANCE
+from moejax.quantities import format
+from moejax.report import render
+from moejax.result import Column, Result, Table
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List all laws, show one, or write the pages of all."""
+    words = arguments.words
+    if arguments.pages:
+        return _write_pages(arguments.pages)
+    if not words:
+        return _list(arguments.json)
+    if len(words) != 2 or words[0] != "show":
+        raise UserError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")
+    return _show(words[1], arguments.json)
+
+
+def _write_pages(docs: Path) -> int:
+    with out_folder(docs), progress_display() as update:
+        print(write_pages(docs, update))
+    return 0
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Everything that is known of one law, as plain values.
+
+    Raises:
+      UserError: an unknown law, with the nearest names.
+    """
+    law = law_name(name)
+    cls: Any = LAWS[law]
+    return {
+        "law": law,
+        "aliases": [alias for alias, known in ALIASES.items() if known == law],
+        "statement": inspect.cleandoc(cls.__doc__).replace("``", ""),
+        "inputs": list(cls.inputs),
+        "outputs": dict(cls.outputs),
+        "coefficients": {
+            f.name: {"symbol": f.metadata["symbol"], "meaning": f.metadata["meaning"]} for f in dataclasses.fields(cls)
+        },
+        "constants": {
+            key: {
+                "values": {name: _plain(value) for name, value in coefficients(p.law).items()},
+                "source": p.source,
+                "provenance": p.provenance,
+                "data": p.data,
+                "fitted": {variable: list(bounds) for variable, bounds in p.fitted.items()},
+                "remark": p.remark,
+            }
+            for key, p in PUBLISHED[law].items()
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A coefficient that is an array, or a sequence of coefficients, as lists of numbers."""
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else float(value)
+
+
+def _list(as_json: bool) -> int:
+    every = [describe(name) for name in LAWS]
+    rows = [
+        [
+            law["law"],
+            ", ".join(law["aliases"]),
+            ", ".join(law["inputs"]),
+            ", ".join(law["outputs"]),
+            ", ".join(law["constants"]) or "none published",
+        ]
+        for law in every
+    ]
+    columns = [Column(name, words=True) for name in ("law", "also called", "reads", "predicts", "constants")]
+    notes = ["`moejax laws show NAME` prints the form, its source and its constants."]
+    render.show(Result(tables=[Table("Laws", columns, rows)], notes=notes, data=every), as_json=as_json)
+    return 0
+
+
+def _show(name: str, as_json: bool) -> int:
+    law = describe(name)
+    sets = law["constants"]
+    outputs = "; ".join(f"{output} ({unit})" for output, unit in law["outputs"].items())
+    rows = [
+        [c["symbol"], key, *(_text(s["values"].get(key)) for s in sets.values()), c["meaning"]]
+        for key, c in law["coefficients"].items()
+    ]
+    columns = [Column("symbol"), Column("name", words=True), *map(Column, sets), Column("meaning", words=True)]
+    notes = []
+    for key, s in sets.items():
+        notes.append(f"{key}: {s['source']} ({s['provenance']}: {PROVENANCE[s['provenance']]}).")
+        notes += [f"  data: {s['data']}"] if s["data"] else []
+        notes += [
+            f"  fitted for {variable} between {format(low)} and {format(high)}"
+            for variable, (low, high) in s["fitted"].items()
+        ]
+        notes += [f"  {s['remark']}"] if s["remark"] else []
+    lead = [*law["statement"].splitlines(), "", f"reads     {', '.join(law['inputs'])}", f"predicts  {outputs}"]
+    found = Result(
+        title=law["law"],
+        tables=[Table("", notes=lead), Table("Coefficients", columns, rows)],
+        notes=notes or ["No constants are published; fit the law to runs with `moejax fit`."],
+        data=law,
+    )
+    render.show(found, as_json=as_json)
+    return 0
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "chosen"
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(_text(v) for v in value)

@@ -1,0 +1,91 @@
+"""``moejax leverage``: how many times the compute one family needs to be as good as another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from moejax.cli.commands.design import fit_resamples, law_and_source
+from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.pairs import pairs
+from moejax.design.leverage import held, leverage, proportions, resampled
+from moejax.errors import UserError
+from moejax.fit.leverages import leverage_of
+from moejax.interval import check_level, interval
+from moejax.laws.catalogue import find
+from moejax.quantities import format, parse
+from moejax.report import render
+from moejax.result import Column, Result, Table
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    check_level(arguments.level)
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+    rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
+    columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{arguments.level:.0%} interval"))
+    cells = [
+        [
+            row["flops"],
+            "undefined" if row["leverage"] is None else row["leverage"],
+            "" if row["low"] is None else f"[{row['low']:.3g}, {row['high']:.3g}]",
+        ]
+        for row in rows
+    ]
+    table = Table(f"FLOPs of {arguments.b} per FLOP of {arguments.a}, at equal loss", columns, cells)
+    data = {"a": arguments.a, "b": arguments.b, "level": arguments.level, "leverage": rows}
+    render.show(Result(tables=[table], notes=notes, data=data), as_json=arguments.json)
+    return 0
+
+
+def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    families = []
+    for text in (arguments.a, arguments.b):
+        path, _, condition = text.partition(":")
+        if not Path(path).is_file():
+            raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
+        given = argparse.Namespace(**vars(arguments))
+        given.runs, given.where = Path(path), [*arguments.where, *([condition] if condition else [])]
+        families.append(read_table(given, ("flops",)).runs)
+    a, b = families
+    at = None if arguments.flops is None else np.asarray(arguments.flops)
+    found = leverage_of(a, b, at, level=arguments.level, seed=arguments.seed)
+    rows = [_row(*numbers) for numbers in zip(found.flops, found.value, found.low, found.high, strict=True)]
+    notes = [f"! {name}: {said}" for name, fit in (("A", found.curve), ("B", found.against)) for said in fit.warnings]
+    if any(row["leverage"] is None for row in rows):
+        notes.append("Undefined where A's loss lies below all that B's loss-compute curve reaches.")
+    return rows, notes
+
+
+def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    if not arguments.flops:
+        raise UserError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
+    arguments.constants = None
+    name, law, known = law_and_source(arguments)
+
+    if "loss" not in law.outputs:
+        raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
+    a, b = (_family(text, law) for text in (arguments.a, arguments.b))
+    laws = fit_resamples(arguments, known).laws if arguments.runs else None
+    rows = []
+    for flops in arguments.flops:
+        found = leverage(law, a, b, flops)
+        ends = None if laws is None else interval(resampled(found, laws), arguments.level)
+        rows.append(_row(flops, found.value, ends and ends.low, ends and ends.high))
+    return rows, [f"law: {name}; both families at the sizes that are best for them."]
+
+
+def _family(text: str, law: Any) -> Any:
+    """The limits of a family: what it holds."""
+    if "=" in text:
+        return held({name.replace("-", "_"): parse(value) for name, value in pairs(text.split(","), text)})
+    return held(proportions(law, find(text).architecture))
+
+
+def _row(flops: float, value: Any, low: Any, high: Any) -> dict[str, Any]:
+    plain = {"flops": flops, "leverage": value, "low": low, "high": high}
+    return {name: None if v is None or v != v else float(v) for name, v in plain.items()}

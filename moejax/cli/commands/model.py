@@ -1,0 +1,96 @@
+"""A model given at the command line: a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moejax.data.tokenizer import JsonTokenizer, Tokenizer, open_tokenizer
+from moejax.errors import UserError
+from moejax.huggingface.conversion import ORIGIN, from_huggingface
+from moejax.stored import read_json
+from moejax.train.saved_weights import SavedState, find_saved_state, is_training, saved_tokenizer, write_saved_weights
+from moejax.weights.folder import Weights, is_weights, load_weights
+from moejax.weights.tokenizer_files import special_token
+
+
+class LoadedModel(NamedTuple):
+    """Weights in memory, and what came with them."""
+
+    weights: Weights
+    tokenizer: Tokenizer | None
+    """The one asked for, or else the model's own; None if it carries none."""
+    first_token: int | None
+    """What stands before the first token of a text, where the model's files say so."""
+    sequence_length: int | None
+    """Tokens of a sequence that the model was trained on, or is said to be good for; None if it is not known."""
+    origin: dict[str, Any]
+    """Where the weights are from, as it travels with results."""
+
+
+def load_model(path: Path, tokenizer: str | None = None) -> LoadedModel:
+    """The model of a folder; ``tokenizer`` is a name for ``open_tokenizer``, instead of the model's own.
+
+    Raises:
+      UserError: there is no model, it is not whole, or the tokenizer has more tokens than it.
+    """
+    if is_weights(path):
+        return _of_weights(path, tokenizer, {"kind": "weights"})
+    with tempfile.TemporaryDirectory() as between:
+        folder = Path(between) / "weights"
+        if is_training(path):
+            saved = find_saved_state(path)
+            write_saved_weights(saved, folder)
+            found = _of_weights(folder, tokenizer, _described(saved))
+            length = saved.training.recipe.data.sequence_length
+            own = found.tokenizer or saved_tokenizer(saved)
+            return found._replace(tokenizer=_fitting(own, found.weights), sequence_length=length)
+        if (path / "config.json").is_file():
+            done = from_huggingface(path, folder)
+            return _of_weights(folder, tokenizer, {"kind": "huggingface", "family": done.family})
+    raise UserError(
+        f"{path} is neither in the folder of a training, as moejax train writes, nor a folder of weights, as "
+        f"moejax convert writes, nor a Hugging Face checkpoint with a config.json."
+    )
+
+
+def _of_weights(folder: Path, named: str | None, origin: dict[str, Any]) -> LoadedModel:
+    weights = load_weights(folder)
+    first, tokenizer = None, None
+    if named is not None:
+        tokenizer = open_tokenizer(named)
+    elif (folder / "tokenizer.json").is_file():
+        begin, end = (special_token(folder, name) for name in ("bos_token", "eos_token"))
+        tokenizer = JsonTokenizer(folder / "tokenizer.json", end or "")
+        first = tokenizer.number(begin) if begin else None
+    return LoadedModel(weights, _fitting(tokenizer, weights), first, _length(folder), origin)
+
+
+def _fitting(tokenizer: Tokenizer | None, weights: Weights) -> Tokenizer | None:
+    if tokenizer is not None and tokenizer.vocab_size > weights.architecture.vocab_size:
+        raise UserError(
+            f"The tokenizer has {tokenizer.vocab_size} tokens and the model {weights.architecture.vocab_size}; give "
+            f"the one it was trained with as --tokenizer."
+        )
+    return tokenizer
+
+
+def _length(folder: Path) -> int | None:
+    path = folder / ORIGIN
+    if not path.is_file():
+        return None
+    options = read_json(path, {"options": dict}, remedy="remove it, or convert again")["options"]
+    found = options.get("max_position_embeddings")
+    return found if isinstance(found, int) else None
+
+
+def _described(saved: SavedState) -> dict[str, Any]:
+    return {
+        "kind": "training",
+        "name": saved.training.name,
+        "training": saved.training.fingerprint(),
+        "phase": saved.phase,
+        "step": saved.step,
+        "tokens": saved.step * saved.training.recipe.batch_tokens,
+    }

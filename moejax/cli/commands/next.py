@@ -1,0 +1,198 @@
+"""``moejax next``: which runs to train next, so that an answer becomes most certain for the FLOPs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+from moejax.architecture import Architecture
+from moejax.cli import next_text
+from moejax.cli.commands.architecture import load_architecture
+from moejax.cli.commands.fit_options import fixed_of, penalty_of, search_of, starts_of
+from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.out_folder import out_folder
+from moejax.cli.pairs import pairs
+from moejax.cli.progress import progress
+from moejax.config import dump
+from moejax.design.decide import customary
+from moejax.errors import UserError
+from moejax.experimental_design.candidates import like, of_table
+from moejax.experimental_design.propose import propose
+from moejax.experimental_design.relax import RunBudget
+from moejax.experimental_design.study_text import study_text
+from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
+from moejax.fit.read_runs import read_runs
+from moejax.folder import atomic_write
+from moejax.json_text import json_text
+from moejax.laws import LAWS
+from moejax.laws.accounting import design_of
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.predict import law_name, published
+from moejax.quantities import parse
+from moejax.run_table import read_as_it_is
+from moejax.stored import foreign_json, write_json
+from moejax.train.training import Recipe
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, plan, print."""
+    _check(arguments)
+    laws = _laws(arguments.law)
+
+    fixed = fixed_of(arguments)
+    asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
+    inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
+    read = read_table(arguments, inputs)
+    recipe = _recipe(arguments, read)
+    found = _candidates(arguments, inputs, read, recipe)
+    with progress() as show:
+        proposal = propose(
+            laws,
+            read.runs,
+            found,
+            {name: [estimand.functional for estimand in answers] for name, answers in asked.items()},
+            RunBudget(flops=arguments.flops, runs=arguments.k, repeats=arguments.repeats),
+            around=_around(arguments, laws),
+            noise=arguments.noise,
+            fixed=fixed,
+            penalty=penalty_of(arguments),
+            starts=starts_of(arguments),
+            search=search_of(arguments),
+            seed=arguments.seed,
+            progress=show,
+        )
+    titles = list(proposal.instead) or [answer.title for answer in next(iter(asked.values()))]
+    if proposal.instead:
+        what = ", ".join(arguments.target)
+        print(f"! The fitted law has no answer to {what} yet: planned for its coefficients.", file=sys.stderr)
+    plain = next_text.plain(proposal, titles, inputs)
+    if arguments.out:
+        _write(arguments, proposal, plain, recipe)
+    if arguments.json:
+        print(json_text(plain))
+    else:
+        next_text.show(proposal, titles, inputs)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
+        value = getattr(arguments, name)
+        if value is not None and not value > least:
+            raise UserError(f"--{name} is {value:g}; give a number above {least:g}.")
+    if arguments.candidates and (arguments.arch or arguments.config):
+        raise UserError("--candidates names every run that there is to choose from; leave out --arch and --config.")
+
+
+def _laws(text: str) -> dict[str, type]:
+    return {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in text.split(","))}
+
+
+def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
+    """What ``WHAT:NAME=VALUE,…`` asks of a law."""
+    what, _, rest = text.partition(":")
+    given = {name: parse(value) for name, value in pairs(rest.split(","), "--target")} if rest else {}
+    model = CATALOGUE.get(what.lower())
+    if model is not None:
+        if set(given) != {"tokens"}:
+            raise UserError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
+        design = asdict(design_of(model.architecture, given["tokens"], 4096))
+        return prediction_estimand(law, {name: float(value) for name, value in design.items() if value is not None})
+    if what in ("loss", *law.outputs):
+        return prediction_estimand(law, given)
+    known = coefficient_estimands(law, fixed) if not given else []
+    (found, *_) = find(what, [*known, *decision_estimands(law, given)], law)
+    return found
+
+
+def _around(arguments: argparse.Namespace, laws: Any) -> dict[str, Any]:
+    if arguments.around is None:
+        return {}
+    if len(laws) > 1:
+        raise UserError("--around is a set of constants of one law; name one with --law.")
+    (name,) = laws
+    return {name: published(name, arguments.around).law}
+
+
+def _recipe(arguments: argparse.Namespace, read: Any) -> dict[str, Any]:
+    """How the table's last run was trained, as far as the table says; else what a config leaves open."""
+    if "config" not in read.frame.columns:
+        length = arguments.sequence_length or 4096
+        return {"batch_tokens": "auto", "data": {"sequence_length": length}, "optimizer": {"learning_rate": "auto"}}
+    where, remedy = "The column config of the table's last run", "leave the column out"
+    config = foreign_json(str(read.frame["config"].iloc[-1]), where, shape={"recipe": dict}, remedy=remedy)
+    return _changed(config["recipe"], dump(Recipe(budgets_tokens=())))
+
+
+def _changed(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """What is not at its default."""
+    found = {}
+    for name, value in settings.items():
+        if name == "budgets_tokens" or value == default.get(name):
+            continue
+        inner = isinstance(value, dict) and isinstance(default.get(name), dict)
+        found[name] = _changed(value, default[name]) if inner else value
+    return found
+
+
+def _candidates(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any, recipe: dict[str, Any]) -> Any:
+    most = min(arguments.flops, arguments.largest or arguments.flops)
+    if arguments.candidates:
+        frame = read_as_it_is(arguments.candidates).assign(loss=1.0)
+        mapping = dict(pairs(arguments.map, "--map"))
+        table = read_runs(frame, inputs, mapping={n: v for n, v in mapping.items() if n in inputs or n == "flops"})
+        found = of_table(table.runs, [f"row {row}" for row in table.rows])
+        return found.only([i for i in range(len(found)) if found.flops[i] <= most] or range(len(found)))
+    optimizer = recipe.get("optimizer", {})
+    return like(
+        _likenesses(arguments, inputs, read),
+        inputs,
+        read.runs,
+        most_flops=most,
+        sequence_length=arguments.sequence_length or recipe.get("data", {}).get("sequence_length", 4096),
+        reach=arguments.reach,
+        # A budget is at least two steps, and its warm-up ends before its decay begins.
+        least_tokens=max(_whole(recipe.get("batch_tokens")) * 2.0, _whole(optimizer.get("warmup_tokens")) * 2.0),
+        seed=arguments.seed,
+    )
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: Any) -> list[Any]:
+    """Architectures whose proportions are kept: what was given, or the table's, or a published model's."""
+    if (given := load_architecture(arguments)) is not None:
+        return [given[1]]
+    if "architecture" in read.frame.columns:
+        texts = dict.fromkeys(read.frame["architecture"])
+        where, remedy = "The column architecture of the table", "leave the column out"
+        found = [foreign_json(str(text), where, shape=Architecture, remedy=remedy) for text in texts]
+        # One dense model and one of every kind of mixture is enough: sizes are varied.
+        kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
+        return list(kinds.values())
+    print("Shapes are like a published model's; give your own with --arch or --config.", file=sys.stderr)
+    return [customary(SimpleNamespace(inputs=inputs))]
+
+
+def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], recipe: dict[str, Any]) -> None:
+    chosen = proposal.candidates.only(proposal.plan.order)
+    written = ["next.json"]
+    with out_folder(arguments.out):
+        write_json(arguments.out / "next.json", plain)
+        if chosen.architectures:
+            if "warmup_tokens" not in recipe.get("optimizer", {}):
+                warmup = int(min(chosen.design.tokens) // 100)
+                recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
+            says = f"{len(chosen)} runs that make {', '.join(arguments.target)} more certain under {arguments.law}."
+            text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
+            with atomic_write(arguments.out / "study.py") as partial:
+                partial.write_text(text, encoding="utf-8")
+            written.append("study.py")
+    print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)
+    if not chosen.architectures:
+        print("No study.py: rows of --candidates are no architectures; train them as you know them.", file=sys.stderr)

@@ -1,0 +1,124 @@
+"""``moejax plan``: a training compiled for a pod that nobody has to own."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.config_file import load
+from moejax.cli.out_folder import out_folder
+from moejax.cli.progress import progress, progress_display
+from moejax.config import unknown
+from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.plan.plan import Plan
+from moejax.plan.process import plan
+from moejax.plan.process import plan as make
+from moejax.plan.search import remedies, search
+from moejax.plan.summary import search_summary, summary
+from moejax.plan.topology import Topology, check_compiler, parse
+from moejax.quantities import format_bytes
+from moejax.report import render
+from moejax.sharding import MESH_AXES
+from moejax.stored import write_json
+from moejax.train.auto import choose_hyperparameters
+from moejax.train.mesh import MeshShape
+from moejax.train.training import Training
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, and print what it says."""
+    topology = parse(arguments.topology)
+    training = _training(arguments)
+    if arguments.search:
+        check_compiler(topology)
+        plans = _search(training, topology, arguments.compile)
+    else:
+        plans = [_plan(training, topology, arguments.out)]
+    _write(plans, arguments)
+    if not plans[0].fits:
+        raise UserError(_too_large(plans[0], training, topology))
+    return 0
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    training = choose_hyperparameters(load(Training, arguments.config, arguments.overrides)).training
+    recipe = training.recipe
+    if arguments.mesh:
+        recipe = replace(recipe, mesh=_mesh(arguments.mesh))
+    if arguments.remat:
+        recipe = replace(recipe, runtime=replace(recipe.runtime, remat=arguments.remat))
+    if arguments.microbatches:
+        recipe = replace(recipe, microbatches=arguments.microbatches)
+    return replace(training, recipe=recipe)
+
+
+def _mesh(text: str) -> Any:
+    sizes: dict[str, int] = {}
+    for word in text.split(","):
+        axis, equals, size = word.strip().partition("=")
+        if axis not in MESH_AXES:
+            raise UserError(unknown(f"--mesh axis {axis!r}", axis, MESH_AXES))
+        if not equals or not size.lstrip("-").isdigit():
+            raise UserError(
+                f"--mesh {word.strip()!r} has no size; write it as {axis}=8, or {axis}=-1 for what is left."
+            )
+        sizes[axis] = int(size)
+    # An axis that is not named has one device, unless none takes what is left.
+    return MeshShape(**{"data": 1 if -1 in sizes.values() or len(sizes) > 1 or "data" in sizes else -1, **sizes})
+
+
+def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
+    with progress_display() as update:
+        update(0.0, f"compiling {training.name} for {topology.name}")
+        if out is None:
+            return plan(training, topology)
+        with out_folder(Path(out)) as folder, tempfile.TemporaryDirectory() as between:
+            text = Path(between) / "program.txt"
+            found = plan(training, topology, text_to=text)
+            # What does not fit has no program.
+            if text.exists():
+                with atomic_write(folder / text.name) as partial:
+                    shutil.copyfile(text, partial)
+            return found
+
+
+def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
+    if compiled < 1:
+        raise UserError(f"--compile is {compiled}; give at least 1.")
+    with progress() as show:
+        return search(training, topology, plan, compiled=compiled, progress=show)
+
+
+def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
+    found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
+    if arguments.out:
+        with out_folder(Path(arguments.out)) as folder:
+            write_json(folder / "plan.json", found.data)
+    render.show(found, as_json=arguments.json)
+
+
+def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
+    with progress() as show:
+        found = remedies(training, topology, make, progress=show)
+    memory = plan.memory
+    over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
+    parts = (
+        f"parameters {format_bytes(memory.parameters, 3)}, optimiser {format_bytes(memory.optimizer_state, 3)}, "
+        f"gradients, activations and buffers {format_bytes(memory.temporaries, 3)}"
+    )
+    what = f"{plan.name} does not fit {plan.topology}: it needs {over} ({parts})."
+    if memory.left >= 0:
+        what = f"{plan.name} does not fit {plan.topology}: {plan.does_not_fit}. {parts.capitalize()}."
+    if not found:
+        return f"{what} Nothing that was tried does; use more or larger chips, or a smaller batch."
+    lines = [f"  {words}   {format_bytes(p.memory.total, 3)} a chip{_at(p)}" for words, p in found]
+    return f"{what} These were tried and fit:\n" + "\n".join(lines)
+
+
+def _at(plan: Plan) -> str:
+    return f", {plan.mfu:.0%} MFU by the roofline" if plan.roofline else ""

@@ -1,0 +1,167 @@
+"""``moejax plot``: the papers' figures and ours, from published laws, a fit of one's own, or a table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from moejax import run_table
+from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.out_folder import out_folder
+from moejax.cli.pairs import pairs
+from moejax.cli.progress import progress_display
+from moejax.errors import UserError
+from moejax.fit.column_names import with_our_names
+from moejax.fit.fit_result import FitResult, load
+from moejax.fit.read_runs import mapped, select
+from moejax.json_text import finite, json_text
+from moejax.laws.active_params import convention
+from moejax.papers.plots import ALL
+from moejax.report import evidence, sources
+from moejax.report.figures.files import FORMATS, write_figure
+from moejax.report.gallery import write_gallery
+from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
+
+EVIDENCE = ("fit", "profile", "influence", "starts")
+"""Figures whose tables are computed from a fit and its runs."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw, write, say where."""
+    if arguments.list:
+        return _list(arguments.json)
+    if arguments.gallery:
+        with out_folder(arguments.gallery), progress_display() as update:
+            print(write_gallery(arguments.gallery, ALL.values(), update))
+        return 0
+    if not arguments.names:
+        raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
+    formats = _formats(arguments.format)
+    plots = chosen(arguments.names, ALL)
+    given = _Given(arguments)
+    every, left_out = {}, []
+    for plot in plots:
+        try:
+            every[plot.name] = given.inputs(plot)
+        except ValueError:
+            # Of a paper, what can be drawn is drawn.
+            if plot.name in arguments.names or (plot is plots[-1] and not every):
+                raise
+            left_out.append(plot.name)
+    if left_out:
+        print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
+    found = {}
+    with out_folder(arguments.out) as folder, progress_display() as update:
+        for number, (name, inputs) in enumerate(every.items()):
+            update(number / len(plots), f"drawing {name}")
+            found[name] = _write(folder, ALL[name], inputs, formats)
+    if arguments.json:
+        print(json_text(found))
+    else:
+        for name, one in found.items():
+            print(f"{name}: {one['title']}. {', '.join(one['files'])}")
+        print(f"Wrote to {arguments.out}.", file=sys.stderr)
+    return 0
+
+
+def _write(folder: Path, plot: Plot, inputs: Any, formats: list[str]) -> dict[str, Any]:
+    figure = draw(plot, inputs)
+    files = write_figure(folder, plot.name, lambda: figure, formats)
+    data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
+    return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
+
+
+class _Given:
+    """The fit and the table that were given, read once."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.fit = load(arguments.fit) if arguments.fit else None
+        self.tables: dict[str, Any] = {}
+
+    def inputs(self, plot: Plot) -> Any:
+        """What one figure is asked to show."""
+        name = plot.name
+        if self.arguments.synthetic and plot.needs_table:
+            return example_of(plot)
+        table = self._table(name)
+        if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
+            table = self._evidence(name, self.fit)
+        law = self.fit.law if self.fit is not None and plot.law else None
+        words = f"the fit in {self.arguments.fit}" if law is not None else ""
+        found = replace(
+            inputs_of(plot, law=law, law_name=words, table=table),
+            active_params=convention(self.arguments.active_convention),
+        )
+        if table is not None and not plot.columns:
+            print(f"{name}: only the law is drawn; it takes no points from a table.", file=sys.stderr)
+        if table is not None and plot.columns and found.table is None:
+            print(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.", file=sys.stderr)
+        return found
+
+    def _table(self, name: str) -> Any:
+        """What --runs holds for a figure."""
+        path = self.arguments.runs
+        if path is None:
+            return None
+        # Of a folder or a plan, figures read different tables.
+        key = name if path.is_dir() or path.suffix == ".json" else ""
+        if key not in self.tables:
+            self.tables[key] = _renamed(sources.read(name, path), self.arguments)
+        return self.tables[key]
+
+    def _evidence(self, name: str, fit: FitResult) -> Any:
+        runs = sources.run_table_of(self.arguments.runs)
+        read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law))
+        if name == "fit":
+            return evidence.fit_table(fit, read.runs)
+        if name == "starts":
+            return evidence.starts_table(fit, read.runs)
+        estimands = evidence.coefficients(fit)
+        if name == "profile":
+            return evidence.profile_table(fit, read.runs)
+        asked = self.arguments.estimand or next(reversed(estimands))
+        if asked not in estimands:
+            raise UserError(f"The fit set no coefficient '{asked}'; it set {', '.join(estimands)}.")
+        return evidence.influence_table(fit, read.runs, asked, estimands[asked], evidence.labels(read))
+
+
+def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
+    """The rows that --where keeps, with our names for their columns as --map and --loss have them."""
+    mapping = dict(pairs(arguments.map, "--map"))
+    if arguments.loss != "loss":
+        mapping["loss"] = arguments.loss
+    named = str(arguments.runs)
+    ours = with_our_names(table, mapping)
+    kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
+    for note in (*ours.notes, *notes):
+        print(note, file=sys.stderr)
+    return run_table.check(kept, where=named)
+
+
+def _formats(text: str) -> list[str]:
+    names = [name.strip().lower().lstrip(".") for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in FORMATS:
+            raise UserError(f"Figures are not written as '{name}'; choose of {', '.join(FORMATS)}.")
+    return names
+
+
+def _list(as_json: bool) -> int:
+    if as_json:
+        names = ("shows", "source", "law", "columns", "needs_table")
+        print(json_text({name: {key: getattr(p, key) for key in names} for name, p in ALL.items()}, indent=None))
+        return 0
+    of: dict[str, list[str]] = {}
+    for name, plot in ALL.items():
+        paper = plot.source.partition(",")[0]
+        where = plot.source.partition(", ")[2].replace("Figure", "Fig.")
+        mark = "*" if plot.needs_table else " "
+        of.setdefault(paper, []).append(f"{mark} {name:<17}{f'{where}: ' if where else ''}{plot.shows}")
+    for paper, lines in of.items():
+        print("\n".join([paper, *lines, ""]))
+    print("* is drawn from a table: moejax plot NAME says of which columns. The others draw a law, and runs of --runs.")
+    return 0

@@ -1,0 +1,182 @@
+"""``moejax predict``: what published laws say of a model and a number of tokens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import Any
+
+from moejax.cli.commands.architecture import load_architecture
+from moejax.cli.parsers.predict import DESIGN_OPTIONS
+from moejax.errors import UserError
+from moejax.fit.fit_result import load
+from moejax.fit.prediction import range_in_words, range_of
+from moejax.laws import LAWS, PUBLISHED
+from moejax.laws.accounting import design_of, flops_per_token
+from moejax.laws.active_params import convention, sentence
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import Design
+from moejax.laws.predict import check_design, law_name, predict, published
+from moejax.quantities import format
+from moejax.report import render
+from moejax.result import Column, Result, Table
+from moejax.wording import told
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the laws and print what they say."""
+    design = design_of_options(arguments)
+    check_design(design)
+    if arguments.law == "all":
+        if arguments.constants is not None:
+            raise UserError("--constants names a set of one law; name that law with --law instead of all.")
+        answers, unasked = _all(design)
+    else:
+        answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
+    assumed = _assumed(arguments)
+    render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)
+    if not arguments.json:
+        for law, why in unasked.items():
+            print(f"not asked: {law}: {why}", file=sys.stderr)
+    return 0
+
+
+def design_of_options(arguments: argparse.Namespace) -> Design:
+    """The design that the options describe."""
+    typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
+    found = load_architecture(arguments)
+    if found is None:
+        return _by_convention(Design(**typed), arguments.active_convention)
+    implied = replace(design_of(found[1], arguments.tokens), **typed)
+    if implied.flops is None and implied.tokens is not None:
+        per_token = flops_per_token(found[1], arguments.sequence_length).training
+        return replace(implied, flops=float(per_token * implied.tokens))
+    return implied
+
+
+def _by_convention(design: Design, name: str | None) -> Design:
+    """The design with active parameters, and tokens of its FLOPs, where an active-parameter convention gives them."""
+    if name is None:
+        return design
+    taken = convention(name)
+    lacking = [field for field in ("params_total", "num_experts", "top_k") if getattr(design, field) is None]
+    if lacking or design.params_active is not None:
+        what = "params_active is given" if not lacking else f"{' and '.join(lacking)} are not"
+        raise UserError(
+            f"--active-convention gives active parameters from --params-total, --num-experts and --top-k, and {what}; "
+            f"leave it out, or give these three alone."
+        )
+    found = replace(design, params_active=float(taken(design.params_total, float(design.sparsity))))
+    if found.tokens is None and found.flops is not None:
+        return replace(found, tokens=found.flops / (FLOPS_PER_PARAM_AND_TOKEN * found.params_active))
+    return found
+
+
+def _assumed(arguments: argparse.Namespace) -> str:
+    """What is said of the convention that was asked for."""
+    return "" if arguments.active_convention is None else sentence(convention(arguments.active_convention))
+
+
+def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
+    if name.endswith(".json"):
+        return _ask_fit(name, constants, design)
+
+    law = law_name(name)
+    if constants is None:
+        # A law asked by its paper's name is asked with that paper's constants, if it has some.
+        constants = next((key for key in PUBLISHED[law] if key.startswith(name.lower())), None)
+    chosen = published(law, constants)
+    said = predict(chosen, design)
+    return {
+        "law": law,
+        "constants": constants or next(iter(PUBLISHED[law])),
+        "source": chosen.source,
+        "provenance": chosen.provenance,
+        "values": dict(said.values),
+        "units": dict(said.units),
+        "extrapolated": dict(said.extrapolated),
+        "unchecked": list(said.unchecked),
+        "remark": chosen.remark,
+    }
+
+
+def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]:
+    if constants is not None:
+        raise UserError(f"--constants names a published set, and {file} is a fit with constants of its own.")
+    fit = load(file)
+    said = predict(fit, design)
+    interval = range_of(fit, design)
+    dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
+    return {
+        "law": type(fit.law).__name__,
+        "constants": file,
+        "source": f"{file}, {fit.metrics.runs} runs",
+        "provenance": "your fit",
+        "values": dict(said.values),
+        "units": dict(said.units),
+        "interval": interval,
+        "extrapolated": dict(said.extrapolated),
+        "unchecked": list(said.unchecked),
+        "dropped": list(dropped),
+        "remark": " ".join([range_in_words(fit, interval, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
+    }
+
+
+def _all(design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    answers, unasked = [], {}
+    for law in LAWS:
+        try:
+            answers += [_ask(law, constants, design) for constants in PUBLISHED[law]]
+            if not PUBLISHED[law]:
+                unasked[law] = "no constants are published; fit it to runs"
+        except ValueError as why:
+            unasked[law] = told(why)
+    if not answers:
+        raise UserError("No law can be asked with so little. Give --arch NAME --tokens N, or --params-active N ….")
+    return answers, unasked
+
+
+def _known(design: Design) -> dict[str, float | int]:
+    return {name: value for name in DESIGN_OPTIONS if (value := getattr(design, name)) is not None}
+
+
+def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str], assumed: str) -> Result:
+    """What the laws say, as a table."""
+    rows = []
+    for a in answers:
+        for i, (output, value) in enumerate(a["values"].items()):
+            law, constants, beyond = (a["law"], a["constants"], _distance(a)) if i == 0 else ("", "", "")
+            rows.append([law, constants, f"{output.replace('_', ' ')} ({a['units'][output]})", value, beyond])
+    columns = (
+        Column("law"),
+        Column("constants", words=True),
+        Column("quantity", words=True),
+        Column("value", format),
+        Column("beyond the fitted range", words=True),
+    )
+    note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
+    if len(answers) == 1:
+        note = f"{answers[0]['source']} ({answers[0]['provenance']}). {answers[0]['remark']}".rstrip()
+    known = _known(design)
+    return Result(
+        title="design: " + ", ".join(f"{name} {format(value)}" for name, value in known.items()),
+        tables=[Table("Predictions", columns, rows)],
+        notes=[note, *([assumed] if assumed else [])],
+        data={"design": known, "predictions": answers, "not_asked": unasked}
+        | ({"active_convention": assumed} if assumed else {}),
+    )
+
+
+def _distance(answer: dict[str, Any]) -> str:
+    words = [
+        f"{name} {factor:.3g}× above"
+        if factor > 1
+        else f"{name} {1 / factor:.3g}× below"
+        if factor > 0
+        else f"{name} 0"
+        for name, factor in answer["extrapolated"].items()
+    ]
+    if answer["unchecked"]:
+        words.append(f"unknown for {', '.join(answer['unchecked'])}")
+    return "; ".join(words) or "within"

@@ -1,0 +1,38 @@
+"""A table of runs at the command line: how it is read, and which of its runs are kept to test a fit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from moejax.cli.pairs import pairs
+from moejax.fit.holdout import each_value, folds, split_by
+from moejax.fit.read_runs import read_runs
+
+
+def read_table(arguments: argparse.Namespace, law: Any) -> Any:
+    """The runs that the arguments describe, for a law or of columns; what must be known about them goes to stderr."""
+    read = read_runs(
+        arguments.runs,
+        law,
+        mapping=dict(pairs(arguments.map, "--map")),
+        where=arguments.where,
+        loss=arguments.loss,
+        group=arguments.group,
+        weight=arguments.weight,
+        drop_invalid=arguments.drop_invalid,
+        drop_duplicates=arguments.drop_duplicates,
+        best_by=[name.strip() for name in (arguments.best_by or "").split(",") if name.strip()],
+        trust_units=arguments.trust_units,
+    )
+    for note in read.notes:
+        print(note, file=sys.stderr)
+    return read
+
+
+def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:
+    """The splits that --hold-out, --each and --folds ask for."""
+    splits = [split_by(read, text) for text in arguments.hold_out]
+    splits += each_value(read, arguments.each) if arguments.each else []
+    return splits + (list(folds(read.runs, arguments.folds, seed=arguments.seed)) if arguments.folds else [])

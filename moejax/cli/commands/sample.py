@@ -1,0 +1,55 @@
+"""``moejax sample``: text from a model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from moejax.cli.commands.model import load_model
+from moejax.data.tokenizer import BytesTokenizer
+from moejax.errors import UserError
+from moejax.json_text import json_text
+from moejax.model.generate import Sampling, generate
+from moejax.model.runtime import Runtime
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the continuations."""
+    if arguments.tokens < 1 or arguments.samples < 1:
+        raise UserError(
+            f"--tokens is {arguments.tokens} and --samples {arguments.samples}; ask for at least one of each."
+        )
+    sampling = Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
+    sampling.check()
+    model = load_model(Path(arguments.model), arguments.tokenizer)
+    weights, tokenizer = model.weights, model.tokenizer or BytesTokenizer()
+    prompt = tokenizer.encode([arguments.prompt.encode()])[0]
+    if prompt is None:
+        raise UserError("The tokenizer cannot read this prompt; give plain text.")
+    # A document begins after the end of another.
+    prompt = prompt if len(prompt) else np.array([tokenizer.end_of_document])
+    found = generate(
+        weights.architecture,
+        Runtime(compute_dtype=arguments.dtype),
+        weights.params,
+        jnp.asarray(np.tile(prompt.astype(np.int32), (arguments.samples, 1))),
+        jax.random.key(arguments.seed),
+        tokens=arguments.tokens,
+        sampling=sampling,
+        expert_bias=weights.expert_bias,
+    )
+    texts = [tokenizer.decode(_document(row, tokenizer.end_of_document)) for row in np.asarray(found)]
+    if arguments.json:
+        print(json_text({"prompt": arguments.prompt, "continuations": texts}))
+    else:
+        print("\n\n".join(arguments.prompt + text for text in texts))
+    return 0
+
+
+def _document(tokens, end: int):
+    ends = (tokens == end).nonzero()[0]
+    return tokens[: ends[0]] if len(ends) else tokens

@@ -1,0 +1,94 @@
+"""``moejax study --dry-run``: the table of runs and what they cost, before anything is spent."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from moejax.laws.chips import find
+from moejax.quantities import format, format_bytes
+from moejax.report import render
+from moejax.result import Column, Result, Table
+from moejax.study.estimate import StudyEstimate, estimate
+from moejax.study.study import Study
+
+
+def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, as_json: bool) -> None:
+    """Estimate a study on a chip by its name, and print it.
+
+    Raises:
+      UserError: no such chip, an MFU or price that cannot be, or a study that makes no sense.
+    """
+    found = estimate(study, find(chip), mfu=mfu, price=price)
+    render.show(summary(study, found), as_json=as_json)
+    for warning in study.warnings():
+        print(f"moejax: {warning}", file=sys.stderr)
+
+
+def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
+    """An estimate as plain data, with exact numbers."""
+    return {**asdict(found), "totals": found.totals, "stated": [asdict(stated) for stated in study.stated]}
+
+
+def summary(study: Study, found: StudyEstimate) -> Result:
+    """The trainings with what they take, what they come to, and what is assumed."""
+    chip = f"{found.chip.name}, {found.chip.flops_per_second / 1e12:g} TFLOP/s in bfloat16, at {found.mfu:.0%} MFU"
+    notes = list(dict.fromkeys(one.note for one in found.trainings if one.note))
+    columns = (
+        Column("model"),
+        Column("total", format),
+        Column("active", format),
+        Column("tokens", words=True),
+        Column("batch", lambda value: format(value, 3)),
+        Column("rate", ".3g"),
+        Column("FLOPs", ".3g"),
+        Column("state", lambda value: format_bytes(value, 3)),
+        Column("sequence", lambda value: format_bytes(value, 3)),
+        Column("chips"),
+        Column("chip-hours", ",.3g"),
+        Column("cost", ",.2f"),
+        Column("note"),
+    )
+    rows = [
+        [
+            one.model,
+            one.params_total,
+            one.params_active,
+            " ".join(format(budget, 3) for budget in one.budgets_tokens),
+            one.batch_tokens,
+            one.learning_rate,
+            one.flops,
+            one.state_bytes,
+            one.sequence_bytes,
+            "none" if one.chips_at_least is None else one.chips_at_least,
+            one.chip_hours,
+            one.cost,
+            notes.index(one.note) + 1 if one.note else None,
+        ]
+        for one in found.trainings
+    ]
+    numbered = [f"{number:>4}  {note}" for number, note in enumerate(notes, start=1)]
+    return Result(
+        tables=[Table(f"{study.name} on {chip}", columns, rows, numbered), _totals(study, found)],
+        notes=[
+            "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
+            "layers\ncomputed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
+            "halved."
+        ],
+        data=as_data(study, found),
+    )
+
+
+def _totals(study: Study, found: StudyEstimate) -> Table:
+    stated = {one.quantity: one for one in study.stated}
+    rows = []
+    for name, value in found.totals.items():
+        paper = stated.get(name)
+        rows.append([name.replace("_", " "), value, *((paper.value, paper.source) if paper else (None, None))])
+    columns = (Column(""), Column("here", _written), Column("the paper's", _written), Column("source", words=True))
+    return Table("Altogether", columns, rows)
+
+
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if 100 <= value < 1e7 or value == int(value) < 1e7 else f"{value:.4g}"

@@ -1,0 +1,121 @@
+"""``moejax study status DIR`` and ``moejax study gather DIR``: what engines have done in a study's folder."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from moejax.cli.progress import clock
+from moejax.errors import UserError
+from moejax.report import render
+from moejax.result import Column, Result, Table, Written, percent
+from moejax.study.run import fetch, read_study, write_table
+from moejax.study.status import RunStatus, run_statuses, seconds_left
+from moejax.study.storage import identity, is_remote, open_storage
+from moejax.train.attempts import STATES
+from moejax.wording import command, some
+
+_SHOWN = 20
+
+
+def print_status(url: str, price: float | None, *, as_json: bool) -> None:
+    """Say how far the study in a folder is, here or in an object store.
+
+    Raises:
+      UserError: the folder holds no study; or files in it are damaged, after all else is printed.
+    """
+    identity(url)
+
+    study = read_study(url)
+    found = run_statuses(open_storage(url), study.trainings())
+    render.show(summary(study.name, url, found, price), as_json=as_json)
+    damaged = [problem for one in found for problem in one.damaged]
+    if damaged:
+        raise UserError(f"{len(damaged)} files of {url} are damaged. {some(damaged, most=3, between=' ')}")
+
+
+def gather(url: str, out: str | None) -> None:
+    """Write the run table of a study's folder; one in an object store is fetched into ``out`` first.
+
+    Raises:
+      UserError: there is no study, no row, or ``out`` belongs to another study.
+    """
+    identity(url)
+
+    study = read_study(url)
+    if is_remote(url) and out is None:
+        raise UserError(f"{url} is no folder of this machine; name one for its rows and table with --out DIR.")
+    if out is not None and out != url:
+        fetch(url, Path(out))
+    folder = Path(out or url)
+    path = write_table(study, folder)
+    found = run_statuses(open_storage(folder), study.trainings())
+    missing = [one.model for one in found if one.state != "done"]
+    rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
+    print(f"{rows} of {runs} runs: {path}")
+    if missing:
+        print(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}", file=sys.stderr)
+
+
+def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
+    """What the trainings of a study come to."""
+    hours = sum(one.device_seconds for one in found) / 3600
+    return {
+        "states": {state: sum(one.state == state for one in found) for state in STATES},
+        "runs_done": sum(len(one.rows) for one in found),
+        "runs": sum(one.runs for one in found),
+        "share": sum(one.share * one.flops for one in found) / sum(one.flops for one in found),
+        "device_hours": hours,
+        "cost": None if price is None else hours * price,
+        "seconds_left": seconds_left(found),
+    }
+
+
+def summary(name: str, url: str, found: list[RunStatus], price: float | None) -> Result:
+    """The trainings of a study, those that a person must see first, and what they come to."""
+    counted = totals(found, price)
+    # What a person must see is never among those left out.
+    order = ("failed", "interrupted", "running", "waiting", "done")
+    shown = sorted(found, key=lambda one: order.index(one.state))
+    columns = (
+        Column("model"),
+        Column("state", words=True),
+        Column("runs"),
+        Column("of steps", percent(0)),
+        # A loss that is no number is known, and shown.
+        Column("loss"),
+        Column("started"),
+        Column("device-hours", ",.3g"),
+        Column("left", clock),
+        Column("where", words=True),
+    )
+    rows = [
+        [
+            one.model,
+            one.state,
+            f"{len(one.rows)}/{one.runs}",
+            one.share,
+            None if one.loss is None else Written(one.loss, f"{one.loss:.3f}"),
+            one.attempts,
+            one.device_seconds / 3600,
+            one.seconds_left,
+            one.where,
+        ]
+        for one in shown[:_SHOWN]
+    ]
+    rest = len(shown) - _SHOWN
+    more = [f"and {rest} more, {shown[_SHOWN].state} and further (--json has all)"] if rest > 0 else []
+    states = ", ".join(f"{count} {state}" for state, count in counted["states"].items() if count)
+    spent = f"{counted['device_hours']:,.3g} device-hours" + (f", {counted['cost']:,.2f}" if price is not None else "")
+    left = counted["seconds_left"]
+    pace = f"; about {clock(left)} left at this pace" if left else ""
+    return Result(
+        tables=[Table(f"{name} in {url}", columns, rows, more)],
+        notes=[
+            *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
+            f"{counted['runs_done']} of {counted['runs']} runs; models: {states}; spent {spent}{pace}",
+        ],
+        data={"study": name, **counted, "models": [{**asdict(one), "rows": len(one.rows)} for one in found]},
+    )

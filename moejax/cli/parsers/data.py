@@ -1,0 +1,61 @@
+"""``moejax data``: text or tokens to a set that trainings read; tokenizers; what a set holds."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.number import WORKERS, count, whole_number
+
+NAME = "data"
+HELP = """\
+Prepare text for training. `prepare` tokenises it once, in parallel, and goes on where it was stopped; `tokenizer`
+learns a vocabulary from it; `show` says what a prepared set holds."""
+EXAMPLE = """\
+  moejax data tokenizer texts/ --vocab-size 32768 --out tokenizer.json
+  moejax data prepare texts/ --tokenizer tokenizer.json --out sets/texts
+  moejax data prepare web.jsonl.zst --text-field content --out sets/web --workers 8
+  moejax data prepare train.bin --tokenizer ids:50257:50256 --out sets/gpt2     # tokens of nanoGPT or Megatron
+  moejax data prepare hf:roneneldan/TinyStories --out sets/stories              # pip install 'moejax[hf]'
+  moejax data show sets/texts --verify
+  moejax train --config=configs/tiny.py --config.recipe.data.source=sets/web --out runs/web"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the three."""
+    parser.add_argument("--json", action="store_true", help="print the result on stdout as JSON (before or after)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="prepare | tokenizer | show")
+    source = argparse.ArgumentParser(add_help=False)
+    source.add_argument(
+        "source", metavar="SOURCE", help="a file, a folder, hf:NAME[:CONFIG], or python_stdlib; formats: docs/data.md"
+    )
+    source.add_argument("--text-field", default="text", metavar="NAME", help="of a record (%(default)s)")
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+    prepare = actions.add_parser("prepare", parents=[source, both], help="tokenise once", allow_abbrev=False)
+    prepare.add_argument("--out", required=True, metavar="DIR", help="folder of the set")
+    prepare.add_argument(
+        "--tokenizer", default="bytes", metavar="NAME", help="bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END"
+    )
+    prepare.add_argument(
+        "--validation-share", type=float, default=0.05, metavar="SHARE", help="of documents held out (%(default)s)"
+    )
+    prepare.add_argument(
+        "--corrupt-share", type=float, default=0.01, metavar="SHARE", help="that may be unreadable (%(default)s)"
+    )
+    prepare.add_argument("--workers", type=WORKERS, metavar="N", help="processes (default: one per core)")
+
+    tokenizer = actions.add_parser(
+        "tokenizer", parents=[source, both], help="train a byte-level BPE", allow_abbrev=False
+    )
+    tokenizer.set_defaults(out_is_file=True)
+    tokenizer.add_argument("--out", required=True, metavar="FILE", help="tokenizer.json to write")
+    tokenizer.add_argument("--vocab-size", type=count(1, 10_000_000), default=32_768, metavar="N", help="(%(default)s)")
+    tokenizer.add_argument(
+        "--max-bytes", type=whole_number, default=10**9, metavar="N", help="of text to learn from (%(default)s)"
+    )
+
+    show = actions.add_parser("show", parents=[both], help="what a prepared set holds", allow_abbrev=False)
+    show.add_argument("folder", metavar="DIR", help="of the set")
+    show.add_argument("--verify", action="store_true", help="also compare every file of tokens with its hash")
+    show.add_argument("--sample", type=count(0), default=64, metavar="N", help="tokens to decode (%(default)s)")

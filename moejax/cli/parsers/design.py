@@ -1,0 +1,63 @@
+"""``moejax design``: from a law and a budget to an architecture, with what every constraint is worth."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.number import RESAMPLES
+from moejax.cli.parsers.architecture import add_architecture_arguments
+from moejax.cli.parsers.design_constraints import add_constraint_arguments
+from moejax.cli.parsers.run_table_options import add_table_arguments
+
+NAME = "design"
+OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
+HELP = (
+    "Choose what to train for a budget: sizes, shape, tokens; with what every constraint is worth and how flat it is."
+)
+EXAMPLE = """\
+moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
+moejax design --law all --flops 1e24 --params-total 1T
+moejax design --law effective_params --flops 1e22 --hold expansion=16 --arch qwen3-30b-a3b --out designed
+moejax design --law zhao --target-loss 2.0 --minimise lifetime_flops --served-tokens 10T --params-total 1T
+moejax design --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21 --params-total 30B
+moejax design --law chinchilla --sweep flops=1e20:1e26 --out frontier
+moejax design --law data_constrained --flops 1e22 --unique-tokens 25B
+moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep granularity=1:32 --out landscape"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper, or a file of `moejax fit --out`"
+    )
+    parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
+    parser.add_argument(
+        "--minimise",
+        default="loss",
+        metavar="WHAT",
+        help="%(default)s, or with --target-loss: flops, lifetime_flops, …",
+    )
+    add_constraint_arguments(parser)
+    shape = parser.add_argument_group("the shape", "what the law does not read stays as in --arch or --config")
+    add_architecture_arguments(parser, required=False)
+    shape.add_argument("--shape", action="store_true", help="choose shapes, counted exactly, from the start")
+    shape.add_argument(
+        "--exact-shape",
+        action="store_true",
+        help="build widths and heads nearest to the optimum, not the multiples that hardware likes",
+    )
+    around = parser.add_argument_group("around the optimum")
+    around.add_argument("--within", type=float, default=0.001, metavar="NATS", help="of the flat region (%(default)s)")
+    around.add_argument(
+        "--sweep",
+        action="append",
+        metavar="NAME=LOW:HIGH",
+        help="the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
+    )
+    around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
+    around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
+    around.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")

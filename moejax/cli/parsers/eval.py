@@ -1,0 +1,41 @@
+"""``moejax eval``: downstream tasks of lm-evaluation-harness on a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.number import SEEDS, whole_number
+
+NAME = "eval"
+HELP = "Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."
+EXAMPLE = """\
+  moejax eval runs/mine --tasks lambada_openai,arc_easy
+  moejax eval runs/mine/checkpoints/branch-65536 --tasks mine --task-path tasks/      # your own task files
+  moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument(
+        "model", metavar="DIR", help="a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint"
+    )
+    parser.add_argument("--tasks", required=True, metavar="NAME[,…]", help="tasks, groups, tags, or patterns as mmlu_*")
+    parser.add_argument("--task-path", metavar="FOLDER", help="task files of your own, before the harness's")
+    parser.add_argument("--num-fewshot", type=whole_number, metavar="N", help="shots in front (default: the task's)")
+    parser.add_argument("--limit", type=whole_number, metavar="N", help="the first documents of each task only")
+    parser.add_argument(
+        "--max-length",
+        type=whole_number,
+        metavar="N",
+        help="tokens of a text; what goes before is cut off (default: those of the training, or of config.json)",
+    )
+    parser.add_argument(
+        "--batch-tokens", type=whole_number, default=8192, metavar="N", help="tokens computed at once (default: 8192)"
+    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
+    parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
+    parser.add_argument("--seed", type=SEEDS, default=0, help="of tasks that draw their answers (default: 0)")
+    parser.add_argument("--samples", action="store_true", help="write every document and answer into the file too")
+    parser.set_defaults(out_is_file=True)
+    parser.add_argument("--out", metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)")
+    parser.add_argument("--json", action="store_true", help="print the file's content on stdout")

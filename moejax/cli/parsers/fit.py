@@ -1,0 +1,50 @@
+"""``moejax fit``: from a table of runs to a law's coefficients, their intervals, and what they cannot tell."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.commands.fit_recipes import RECIPES
+from moejax.cli.fit_answers import add_answer_arguments
+from moejax.cli.number import RESAMPLES
+from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
+from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+
+NAME = "fit"
+OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
+HELP = "fit a law to a table of runs"
+EXAMPLE = """\
+moejax fit runs.parquet --law effective_params --bootstrap 1000
+moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
+moejax fit runs.csv --law chinchilla --decide flops=1e24 --profile 'N*' --influence 'N*' --bootstrap 1000
+moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
+moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    add_law_argument(parser)
+    add_table_arguments(parser)
+    fitting = parser.add_argument_group("fitting")
+    add_objective_arguments(fitting)
+    add_search_arguments(fitting)
+    trust = parser.add_argument_group("trusting")
+    trust.add_argument(
+        "--covariance",
+        default="sandwich",
+        metavar="NAME",
+        help="of the standard errors: sandwich, or gauss-newton (%(default)s)",
+    )
+    trust.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples for intervals")
+    trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
+    trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    add_split_arguments(trust)
+    add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
+    whole = parser.add_argument_group("a whole procedure instead")
+    whole.add_argument("--recipe", metavar="NAME", help=", ".join(RECIPES))
+    whole.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")

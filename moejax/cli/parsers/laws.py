@@ -1,0 +1,19 @@
+"""``moejax laws``: the laws, their papers, what they read, and their published constants."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAME = "laws"
+HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
+EXAMPLE = """\
+  moejax laws show five_factor
+  moejax laws --pages docs"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("words", nargs="*", metavar="show NAME", help="show one law, by its name or its paper's")
+    parser.add_argument("--pages", type=Path, metavar="DIR", help="write DIR/laws/NAME.md for every law, and stop")
+    parser.add_argument("--json", action="store_true", help="print machine-readable")

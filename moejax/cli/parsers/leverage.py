@@ -1,0 +1,38 @@
+"""``moejax leverage``: how many times the compute one family needs to be as good as another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.number import RESAMPLES, SEEDS, number
+from moejax.cli.parsers.run_table_options import add_table_arguments
+
+NAME = "leverage"
+HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
+EXAMPLE = """\
+moejax leverage 'runs.parquet:num_experts>0' 'runs.parquet:num_experts==0'
+moejax leverage mixtures.csv dense.csv --flops 1e22 --json
+moejax leverage expansion=16 expansion=1 --law effective_params --flops 1e24
+moejax leverage kimi-k2 glm-4.5 --law zhao --flops 1e24
+moejax leverage expansion=16 expansion=1 --law runs/fit/fit.json --runs runs.csv --bootstrap 200 --flops 1e21"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    family = (
+        "a table of runs, RUNS:CONDITION for some of them; with --law a published model, or what its designs hold, "
+        "NAME=VALUE,…"
+    )
+    parser.add_argument("a", metavar="A", help=family)
+    parser.add_argument("b", metavar="B", help="the same, of the other family")
+    parser.add_argument("--law", metavar="NAME|FIT", help="of the loss: a law or its paper, or a file of `moejax fit`")
+    parser.add_argument(
+        "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"
+    )
+    parser.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    parser.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for an interval")
+    parser.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
+    parser.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")

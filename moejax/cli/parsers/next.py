@@ -1,0 +1,59 @@
+"""``moejax next``: which runs to train next, so that an answer becomes most certain for the FLOPs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.number import count, number, whole_number
+from moejax.cli.parsers.architecture import add_architecture_arguments
+from moejax.cli.parsers.fit_options import add_objective_arguments, add_search_arguments
+from moejax.cli.parsers.run_table_options import add_table_arguments
+
+NAME = "next"
+OUTPUTS = ("next.json", "study.py")
+HELP = "Propose the runs to train next: those that make an answer of a fitted law, or the choice of law, most certain."
+EXAMPLE = """\
+moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
+moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --flops 3e21 --config tiny.py --out next
+moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T --flops 1e21 --candidates mine.csv"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("--law", required=True, metavar="NAME[,NAME…]", help="laws to fit; several are also told apart")
+    parser.add_argument(
+        "--target",
+        action="append",
+        required=True,
+        metavar="WHAT:NAME=VALUE,…",
+        help="what is to become certain: loss:params_active=7B,tokens=2T; a published model's, deepseek-v3.1:tokens="
+        "14.8T; a decision, 'N*:flops=1e25'; a coefficient. May be repeated",
+    )
+    parser.add_argument("--flops", type=number, required=True, metavar="NUMBER", help="of all new runs together")
+    parser.add_argument("--k", type=count(0, 1_000), default=10, metavar="COUNT", help="new runs at most (%(default)s)")
+    what = parser.add_argument_group("what could be trained", "by default shapes like those in the table")
+    add_architecture_arguments(parser, required=False)
+    what.add_argument("--candidates", type=Path, metavar="TABLE", help="runs to choose from, with what the laws read")
+    what.add_argument(
+        "--reach",
+        type=float,
+        default=4.0,
+        metavar="FACTOR",
+        help="no run has more than FACTOR times the total or active parameters or tokens of the table's largest "
+        "(%(default)g)",
+    )
+    what.add_argument("--largest", type=number, metavar="FLOPS", help="of one run at most")
+    what.add_argument("--repeats", type=count(0, 1_000), default=1, metavar="COUNT", help="of one run (%(default)s)")
+    what.add_argument("--sequence-length", type=whole_number, metavar="TOKENS", help="of shapes (the table's, or 4096)")
+    add_table_arguments(parser)
+    fitting = parser.add_argument_group("fitting")
+    add_objective_arguments(fitting)
+    add_search_arguments(fitting)
+    fitting.add_argument("--noise", type=float, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
+    fitting.add_argument(
+        "--around", metavar="SET", help="plan around published constants instead of a fit, as for a table of few runs"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write next.json, and study.py that trains the runs")

@@ -1,0 +1,35 @@
+"""``moejax plan``: a training compiled for a pod that nobody has to own."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.given_settings import TRAINING
+from moejax.cli.number import count, number, whole_number
+
+NAME = "plan"
+OUTPUTS = ("plan.json", "program.txt")
+HELP = "Compile a training's step for a pod without having one: memory, communication, time, cost."
+EXAMPLE = """\
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
+  moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
+  moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_config_argument(parser, TRAINING)
+    parser.add_argument(
+        "--topology", required=True, metavar="CHIP:SHAPE", help="v5p:8x8x8, v5e:16x16, …; cpu:8 for this CPU's devices"
+    )
+    parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor; -1 takes what the others leave")
+    parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
+    parser.add_argument("--microbatches", type=whole_number, metavar="N", help="parts of a batch, one after another")
+    parser.add_argument(
+        "--search", action="store_true", help="try meshes, remat policies and microbatches, and rank them"
+    )
+    parser.add_argument("--compile", type=count(0, 1_000), default=6, metavar="N", help="of a search (default: 6)")
+    parser.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
+    parser.add_argument("--out", metavar="DIR", help="write plan.json and the compiled program's text, program.txt")
+    parser.add_argument("--json", action="store_true", help="print the plan on stdout as JSON")

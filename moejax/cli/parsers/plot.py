@@ -1,0 +1,45 @@
+"""``moejax plot``: the papers' figures and ours, from published laws, a fit of one's own, or a table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.parsers.design_constraints import add_active_convention
+from moejax.cli.parsers.run_table_options import add_table_arguments
+
+NAME = "plot"
+HELP = (
+    "Draw figures by name: the papers' own from their laws, or from your fit and runs, and pictures of a fit or a run."
+)
+EXAMPLE = """\
+moejax plot --list
+moejax plot zhao-3 abnar-4 tian-1b
+moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
+moejax plot fit profile influence starts --fit fit.json --runs runs.csv
+moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
+moejax plot plan --runs plan/plan.json
+moejax plot restarts --runs runs/quickstart"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="figures, or a paper: zhao, abnar, tian")
+    parser.add_argument("--list", action="store_true", help="name every figure with what it draws")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="fit.json of moejax fit: draw its law")
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        metavar="TABLE",
+        help="a run table, or the table that a figure names; a study's folder; plan.json",
+    )
+    parser.add_argument(
+        "--estimand", metavar="NAME", help="coefficient that influence is about (the last, if not given)"
+    )
+    parser.add_argument("--synthetic", action="store_true", help="synthetic data where a table is needed")
+    parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
+    parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
+    add_active_convention(parser)
+    parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")
+    add_table_arguments(parser)

@@ -1,0 +1,49 @@
+"""``moejax predict``: what published laws say of a model and a number of tokens."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.number import number, whole_number
+from moejax.cli.parsers.architecture import add_architecture_arguments
+from moejax.cli.parsers.design_constraints import add_active_convention
+
+NAME = "predict"
+HELP = "Predict what published laws say of a model and a number of training tokens, and how far they extrapolate."
+EXAMPLE = "  moejax predict --law all --arch deepseek-v3.1 --tokens 14.8T"
+DESIGN_OPTIONS = {
+    "params_total": "all parameters, embeddings included",
+    "params_active": "parameters that serve one token, embeddings included",
+    "params_embedding": "parameters of embedding and unembedding, part of both (0 if not given)",
+    "tokens": "training tokens",
+    "unique_tokens": "different tokens there are to train on; beyond them tokens are repeated",
+    "flops": "training FLOPs, forward and backward",
+    "num_experts": "routed experts per mixture layer, 0 if dense",
+    "top_k": "routed experts that serve one token",
+    "num_shared_experts": "experts that serve every token, by the width of a routed one",
+    "model_dim": "width of the residual stream",
+    "num_layers": "layers",
+    "expert_hidden": "width of one routed expert, of the feed-forward if dense",
+}
+"""Fields of a Design, as options: what a law reads."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper (see `moejax laws`), or fit.json"
+    )
+    parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
+    add_architecture_arguments(parser, required=False)
+    parser.add_argument(
+        "--sequence-length",
+        type=whole_number,
+        default=4096,
+        metavar="TOKENS",
+        help="for the FLOPs of --arch or --config (%(default)s)",
+    )
+    design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
+    for name, meaning in DESIGN_OPTIONS.items():
+        design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
+    add_active_convention(design)
+    parser.add_argument("--json", action="store_true", help="print machine-readable numbers")

@@ -1,0 +1,35 @@
+"""``moejax report``: the conclusions of a study, of any run table or of a fit, drawn and written as one page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.number import RESAMPLES, number
+from moejax.cli.parsers.run_table_options import add_table_arguments
+
+NAME = "report"
+OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
+HELP = (
+    "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
+    "which laws are fitted), or from the folder or fit.json of moejax fit."
+)
+EXAMPLE = """\
+  moejax report runs/quickstart
+  moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
+  moejax report fit
+  moejax report runs/quickstart --json > conclusions.json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study or a fit, run table, or fit.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="for a table or a fit (NAME-report beside it)")
+    table = parser.add_argument_group("a run table")
+    table.add_argument(
+        "--laws", default="", metavar="NAMES", help="to fit, separated by commas (what the columns allow)"
+    )
+    table.add_argument("--flops", type=number, metavar="NUMBER", help="budget to decide about (ten times the largest)")
+    table.add_argument("--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
+    add_table_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")

@@ -1,0 +1,45 @@
+"""``moejax study``: a family of models from its config to a report."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.given_settings import STUDY
+from moejax.cli.number import WORKERS, count, number
+from moejax.cli.parsers.exportable import add_exportable_argument
+
+NAME = "study"
+HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
+EXAMPLE = """\
+  moejax study --config=configs/studies/quickstart.py --out runs/quickstart
+  moejax study --config=configs/studies/quickstart.py --config.analysis.decision_flops=1e15 --out runs/quickstart
+  moejax study --resume --out runs/quickstart        # goes on with what the folder holds
+  moejax study --config=configs/studies/zhao.py:G --dry-run --chip h800 --mfu 0.4 --price 2
+  moejax study status runs/quickstart                # done, running, failed and why, time left, device-hours
+  moejax study gather gs://bucket/zhao --out runs/zhao   # the run table of what engines have done"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    parser.add_argument("action", nargs="*", metavar="status DIR | gather DIR", help="of a study that was started")
+    add_config_argument(parser, STUDY, required=False)
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
+    parser.add_argument("--workers", type=WORKERS, metavar="N", help="trainings at a time (default: one per core)")
+    parser.add_argument(
+        "--vmap",
+        type=count(1, 4_096),
+        default=1,
+        metavar="N",
+        help="train up to N models at once that differ in seed, learning rate and weight decay alone (default: 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
+    add_exportable_argument(parser)
+    before = parser.add_argument_group("before anything is spent")
+    before.add_argument(
+        "--dry-run", action="store_true", help="print runs, FLOPs, memory, time and cost; train nothing"
+    )
+    before.add_argument("--chip", default="h100", metavar="NAME", help="to estimate on: h800, v5p, … (%(default)s)")
+    before.add_argument("--mfu", type=number, default=0.4, metavar="SHARE", help="of its peak, reached (%(default)s)")
+    before.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")

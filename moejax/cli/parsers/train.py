@@ -1,0 +1,69 @@
+"""``moejax train``: one model, to one or more token budgets."""
+
+from __future__ import annotations
+
+import argparse
+
+from moejax.cli.config_file import add_config_argument
+from moejax.cli.given_settings import TRAINING
+from moejax.cli.number import WORKERS, count
+from moejax.cli.parsers.exportable import add_exportable_argument
+
+NAME = "train"
+HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
+EXAMPLE = """\
+  moejax train --config=configs/tiny.py --out runs/tiny
+  moejax train --config=configs/tiny.py --config.recipe.batch_tokens=4096 --out runs/tiny-4096
+  moejax train --out runs/tiny                       # goes on with what runs/tiny holds
+  moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
+  moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
+  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # hold it to what convert --to hf writes
+  srun moejax train --config=FILE.py --distributed --out runs/large"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the command."""
+    add_config_argument(parser, TRAINING, required=False)
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
+    parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
+    parser.add_argument("--json", action="store_true", help="print the run rows on stdout as JSON")
+    parser.add_argument(
+        "--accept-changes", action="store_true", help="go on with settings that change the numbers (DIR/history.json)"
+    )
+    parser.add_argument(
+        "--profile",
+        type=_steps,
+        metavar="A:B",
+        help="record the steps A to B, of all, with JAX's profiler in OUT/profile",
+    )
+    add_exportable_argument(parser)
+    parser.add_argument("--cpu-devices", type=WORKERS, metavar="N", help="split a CPU into N devices, for a mesh")
+    parser.add_argument(
+        "--cpu-threads",
+        type=WORKERS,
+        metavar="N",
+        help="of XLA on a CPU (default: 4); another number rounds otherwise",
+    )
+    many = parser.add_argument_group("many processes", "every one of them runs the same command, with one DIR for all")
+    many.add_argument(
+        "--processes", type=count(1, 100_000), metavar="N", help="so many; by itself, starts them all here"
+    )
+    many.add_argument("--coordinator", metavar="HOST:PORT", help="where they meet: an address of process 0's machine")
+    many.add_argument("--process", type=count(0, 99_999), metavar="I", help="which this is, from 0")
+    many.add_argument(
+        "--distributed", action="store_true", help="Slurm, Open MPI, Kubernetes or Cloud TPU tells all of this"
+    )
+    many.add_argument(
+        "--wait", type=float, default=300.0, metavar="SECONDS", help="for each other, at most (default: 300)"
+    )
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    # Folders of trainings that are vmapped with that in --out.
+    parser.add_argument("--beside", nargs="+", metavar="DIR", default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+
+
+def _steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the first and the last step to record, such as 100:105.")
+    return int(first), int(last)
