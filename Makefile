@@ -10,7 +10,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery laws errata test test-all slow referees resolve test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all slow referees resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -20,6 +20,9 @@ gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
 
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
 	rm -f docs/laws/*.md && $(BIN)/moejax laws --pages docs
+
+settings: $(VENV)/.installed  ## write what config files may set into moejax/cli/settings.json, from the dataclasses
+	$(BIN)/python -m moejax.cli.settings
 
 errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the five documents
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md

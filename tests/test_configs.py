@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from moejax import run_table
-from moejax.cli.config_file import load
+from moejax.cli.commands.config import load
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.conversion import choose_family
 from moejax.laws import accounting

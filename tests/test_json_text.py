@@ -36,7 +36,7 @@ def test_an_infinite_number_is_refused_by_its_place(endless):
 
 
 def test_no_command_writes_json_in_another_way():
-    for path in [*(ROOT / "cli").glob("*.py"), ROOT / "folder.py"]:
+    for path in [*(ROOT / "cli").rglob("*.py"), ROOT / "folder.py"]:
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         writing = [call for call in calls if ast.unparse(call.func).endswith(("print", "write_text"))]
         assert not any("json.dumps" in ast.unparse(call) for call in writing), path

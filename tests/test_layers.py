@@ -1,12 +1,15 @@
 """Imports point down the layers, and ``import moejax`` is instant."""
 
 import ast
+import json
 import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+
+from moejax.cli import COMMANDS, settings
 
 ROOT = Path(__file__).parent.parent / "moejax"
 
@@ -144,6 +147,41 @@ def test_import_moejax_imports_nothing_else():
     assert int(found.stdout) <= 1
 
 
-def test_help_imports_no_jax():
-    code = "import sys; from moejax.__main__ import main; main(['--help']); sys.exit('jax' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+PARSERS = """
+import importlib, sys
+from moejax.__main__ import main
+from moejax.cli import COMMANDS
+from moejax.cli.command_line import parser_of
+main(['--help'])
+for name in COMMANDS:
+    parser_of(name)
+sys.exit(', '.join({'jax', 'numpy', 'pandas', 'matplotlib', 'ml_collections', 'rich'} & set(sys.modules)) or 0)
+"""
+
+
+def test_help_and_every_parser_import_no_jax():
+    """A typing error is answered at once."""
+    done = subprocess.run([sys.executable, "-c", PARSERS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_command_needs_is_imported_at_the_top_of_its_module():
+    """A comment says why where it is not."""
+    wrong = []
+    for path in [*(ROOT / "cli" / "commands").glob("*.py"), *(ROOT / "cli" / "parsers").glob("*.py")]:
+        text = path.read_text()
+        lines = text.splitlines()
+        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import | ast.ImportFrom) and "#" not in lines[node.lineno - 2]:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong
+
+
+def test_every_command_has_a_parser_and_a_module():
+    for folder in ("parsers", "commands"):
+        assert {path.stem for path in (ROOT / "cli" / folder).glob("*.py")} >= set(COMMANDS)
+
+
+def test_the_command_line_knows_the_settings_of_the_dataclasses():
+    assert json.loads(settings.FILE.read_text()) == settings.declared(), "A setting has changed; run make settings."

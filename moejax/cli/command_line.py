@@ -13,15 +13,14 @@ import importlib
 import io
 import os
 import sys
+import time
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import moejax
 from moejax.cli import COMMANDS
-from moejax.cli.given_files import check_files
-from moejax.cli.given_settings import check_settings
-from moejax.cli.out_folder import check_outputs
-from moejax.cli.quiet_libtpu import keep_quiet
+from moejax.cli.process import keep_libtpu_quiet
+from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
 from moejax.wording import says
@@ -51,16 +50,26 @@ exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mis
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """What reads the words after a command's name."""
-    command = importlib.import_module(f"moejax.cli.{name}")
+    module = _parser_module(name)
     parser = argparse.ArgumentParser(
         prog=f"moejax {name}",
-        description=command.HELP,
-        epilog=f"example:\n{command.EXAMPLE}",
+        description=module.HELP,
+        epilog=f"example:\n{module.EXAMPLE}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    command.add_arguments(parser)
+    module.add_arguments(parser)
     return parser
+
+
+def _parser_module(name: str) -> Any:
+    """The module of a command's words: ``NAME``, ``HELP``, ``EXAMPLE`` and ``add_arguments``.
+
+    It may also have ``OUTPUTS``, files that it writes to ``--out``; ``check``, which refuses what needs no
+    computing; ``command``, the module of ``moejax.cli.commands`` that does it, if there are several; and ``prepare``,
+    what a process must settle before JAX is imported.
+    """
+    return importlib.import_module(f"moejax.cli.parsers.{name}")
 
 
 def split_overrides(words: list[str]) -> tuple[list[str], list[str]]:
@@ -143,63 +152,45 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
         print(_help())
         return DONE
-    if arguments[0] == "--version":
+    if words[0] == "--version":
         print(f"moejax {moejax.__version__}")
         return DONE
-    name, *rest = arguments
+    name, *rest = words
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}."
         return _fail(f"{name} is no command; {hint}")
-    keep_quiet()
-    command = importlib.import_module(f"moejax.cli.{name}")
     try:
-        given, overrides = split_overrides(rest)
-        if empty := next((word for word in given if word.startswith("--") and word.endswith("=--")), None):
-            # argparse takes this -- for the end of the options, and then has no value.
-            raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
-        options = parser_of(name).parse_args(given)
-        if overrides and not getattr(options, "config", None):
-            raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
-        options.overrides, options.command_line = overrides, rest
-        with reading(_inputs(options)):
-            _check_out(options, getattr(command, "OUTPUTS", ()))
-            check_files(options)
-            check_settings(options)
-            return command.run(options)
+        arguments = _arguments(name, rest)
+        parser = _parser_module(name)
+        with reading(input_files(arguments)):
+            validate(arguments, getattr(parser, "OUTPUTS", ()))
+            if hasattr(parser, "check"):
+                parser.check(arguments)
+            keep_libtpu_quiet()
+            if hasattr(parser, "prepare"):
+                parser.prepare(arguments)
+            module = parser.command(arguments) if hasattr(parser, "command") else name
+            return importlib.import_module(f"moejax.cli.commands.{module}").run(arguments)
     except UserError as error:
         return _fail(str(error))
 
 
-def _inputs(options: argparse.Namespace) -> list[Path]:
-    """The files that a command reads by the names it was given."""
-    named = ("runs", "source", "pilot", "candidates", "fit", "law", "config", "verdicts", "tokenizer", "model")
-    given = [str(value) for name in named if isinstance(value := getattr(options, name, None), str | Path)]
-    return [Path(text) for word in given for text in (word, word.partition(":")[0]) if _is_file(Path(text))]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def _check_out(options: argparse.Namespace, outputs: tuple[str, ...]) -> None:
-    """Say at once, and not after the work, that results cannot be written to a folder."""
-    out = getattr(options, "out", None)
-    if out is not None and any(ord(letter) < 32 or ord(letter) == 127 for letter in str(out)):
-        raise UserError(f"--out is {str(out)!r}; a folder's name has no line breaks or other control characters here.")
-    if out is None or "://" in str(out) or getattr(options, "out_is_file", False):
-        return
-    at = next((path for path in (Path(out), *Path(out).parents) if path.exists()), None)
-    if at is not None and not at.is_dir():
-        raise UserError(f"The results cannot be written to {out}: {at} is a file; choose another --out.")
-    check_outputs(Path(out), outputs)
+def _arguments(name: str, words: list[str]) -> argparse.Namespace:
+    """The words after a command's name as its parser reads them, with what every command is given."""
+    given, overrides = split_overrides(words)
+    if empty := next((word for word in given if word.startswith("--") and word.endswith("=--")), None):
+        # argparse takes this -- for the end of the options, and then has no value.
+        raise UserError(f"{empty.removesuffix('=--')} is '--', which is no value; give one after the =.")
+    arguments = parser_of(name).parse_args(given)
+    if overrides and not getattr(arguments, "config", None):
+        raise UserError(f"{overrides[0]} changes a setting of a config file, and no --config=FILE.py was given.")
+    arguments.overrides, arguments.command_line, arguments.began = overrides, words, time.time()
+    return arguments
 
 
 def _help() -> str:

@@ -1,54 +1,22 @@
-"""Config files: a ConfigDict comes in, overrides are applied, a frozen dataclass goes on.
-
-A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--config=FILE.py:arg``, that returns an
-``ml_collections.ConfigDict``. Nothing beyond this module sees a ConfigDict.
-"""
+"""Config files by name, the reader's and moejax's own, and the words ``--config.a.b=VALUE`` that change a setting."""
 
 from __future__ import annotations
 
-import argparse
 import ast
-import importlib.util
-import inspect
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from moejax.cli import packaged_configs
-from moejax.config import build, dump, unknown
+import moejax
+from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.quantities import parse
-from moejax.wording import says
 
-if TYPE_CHECKING:
-    from ml_collections import ConfigDict
-
-T = TypeVar("T")
+FOLDER = "configs"
+"""The folder of configs beside a reader's work, in a checkout and in the installed package."""
 
 
-def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: bool = True) -> None:
-    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of one of these names, which are those of
-    ``given_settings``; the command line collects its overrides as ``arguments.overrides``."""
-    parser.set_defaults(settings_of=of)
-    parser.add_argument(
-        "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
-    )
-
-
-def load(cls: type[T], config: str, overrides: list[str]) -> T:
-    """The dataclass that a config file and its overrides describe. Any setting can be overridden, also one that the
-    file leaves at its default.
-
-    Raises:
-      UserError: no such file, no such key (naming the nearest), or a value of the wrong type.
-    """
-    settings = dump(build(cls, read(config).to_dict()))
-    for word in overrides:
-        override(settings, word)
-    return build(cls, settings)
-
-
-def file_of(config: str) -> Path:
+def find(config: str) -> Path:
     """The file of ``FILE.py`` or ``FILE.py:arg``: the reader's or, where there is none, moejax's own of this name.
 
     Raises:
@@ -58,43 +26,38 @@ def file_of(config: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    if own := packaged_configs.find(name):
+    if own := find_packaged(name):
         return own
-    here = map(str, sorted(Path(packaged_configs.FOLDER).rglob("*.py")))
-    known = dict.fromkeys([*here, *packaged_configs.names()])
+    here = map(str, sorted(Path(FOLDER).rglob("*.py")))
+    known = dict.fromkeys([*here, *packaged_names()])
     raise UserError(f"There is no config file {path}. There are {', '.join(known)}.")
 
 
-def read(config: str) -> ConfigDict:
-    """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
-    from ml_collections import ConfigDict
+def packaged_folder() -> Path:
+    """Where moejax's own configs are: in the installed package, or beside it in a checkout."""
+    package = Path(moejax.__file__).parent
+    return next((path for path in (package / FOLDER, package.parent / FOLDER) if path.is_dir()), package / FOLDER)
 
-    name, _, argument = config.partition(":")
-    path = file_of(config)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
-    if not callable(vars(module).get("get_config")):
-        raise UserError(f"{name} is no config file: it has no function get_config.")
-    parameters = inspect.signature(module.get_config).parameters.values()
-    if argument and not parameters:
-        raise UserError(f"{name} takes no argument, but :{argument} was given; leave it out.")
-    if not argument and any(parameter.default is parameter.empty for parameter in parameters):
-        raise UserError(f"{name} needs an argument; give it as --config={name}:ARGUMENT.")
-    try:
-        found = module.get_config(*([argument] if argument else []))
-    except (Exception, SystemExit) as error:
-        raise UserError(f"get_config of {config} failed ({says('Python', error)}); mend it.") from error
-    if not isinstance(found, ConfigDict):
-        raise UserError(
-            f"get_config of {name} returned a {type(found).__name__}; it must be an ml_collections.ConfigDict."
-        )
-    return found
+
+def packaged_files() -> list[PurePosixPath]:
+    """Paths of all of them below ``packaged_folder()``."""
+    here = packaged_folder()
+    return sorted(PurePosixPath(path.relative_to(here).as_posix()) for path in here.rglob("*.py"))
+
+
+def packaged_names() -> list[str]:
+    """All of them by the names that help and pages show."""
+    return [f"{FOLDER}/{path}" for path in packaged_files()]
+
+
+def find_packaged(name: str) -> Path | None:
+    """The file of a config by its name: ``configs/studies/zhao.py``, ``studies/zhao`` or ``zhao``; None for others."""
+    asked = PurePosixPath(name)
+    asked = asked.with_suffix("") if asked.suffix == ".py" else asked
+    for path in packaged_files():
+        if asked in (FOLDER / path.with_suffix(""), path.with_suffix(""), PurePosixPath(path.stem)):
+            return packaged_folder() / path
+    return None
 
 
 def override(settings: dict[str, Any], word: str) -> None:

@@ -6,7 +6,6 @@ commands write, and what ``moejax predict`` says is computed.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 import re
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax.cli.command_line import parser_of
 from moejax.cli.commands import predict
 from moejax.errors import UserError
 from moejax.folder import atomic_write
@@ -299,9 +299,7 @@ def _asked(name: str) -> tuple[str, ...]:
 
 def _answer(name: str) -> str:
     """What ``moejax predict`` says of the model that is asked about."""
-    parser = argparse.ArgumentParser()
-    predict.add_arguments(parser)
-    arguments = parser.parse_args(["--law", name, *_asked(name)])
+    arguments = parser_of("predict").parse_args(["--law", name, *_asked(name)])
     said = ask_law(name, predict.design_of_options(arguments))
     values = [f"`{output}` {format(value)}" for output, value in said.values.items()]
     outside = [

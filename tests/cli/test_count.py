@@ -6,7 +6,7 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
-from moejax.cli.commands import count
+from moejax.cli.parsers import count
 from moejax.laws.accounting import params
 from moejax.laws.catalogue import CATALOGUE
 

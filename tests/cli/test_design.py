@@ -9,8 +9,8 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli import design_text
-from moejax.cli.commands import design
-from moejax.cli.config_file import load
+from moejax.cli.commands.config import load
+from moejax.cli.parsers import design as words
 from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions
 from moejax.design.problem import Constraint, of_sizes
@@ -211,6 +211,6 @@ def test_every_example_names_options_that_exist():
     import argparse
 
     parser = argparse.ArgumentParser()
-    design.add_arguments(parser)
-    for line in design.EXAMPLE.splitlines():
+    words.add_arguments(parser)
+    for line in words.EXAMPLE.splitlines():
         parser.parse_args(line.split()[2:])

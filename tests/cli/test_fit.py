@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands import fit
 from moejax.fit import bootstrap
 from moejax.fit.fit_result import load
 from moejax.laws.chinchilla import HOFFMANN_2022
@@ -349,9 +348,9 @@ def test_a_launch_check_gives_a_verdict(table, capsys):
 
 
 def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
-    from types import SimpleNamespace
-
     from moejax.cli.commands import compare
+    from moejax.cli.parsers import compare as compare_words
+    from moejax.cli.parsers import fit as fit_words
 
     def parsed(module, words):
         parser = argparse.ArgumentParser()
@@ -359,11 +358,10 @@ def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
         return parser.parse_args(words)
 
     options = ["my runs.csv", "--where", "seed == 42", "--map", "tokens=step * 2", "--best-by", "lr", "--drop-invalid"]
-    found = SimpleNamespace(next_law="kaplan")
-    given = parsed(compare, [*options, "--penalty", "squared"])
-    words = shlex.split(compare.next_command(given, found))
+    given = parsed(compare_words, [*options, "--penalty", "squared"])
+    words = shlex.split(compare.next_command(given, "kaplan"))
     assert words[:2] == ["moejax", "fit"]
-    again = vars(parsed(fit, words[2:]))
+    again = vars(parsed(fit_words, words[2:]))
     assert again["law"] == "kaplan"
     for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
         assert again[name] == getattr(given, name)

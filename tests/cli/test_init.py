@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import COMMANDS, packaged_configs
-from moejax.cli.config_file import file_of
+from moejax.cli import COMMANDS
+from moejax.cli.config_file import find, find_packaged, packaged_files
 
 ROOT = Path(__file__).parents[2]
 OWN = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.py")}
@@ -26,7 +26,7 @@ READERS |= {"designed/config.py", "runs/next/study.py"}
 def shown():
     """Every config that help texts and pages name."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py"))]
-    helps = [ROOT / "moejax" / "cli" / f"{name}.py" for name in COMMANDS]
+    helps = [ROOT / "moejax" / "cli" / "parsers" / f"{name}.py" for name in COMMANDS]
     helps.append(ROOT / "moejax" / "cli" / "command_line.py")
     texts = [page.read_text() for page in (*pages, *helps) if page.name != "log.md"]
     return sorted({name for text in texts for name in re.findall(r"--config[= ]([\w./-]+\.py)", text)} - READERS)
@@ -35,16 +35,16 @@ def shown():
 @pytest.mark.parametrize("name", shown())
 def test_a_config_that_is_shown_is_found_in_an_empty_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert file_of(name).is_file()
+    assert find(name).is_file()
 
 
 def test_short_names_are_of_one_config_each():
-    stems = [path.stem for path in packaged_configs.files()]
+    stems = [path.stem for path in packaged_files()]
     assert len(set(stems)) == len(stems) == len(OWN)
-    for path in packaged_configs.files():
+    for path in packaged_files():
         names = (path.stem, f"{path.stem}.py", str(path), f"configs/{path}", str(path.with_suffix("")))
-        assert {packaged_configs.find(name) for name in names} == {ROOT / "configs" / path}
-    assert packaged_configs.find("elsewhere/tiny.py") is None
+        assert {find_packaged(name) for name in names} == {ROOT / "configs" / path}
+    assert find_packaged("elsewhere/tiny.py") is None
 
 
 def test_a_readers_own_file_comes_first_and_moejaxs_is_named(tmp_path, monkeypatch, capsys):
@@ -52,7 +52,7 @@ def test_a_readers_own_file_comes_first_and_moejaxs_is_named(tmp_path, monkeypat
     assert main(["count", "--config=tiny"]) == 0
     assert "tiny is not here, so moejax's own is read" in capsys.readouterr().err
     shutil.copy(ROOT / "configs" / "tiny.py", tmp_path)
-    assert file_of("tiny.py") == Path("tiny.py")
+    assert find("tiny.py") == Path("tiny.py")
     assert main(["count", "--config=tiny.py"]) == 0
     assert "moejax's own" not in capsys.readouterr().err
 

@@ -117,7 +117,7 @@ def test_a_single_training_is_launched_as_a_study_of_one(printed):
 
 
 def test_a_launched_training_has_the_numbers_it_would_have_here():
-    from moejax.cli.config_file import load
+    from moejax.cli.commands.config import load
     from moejax.study.study import Study, study_of
     from moejax.train.training import Training
     from moejax.train.vmapped_runs import vmapped_runs
@@ -152,7 +152,7 @@ def test_skypilot_outside_a_checkout_says_what_it_needs(capsys, tmp_path, monkey
 
 
 def test_a_slice_that_is_chosen_holds_the_training():
-    from moejax.cli.config_file import load
+    from moejax.cli.commands.config import load
     from moejax.study.resources import chips_for
     from moejax.study.study import Study
 
@@ -305,7 +305,7 @@ def test_a_corpus_in_the_bucket_is_opened_by_those_who_see_it_and_one_that_is_on
 
 
 def test_a_folder_of_another_study_is_refused(capsys, tmp_path):
-    from moejax.cli.config_file import load
+    from moejax.cli.commands.config import load
     from moejax.study.study import Study
 
     study = load(Study, TINY.removeprefix("--config="), [])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands import leverage as command
+from moejax.cli.parsers import leverage as command
 from moejax.fit.estimands import decision_estimands, find
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands import next as command
-from moejax.cli.config_file import load
+from moejax.cli.commands.config import load
+from moejax.cli.parsers import next as command
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.laws.accounting import design_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.config_file import load
+from moejax.cli.commands.config import load
 from moejax.plan import process
 from moejax.plan.plan import check_plan, measure, mesh_sizes
 from moejax.plan.topology import parse

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli.commands import predict
+from moejax.cli.parsers import predict
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.design import FIELDS

@@ -33,7 +33,7 @@ SHOWN = [
     (str(source), line)
     for source, text in (
         *((page, code(page)) for page in PAGES),
-        *((name, importlib.import_module(f"moejax.cli.{name}").EXAMPLE) for name in COMMANDS),
+        *((name, importlib.import_module(f"moejax.cli.parsers.{name}").EXAMPLE) for name in COMMANDS),
     )
     for line in commands(text)
 ]

@@ -331,7 +331,7 @@ def test_a_table_alone_shows_its_runs_beside_the_published_laws(own_fit):
 
 def test_the_file_of_a_published_model_is_that_model(tmp_path):
     from moejax.architecture import Architecture
-    from moejax.cli.config_file import read
+    from moejax.cli.commands.config import read
 
     path = tmp_path / "config.py"
     path.write_text(config(Choice().like("qwen3-30b-a3b")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from moejax.architecture import Architecture
-from moejax.cli.config_file import override, read
+from moejax.cli.config_file import override
 from moejax.config import build, dump
 from moejax.errors import UserError
 from moejax.laws.catalogue import find
@@ -27,6 +27,9 @@ def load_architecture(arguments: argparse.Namespace) -> tuple[str, Architecture]
 
 
 def _from_config(config: str, overrides: list[str]) -> Architecture:
+    # A published model needs no ConfigDict, and `moejax predict` answers at once.
+    from moejax.cli.commands.config import read
+
     settings = read(config).to_dict()
     if "architecture" not in settings:
         raise UserError(f"{config} has no `architecture`; it has {', '.join(settings)}.")

@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(found.to_json()))
     else:
         table.show("Laws compared", COLUMNS, found.rows(), words=("behind the best (90 %)",))
-        print(f"{found.notes()}\n\n{found.verdict}\n\nNext: {next_command(arguments, found)}")
+        print(f"{found.notes()}\n\n{found.verdict}\n\nNext: {next_command(arguments, found.next_law)}")
     return 0
 
 
-def next_command(arguments: argparse.Namespace, found: Comparison) -> str:
+def next_command(arguments: argparse.Namespace, law: str) -> str:
     """The command that fits the law to go on with, to the same rows in the same way."""
-    words = ["moejax", "fit", str(arguments.runs), "--law", found.next_law]
+    words = ["moejax", "fit", str(arguments.runs), "--law", law]
     for name in ("map", "where", "fix"):
         words += [word for value in getattr(arguments, name) for word in (f"--{name}", value)]
     usual = {"loss": "loss", "group": None, "weight": None, "best_by": None, "penalty": "huber", "residual": "log"}
@@ -77,5 +77,6 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
         f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
     )
     with atomic_write(folder / "compare.md") as partial:
+        # Names that somebody else chose are no HTML.
         partial.write_text(text.replace("<", "&lt;"), encoding="utf-8")
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

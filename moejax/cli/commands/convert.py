@@ -10,7 +10,6 @@ from typing import Any
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
-from moejax.folder import check_new_folder
 from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.json_text import json_text
 from moejax.progress import ProgressCallback
@@ -22,18 +21,8 @@ from moejax.weights.folder import WEIGHTS, is_weights
 def run(arguments: argparse.Namespace) -> int:
     """Convert, and say what was written."""
     kind, path = arguments.source or arguments.target
-    known = ("hf",) if arguments.source else ("hf", "weights")
     option = "--from" if arguments.source else "--to"
-    if kind not in known:
-        raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
-    if arguments.shard_bytes < 1:
-        raise UserError(f"--shard-bytes is {arguments.shard_bytes}; give a number of bytes above 0.")
-    if kind == "weights" and (arguments.dtype or arguments.family):
-        raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
-    if arguments.source and arguments.family:
-        raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
     out = Path(arguments.out)
-    check_new_folder(out)
     with out_folder(out.absolute().parent), progress_display() as update:
         done = _directions()[option, kind](Path(path), out, arguments, update)
     if arguments.json:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
-from moejax.errors import UserError
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
@@ -21,8 +20,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Count and print."""
     found = load_architecture(arguments)
     assert found is not None, "the parser requires one"
-    if arguments.sequence_length < 1:
-        raise UserError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")
     name, architecture = found
     render.show(summary(count(name, architecture, arguments.sequence_length)), as_json=arguments.json)
     return 0

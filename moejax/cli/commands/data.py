@@ -33,11 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    for name in ("validation_share", "corrupt_share"):
-        if not 0 <= getattr(arguments, name) < 1:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least 0 and less than 1."
-            )
     skipped = _say_skipped(arguments.source)
     with progress_display() as update:
         prepared = prepare(

@@ -24,13 +24,11 @@ from moejax.json_text import json_text
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import convention
 from moejax.laws.predict import law_name, published
-from moejax.report.frontier import draw, draw_landscape
 from moejax.wording import command
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Decide and print."""
-    _check(arguments)
     if arguments.law == "all":
         plain, text = _all_laws(arguments)
     elif arguments.sweep:
@@ -46,15 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         design_text.show(text)
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    if not arguments.within > 0:
-        raise UserError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
-    if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
-        raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
-    if (arguments.bootstrap > 0) != (arguments.runs is not None):
-        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
 
 
 def _problem(arguments: argparse.Namespace, law: Any, constraints: Any, *, shape: bool = False) -> Any:
@@ -171,6 +160,9 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     problem = _problem(arguments, law, others, shape=arguments.shape)
     rows = frontier(problem, name, low, high)
     if arguments.out:
+        # Figures take long to import, and few designs are drawn.
+        from moejax.report.frontier import draw
+
         with out_folder(arguments.out), atomic_write(arguments.out / "frontier.png") as partial:
             draw(rows, name, label, partial)
     text = design_text.text_sweep(label, name, rows)
@@ -189,6 +181,9 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
     problem = _problem(arguments, law, constraints, shape=arguments.shape)
     found = landscape(problem, first, second)
     if arguments.out:
+        # As in _sweep.
+        from moejax.report.frontier import draw_landscape
+
         with out_folder(arguments.out), atomic_write(arguments.out / "landscape.png") as partial:
             draw_landscape(found, label, partial)
     text = design_text.text_landscape(label, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from moejax.weights.fingerprint import fingerprint
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, write the results and print them."""
     names = [name for name in arguments.tasks.split(",") if name]
-    _check(arguments, names)
     path = Path(arguments.model)
     out = Path(arguments.out) if arguments.out else _beside(path, names)
     began = time.monotonic()
@@ -41,15 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
         render.show(summary(found, path))
         print(out)
     return 0
-
-
-def _check(arguments: argparse.Namespace, names: list[str]) -> None:
-    if find_spec("lm_eval") is None:
-        raise UserError("moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'.")
-    if not names:
-        raise UserError(f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa.")
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UserError(f"--limit is {arguments.limit}; give at least one document.")
 
 
 def _evaluate(arguments: argparse.Namespace, path: Path, names: list[str], update: Any) -> dict[str, Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 
+from moejax.report.explorer import serve
 from moejax.report.explorer.offer import offer
-from moejax.report.explorer.serve import check_marimo, listen, serve
 from moejax.report.explorer.view import view
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read what was given, compile what the first page needs, and serve."""
-    check_marimo()
-    listening = listen(arguments.port)
+    serve.check_marimo()
+    listening = serve.listen(arguments.port)
     with listening:
         found = offer(arguments.source)
         view(found.start, found)
-        serve(arguments.source, listening, browser=not arguments.no_browser, say=_say)
+        serve.serve(arguments.source, listening, browser=not arguments.no_browser, say=_say)
 
 
 def _say(sentence: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from moejax import table_file
 from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
-from moejax.cli.commands.fit_recipes import recipe
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.fit_answers import answer, asked_of
 from moejax.cli.out_folder import out_folder
@@ -31,8 +30,6 @@ from moejax.stored import write_json
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, resample, hold out, print."""
-    if arguments.recipe is not None:
-        return recipe(arguments.recipe)(arguments)
     law = law_of(arguments)
     read = read_table(arguments, law)
 
@@ -104,10 +101,8 @@ def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespa
 
 
 def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:
-    from moejax.fit.bootstrap import bootstrap
-
     with out_folder(arguments.out) if arguments.out else contextlib.nullcontext():
-        return bootstrap(
+        return bootstrap.bootstrap(
             result,
             read.runs,
             arguments.bootstrap,

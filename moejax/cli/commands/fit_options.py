@@ -19,10 +19,8 @@ def law_of(arguments: argparse.Namespace) -> type:
     """The law that ``--law`` names.
 
     Raises:
-      UserError: none is named, or there is none of that name.
+      UserError: there is none of that name.
     """
-    if arguments.law is None:
-        raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
     return LAWS[law_name(arguments.law)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from moejax import run_table
@@ -11,13 +10,17 @@ from moejax.cli.commands.fit_options import law_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
-from moejax.errors import UserError
+from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao
 from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import launch_check
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
-from moejax.fit.recipe_zhao import INPUTS, zhao
 from moejax.folder import atomic_write
 from moejax.json_text import json_text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Follow the recipe that is named."""
+    return RECIPES[arguments.recipe](arguments)
 
 
 def _launch_check(arguments: argparse.Namespace) -> int:
@@ -33,18 +36,18 @@ def _launch_check(arguments: argparse.Namespace) -> int:
 
 
 def _zhao(arguments: argparse.Namespace) -> int:
-    read = read_table(arguments, INPUTS)
+    read = read_table(arguments, recipe_zhao.INPUTS)
     split = split_by(read, (arguments.hold_out or ["params_total"])[0])
     starts = starts_of(arguments)
     with progress() as show:
-        found = zhao(read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show)
+        found = recipe_zhao.zhao(
+            read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show
+        )
     return _show(found, "zhao", arguments)
 
 
 def _tian(arguments: argparse.Namespace) -> int:
-    from moejax.fit.recipe_tian import INPUTS, tian
-
-    read = read_table(arguments, INPUTS)
+    read = read_table(arguments, recipe_tian.INPUTS)
     tried = {
         name: run_table.numbers(read.frame[name], where=str(arguments.runs)).to_numpy(float)
         for name in ("learning_rate", "batch_tokens")
@@ -52,14 +55,14 @@ def _tian(arguments: argparse.Namespace) -> int:
     }
     starts = starts_of(arguments)
     with progress() as show:
-        found = tian(read.runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show)
+        found = recipe_tian.tian(
+            read.runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show
+        )
     return _show(found, "tian", arguments)
 
 
 def _abnar(arguments: argparse.Namespace) -> int:
-    from moejax.fit.isoflop_budgets import INPUTS
-
-    read = read_table(arguments, INPUTS)
+    read = read_table(arguments, isoflop_budgets.INPUTS)
     with progress() as show:
         found = abnar(
             read.runs,
@@ -71,17 +74,6 @@ def _abnar(arguments: argparse.Namespace) -> int:
             progress=show,
         )
     return _show(found, "abnar", arguments)
-
-
-def recipe(name: str) -> Callable[[argparse.Namespace], int]:
-    """The recipe of that name.
-
-    Raises:
-      UserError: there is none; the sentence has the known ones.
-    """
-    if name not in RECIPES:
-        raise UserError(f"There is no recipe {name}; known are {', '.join(RECIPES)}.")
-    return RECIPES[name]
 
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:

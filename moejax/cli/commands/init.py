@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from moejax.cli import packaged_configs
+from moejax.cli.config_file import FOLDER, packaged_files, packaged_folder
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.json_text import json_text
@@ -15,10 +15,10 @@ from moejax.wording import command, says
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy, and say what to do next."""
-    out = Path(arguments.folder, packaged_configs.FOLDER)
+    out = Path(arguments.folder, FOLDER)
     written, kept = [], []
-    for name in packaged_configs.files():
-        text, path = (packaged_configs.folder() / name).read_bytes(), out / name
+    for name in packaged_files():
+        text, path = (packaged_folder() / name).read_bytes(), out / name
         try:
             if path.exists():
                 kept.append((path, path.read_bytes() == text))

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from moejax.cli.commands import launch_gke, launch_sky, launch_slurm
 from moejax.cli.commands.exportable import check_exportable
-from moejax.cli.config_file import load, read
+from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.study.executor import Engine, Executor, Task
-from moejax.study.run import check_owner, materialise_at, read_study, train_study
+from moejax.study.run import check_owner, materialise_at, train_study
 from moejax.study.status import run_statuses
 from moejax.study.storage import launched, open_storage, write_launch
-from moejax.study.study import Study, study_of
-from moejax.train.training import Training
+from moejax.study.study import Study
 from moejax.wording import command, counted, some, told
+
+ENGINES = {"slurm": launch_slurm.prepare, "gke": launch_gke.prepare, "sky": launch_sky.prepare}
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or submit."""
-    if arguments.print and arguments.submit:
-        raise UserError("--print and --submit exclude each other; --print is the default.")
-    study, out = _study(arguments)
+    study, out = load_study(arguments, or_training=True)
     _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
     study.check()
     check_exportable(arguments.exportable, study.models)
-    engine, tasks = importlib.import_module(f"moejax.cli.launch_{arguments.engine}").prepare(arguments, study, out)
+    engine, tasks = ENGINES[arguments.engine](arguments, study, out)
     for warning in study.warnings():
         _say(warning)
     if arguments.submit:
@@ -56,13 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
     return _submit(arguments, study, out, engine, tasks)
 
 
-def _refuse_control_characters(texts: Sequence[str]) -> None:
-    """A line break would begin a line of its own in a script or a manifest: of ``sbatch``, a further option."""
-    for text in texts:
-        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-            raise UserError(f"{text!r} has a line break or another control character; give it without.")
-
-
 def _as_data(task: Task) -> dict[str, Any]:
     return {"model": task.name, "command": ["moejax", *task.words], "resources": dataclasses.asdict(task.resources)}
 
@@ -80,18 +72,6 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     _say(f"{counted(len(ids), 'training')} handed over: {some(list(ids.values()))}")
     _say(f"how far they are: {command('moejax', 'study', 'status', out)}")
     return 0
-
-
-def _study(arguments: argparse.Namespace) -> tuple[Study, str]:
-    if arguments.config:
-        if "architecture" in read(arguments.config):
-            study = study_of(load(Training, arguments.config, arguments.overrides))
-        else:
-            study = load(Study, arguments.config, arguments.overrides)
-        return study, arguments.out or f"runs/{study.name}"
-    if not (arguments.resume and arguments.out):
-        raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
-    return read_study(arguments.out), arguments.out
 
 
 def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
@@ -122,3 +102,10 @@ def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequ
 
 def _say(text: Any) -> None:
     print(f"moejax: {text}", file=sys.stderr, flush=True)
+
+
+def _refuse_control_characters(texts: Sequence[str]) -> None:
+    """A line break would begin a line of its own in a script or a manifest: of ``sbatch``, a further option."""
+    for text in texts:
+        if any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+            raise UserError(f"{text!r} has a line break or another control character; give it without.")

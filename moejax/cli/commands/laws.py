@@ -8,10 +8,8 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.law_pages import write_pages
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress_display
-from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.law import coefficients
 from moejax.laws.predict import law_name
@@ -28,12 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _write_pages(arguments.pages)
     if not words:
         return _list(arguments.json)
-    if len(words) != 2 or words[0] != "show":
-        raise UserError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")
     return _show(words[1], arguments.json)
 
 
 def _write_pages(docs: Path) -> int:
+    # Pages take from figures and papers, which a list of laws does not wait for.
+    from moejax.cli.law_pages import write_pages
+
     with out_folder(docs), progress_display() as update:
         print(write_pages(docs, update))
     return 0

@@ -24,8 +24,6 @@ from moejax.result import Column, Result, Table
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     check_level(arguments.level)
-    if (arguments.bootstrap > 0) != (arguments.runs is not None):
-        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
     columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{arguments.level:.0%} interval"))
     cells = [
@@ -62,8 +60,6 @@ def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], lis
 
 
 def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
-    if not arguments.flops:
-        raise UserError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
     arguments.constants = None
     name, law, known = law_and_source(arguments)
 

@@ -39,7 +39,6 @@ from moejax.train.training import Recipe
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, plan, print."""
-    _check(arguments)
     laws = _laws(arguments.law)
 
     fixed = fixed_of(arguments)
@@ -76,15 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         next_text.show(proposal, titles, inputs)
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
-        value = getattr(arguments, name)
-        if value is not None and not value > least:
-            raise UserError(f"--{name} is {value:g}; give a number above {least:g}.")
-    if arguments.candidates and (arguments.arch or arguments.config):
-        raise UserError("--candidates names every run that there is to choose from; leave out --arch and --config.")
 
 
 def _laws(text: str) -> dict[str, type]:

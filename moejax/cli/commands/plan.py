@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.config_file import load
+from moejax.cli.commands.config import load
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress, progress_display
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.folder import atomic_write
+from moejax.plan import process
 from moejax.plan.plan import Plan
-from moejax.plan.process import plan
-from moejax.plan.process import plan as make
 from moejax.plan.search import remedies, search
 from moejax.plan.summary import search_summary, summary
 from moejax.plan.topology import Topology, check_compiler, parse
@@ -76,10 +75,10 @@ def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
     with progress_display() as update:
         update(0.0, f"compiling {training.name} for {topology.name}")
         if out is None:
-            return plan(training, topology)
+            return process.plan(training, topology)
         with out_folder(Path(out)) as folder, tempfile.TemporaryDirectory() as between:
             text = Path(between) / "program.txt"
-            found = plan(training, topology, text_to=text)
+            found = process.plan(training, topology, text_to=text)
             # What does not fit has no program.
             if text.exists():
                 with atomic_write(folder / text.name) as partial:
@@ -88,10 +87,8 @@ def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
 
 
 def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
-    if compiled < 1:
-        raise UserError(f"--compile is {compiled}; give at least 1.")
     with progress() as show:
-        return search(training, topology, plan, compiled=compiled, progress=show)
+        return search(training, topology, process.plan, compiled=compiled, progress=show)
 
 
 def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
@@ -104,7 +101,7 @@ def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
 
 def _too_large(plan: Plan, training: Training, topology: Topology) -> str:
     with progress() as show:
-        found = remedies(training, topology, make, progress=show)
+        found = remedies(training, topology, process.plan, progress=show)
     memory = plan.memory
     over = f"{format_bytes(-memory.left, 3)} more than the {format_bytes(memory.limit, 3)} of a chip"
     parts = (

@@ -37,8 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
         with out_folder(arguments.gallery), progress_display() as update:
             print(write_gallery(arguments.gallery, ALL.values(), update))
         return 0
-    if not arguments.names:
-        raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")
     formats = _formats(arguments.format)
     plots = chosen(arguments.names, ALL)
     given = _Given(arguments)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
-from moejax.fit.fit_result import load
-from moejax.fit.prediction import range_in_words, range_of
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
@@ -23,17 +22,20 @@ from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.wording import told
 
+Ask = Callable[[argparse.Namespace, Design], tuple[list[dict[str, Any]], dict[str, str]]]
+"""What laws say of a design, and why others are not asked."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the laws and print what they say."""
+    return predicted(arguments, _ask_all if arguments.law == "all" else _ask_one)
+
+
+def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
+    """Print what ``ask`` says of the design that the options describe."""
     design = design_of_options(arguments)
     check_design(design)
-    if arguments.law == "all":
-        if arguments.constants is not None:
-            raise UserError("--constants names a set of one law; name that law with --law instead of all.")
-        answers, unasked = _all(design)
-    else:
-        answers, unasked = [_ask(arguments.law, arguments.constants, design)], {}
+    answers, unasked = ask(arguments, design)
     assumed = _assumed(arguments)
     render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)
     if not arguments.json:
@@ -79,9 +81,6 @@ def _assumed(arguments: argparse.Namespace) -> str:
 
 
 def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
-    if name.endswith(".json"):
-        return _ask_fit(name, constants, design)
-
     law = law_name(name)
     if constants is None:
         # A law asked by its paper's name is asked with that paper's constants, if it has some.
@@ -101,29 +100,11 @@ def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
     }
 
 
-def _ask_fit(file: str, constants: str | None, design: Design) -> dict[str, Any]:
-    if constants is not None:
-        raise UserError(f"--constants names a published set, and {file} is a fit with constants of its own.")
-    fit = load(file)
-    said = predict(fit, design)
-    interval = range_of(fit, design)
-    dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
-    return {
-        "law": type(fit.law).__name__,
-        "constants": file,
-        "source": f"{file}, {fit.metrics.runs} runs",
-        "provenance": "your fit",
-        "values": dict(said.values),
-        "units": dict(said.units),
-        "interval": interval,
-        "extrapolated": dict(said.extrapolated),
-        "unchecked": list(said.unchecked),
-        "dropped": list(dropped),
-        "remark": " ".join([range_in_words(fit, interval, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
-    }
+def _ask_one(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    return [_ask(arguments.law, arguments.constants, design)], {}
 
 
-def _all(design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _ask_all(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
     answers, unasked = [], {}
     for law in LAWS:
         try:

@@ -7,38 +7,30 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from moejax import run_table
 from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.given_files import check_fit
-from moejax.cli.out_folder import check_outputs, out_folder
-from moejax.cli.parsers.report import OUTPUTS
+from moejax.cli.out_folder import out_folder
+from moejax.cli.parsers.report import TABLES, fit_in, out_of
 from moejax.cli.progress import progress_display
 from moejax.fit.fit_result import load
 from moejax.json_text import json_text
 from moejax.laws.predict import law_name
 from moejax.papers.plots import ALL
-from moejax.report import render
+from moejax.report import fit_report, render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
 from moejax.study.run import conclude, conclude_table
-from moejax.study.storage import identity
-
-TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Conclude, write, and print the answer."""
-    source = _fit_in(Path(arguments.source))
-    _check_source(source)
-    if not source.is_dir():
-        check_outputs(_out(source, arguments), OUTPUTS)
+    source = fit_in(Path(arguments.source))
     if source.name.endswith(".json"):
         return _of_fit(source, arguments)
 
     of_table = source.name.endswith(TABLES)
     # A study's own folder is moejax's; there, its report is renewed.
-    with out_folder(_out(source, arguments)) if of_table else nullcontext(), progress_display() as update:
+    with out_folder(out_of(source, arguments)) if of_table else nullcontext(), progress_display() as update:
         concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)
         update(1.0, "drawing")
         path = write_report(concluded)
@@ -50,22 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fit_in(source: Path) -> Path:
-    """The fit of a folder of ``moejax fit``; anything else as it is."""
-    fit = source / "fit.json"
-    return fit if fit.is_file() and not (source / "study.json").exists() else source
-
-
-def _check_source(source: Path) -> None:
-    """Say at once, and not after seconds of imports, that there is nothing to report on."""
-    if source.name.endswith(".json"):
-        check_fit(source)
-    elif source.name.endswith(TABLES):
-        run_table.check_file(source)
-    else:
-        identity(source)
-
-
 def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
     arguments.runs = source
     read = read_table(arguments, ())
@@ -73,7 +49,7 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
     return conclude_table(
         frame if arguments.group is None else frame.assign(group=frame[arguments.group].astype(str)),
         source.name,
-        _out(source, arguments),
+        out_of(source, arguments),
         update,
         laws=[law_name(name) for name in arguments.laws.split(",") if name],
         flops=arguments.flops,
@@ -83,15 +59,11 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 
 
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
-    from moejax.report.fit_report import as_data, write_fit_report
-
     fit = load(source)
-    with out_folder(_out(source, arguments)) as folder, progress_display() as update:
-        path = write_fit_report(fit, source, folder, ALL, update)
+    with out_folder(out_of(source, arguments)) as folder, progress_display() as update:
+        path = fit_report.write_fit_report(fit, source, folder, ALL, update)
         update(1.0, "drawn")
-    print(json_text(as_data(fit, source)) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}")
+    print(
+        json_text(fit_report.as_data(fit, source)) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}"
+    )
     return 0
-
-
-def _out(source: Path, arguments: argparse.Namespace) -> Path:
-    return arguments.out or source.parent / f"{source.name.split('.')[0]}-report"

@@ -19,10 +19,6 @@ from moejax.model.runtime import Runtime
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the continuations."""
-    if arguments.tokens < 1 or arguments.samples < 1:
-        raise UserError(
-            f"--tokens is {arguments.tokens} and --samples {arguments.samples}; ask for at least one of each."
-        )
     sampling = Sampling(temperature=arguments.temperature, top_k=arguments.top_k, top_p=arguments.top_p)
     sampling.check()
     model = load_model(Path(arguments.model), arguments.tokenizer)

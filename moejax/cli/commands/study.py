@@ -7,32 +7,21 @@ import sys
 from pathlib import Path
 
 from moejax.cli.commands.exportable import check_exportable
-from moejax.cli.commands.study_estimate import print_estimate
-from moejax.cli.commands.study_status import gather, print_status
-from moejax.cli.config_file import load
+from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
-from moejax.config import unknown
-from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
-from moejax.study.run import conclude, read_study, train_study
-from moejax.study.study import Study
-
-ACTIONS = ("status", "gather")
+from moejax.study.run import conclude, train_study
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, conclude, report, and print the answer."""
-    if arguments.action:
-        return _of_a_folder(arguments)
-    study, folder = _study(arguments)
+    study, out = load_study(arguments)
+    folder = Path(out)
     check_exportable(arguments.exportable, study.models)
-    if arguments.dry_run:
-        print_estimate(study, arguments.chip, arguments.mfu, arguments.price, as_json=arguments.json)
-        return 0
     study.check()
     study.check_data()
 
@@ -63,28 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     for check in failed:
         _say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
     return 1 if failed else 0
-
-
-def _of_a_folder(arguments: argparse.Namespace) -> int:
-    name, *folders = arguments.action
-    if name not in ACTIONS:
-        raise UserError(unknown(f"moejax study {name}: action {name!r}", name, ACTIONS))
-    if len(folders) != 1:
-        raise UserError(f"moejax study {name} takes one folder; give moejax study {name} DIR.")
-    if name == "status":
-        print_status(folders[0], arguments.price, as_json=arguments.json)
-    else:
-        gather(folders[0], arguments.out)
-    return 0
-
-
-def _study(arguments: argparse.Namespace):
-    if arguments.config:
-        study = load(Study, arguments.config, arguments.overrides)
-        return study, Path(arguments.out or f"runs/{study.name}")
-    if not (arguments.resume and arguments.out):
-        raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
-    return read_study(Path(arguments.out)), Path(arguments.out)
 
 
 def _say(text: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import asdict
 from typing import Any
 
+from moejax.cli.commands.exportable import check_exportable
+from moejax.cli.commands.load_study import load_study
 from moejax.laws.chips import find
 from moejax.quantities import format, format_bytes
 from moejax.report import render
@@ -14,16 +17,15 @@ from moejax.study.estimate import StudyEstimate, estimate
 from moejax.study.study import Study
 
 
-def print_estimate(study: Study, chip: str, mfu: float, price: float | None, *, as_json: bool) -> None:
-    """Estimate a study on a chip by its name, and print it.
-
-    Raises:
-      UserError: no such chip, an MFU or price that cannot be, or a study that makes no sense.
-    """
-    found = estimate(study, find(chip), mfu=mfu, price=price)
-    render.show(summary(study, found), as_json=as_json)
+def run(arguments: argparse.Namespace) -> int:
+    """Estimate a study on a chip by its name, and print it."""
+    study, _ = load_study(arguments)
+    check_exportable(arguments.exportable, study.models)
+    found = estimate(study, find(arguments.chip), mfu=arguments.mfu, price=arguments.price)
+    render.show(summary(study, found), as_json=arguments.json)
     for warning in study.warnings():
         print(f"moejax: {warning}", file=sys.stderr)
+    return 0
 
 
 def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:

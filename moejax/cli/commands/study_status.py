@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +14,21 @@ from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.study.run import fetch, read_study, write_table
 from moejax.study.status import RunStatus, run_statuses, seconds_left
-from moejax.study.storage import identity, is_remote, open_storage
+from moejax.study.storage import is_remote, open_storage
 from moejax.train.attempts import STATES
 from moejax.wording import command, some
 
 _SHOWN = 20
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the first word asks for, with the folder that the second names."""
+    action, url = arguments.action
+    if action == "status":
+        print_status(url, arguments.price, as_json=arguments.json)
+    else:
+        gather(url, arguments.out)
+    return 0
 
 
 def print_status(url: str, price: float | None, *, as_json: bool) -> None:
@@ -26,8 +37,6 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     Raises:
       UserError: the folder holds no study; or files in it are damaged, after all else is printed.
     """
-    identity(url)
-
     study = read_study(url)
     found = run_statuses(open_storage(url), study.trainings())
     render.show(summary(study.name, url, found, price), as_json=as_json)
@@ -42,8 +51,6 @@ def gather(url: str, out: str | None) -> None:
     Raises:
       UserError: there is no study, no row, or ``out`` belongs to another study.
     """
-    identity(url)
-
     study = read_study(url)
     if is_remote(url) and out is None:
         raise UserError(f"{url} is no folder of this machine; name one for its rows and table with --out DIR.")

@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +14,18 @@ import jax
 from absl import logging
 from jax.errors import JaxRuntimeError
 
+from moejax.cli.commands.config import load
 from moejax.cli.commands.exportable import check_exportable
-from moejax.cli.config_file import load
-from moejax.cli.local_processes import AGAIN, MOST_HERE, run_here
+from moejax.cli.commands.train_processes import AGAIN
 from moejax.cli.progress import training_progress
 from moejax.cli.training_text import goodput_text, memory_text, routing_tables, speed_text
+from moejax.cli.validation import is_one_of_many
 from moejax.errors import OURS, UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.stored import read_json
-from moejax.train.allocator import computes_on_cpu, keep_memory
+from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train
 from moejax.train.processes import CoordinatedError, ProcessGroup, init_distributed
@@ -36,41 +35,23 @@ from moejax.train.stopping import Stopped, exit_status, stop_on_signals
 from moejax.train.training import Training
 from moejax.wording import says, told
 
-MOST_THREADS = 1024
-
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print a line per budget."""
-    began = time.time()
-    several = _check_processes(arguments)
-    if several and not arguments.coordinator and not arguments.distributed:
-        if arguments.processes > MOST_HERE:
-            raise UserError(
-                f"--processes is {arguments.processes:,}, and this machine would start them all; give {MOST_HERE} at "
-                f"most, or --coordinator and --process to each of them on machines of their own."
-            )
-        return run_here(arguments.command_line, arguments.processes)
-    _stay_on(arguments.core)
-    _die_with(arguments.parent)
     _silence_writers()
-
-    if computes_on_cpu():
-        keep_memory(arguments.cpu_devices or 1)
     fix_threads(arguments.cpu_threads or THREADS)
-
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
-
-    if not several:
-        return _train(arguments, ProcessGroup(), began)
+    if not is_one_of_many(arguments):
+        return _train(arguments, ProcessGroup())
     given = (arguments.coordinator, arguments.processes, arguments.process)
     with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
         group = ProcessGroup(arguments.wait)
         with _ending_alone(group):
-            return _train(arguments, group, began)
+            return _train(arguments, group)
 
 
-def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> int:
+def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
     speaks = group.is_main and (arguments.parent is None or group.count > 1)
     training, folder, derivation = group.run_or_abort(lambda: _training(arguments))
     if derivation and group.is_main:
@@ -85,7 +66,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup, began: float) -> 
                 accept_changes=arguments.accept_changes,
                 wait_seconds=arguments.wait,
                 stop=stop,
-                began=began,
+                began=arguments.began,
                 profile=arguments.profile,
                 log=_say,
                 progress=progress,
@@ -143,25 +124,6 @@ def _ending_alone(group: ProcessGroup) -> Iterator[None]:
         os._exit(status)
 
 
-def _check_processes(arguments: argparse.Namespace) -> bool:
-    """Whether this is one of several processes, or starts them."""
-    if arguments.cpu_threads is not None and not 1 <= arguments.cpu_threads <= MOST_THREADS:
-        raise UserError(f"--cpu-threads is {arguments.cpu_threads}; give 1 to {MOST_THREADS}, such as its cores.")
-    if arguments.wait < 1:
-        raise UserError(f"--wait is {arguments.wait:g}; give at least one second.")
-    one = (arguments.coordinator, arguments.process)
-    if not arguments.distributed and (one.count(None) == 1 or (None not in one and arguments.processes is None)):
-        raise UserError(
-            "--coordinator, --processes and --process belong together: give all three to each process, or --processes "
-            "alone to start all of them on this machine."
-        )
-    if arguments.process is not None and arguments.processes is not None:
-        most = arguments.processes - 1
-        if not 0 <= arguments.process <= most:
-            raise UserError(f"--process is {arguments.process} of {arguments.processes}; count from 0 to {most}.")
-    return arguments.distributed or arguments.processes is not None
-
-
 def _say(text: str) -> None:
     print(f"moejax: {text}", file=sys.stderr)
 
@@ -172,20 +134,16 @@ def _training(arguments: argparse.Namespace):
         training = chosen.training
         check_exportable(arguments.exportable, {training.name: training.architecture})
         return training, Path(arguments.out or f"runs/{training.name}"), chosen.derivation
-    if not arguments.out:
-        raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
     training = _saved(Path(arguments.out))
     check_exportable(arguments.exportable, {training.name: training.architecture})
     return training, Path(arguments.out), ""
 
 
 def _saved(folder: Path):
-    from moejax.train.identity import REMEDY, TRAINING
-
-    path = folder / TRAINING
+    path = folder / identity.TRAINING
     if not path.is_file():
         raise UserError(f"{folder} holds no training to go on with; start one with --config=FILE.py.")
-    return read_json(path, Training, remedy=REMEDY)
+    return read_json(path, Training, remedy=identity.REMEDY)
 
 
 def _summary(rows, folder: Path) -> Result:
@@ -224,23 +182,3 @@ def _silence_writers() -> None:
             otherwise(unraisable)
 
     sys.unraisablehook = hook
-
-
-def _stay_on(core: int | None) -> None:
-    """Keep this process on one core, so that XLA starts one thread and neighbours do not disturb each other."""
-    if core is not None and sys.platform == "linux":
-        os.sched_setaffinity(0, {core})
-
-
-def _die_with(parent: int | None) -> None:
-    """End this process soon after its parent is gone, however the parent went."""
-    if parent is None:
-        return
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.3)
-        print("What started this training is gone; stopping.", file=sys.stderr)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

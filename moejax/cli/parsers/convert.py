@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from moejax.cli.number import whole_number
+from moejax.errors import UserError
+from moejax.folder import check_new_folder
 
 NAME = "convert"
 HELP = "Convert a Hugging Face checkpoint to moejax's weights, or a moejax model to a Hugging Face checkpoint."
@@ -39,3 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --to hf: size of a file at most, where tensors allow (default: 5B)",
     )
     parser.add_argument("--json", action="store_true", help="print what was done on stdout as JSON")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for what cannot be asked together, and if the new folder could not be."""
+    kind, _ = arguments.source or arguments.target
+    known = ("hf",) if arguments.source else ("hf", "weights")
+    option = "--from" if arguments.source else "--to"
+    if kind not in known:
+        raise UserError(f"{option} {kind} is not known; write {option} {' or '.join(known)}, and a PATH.")
+    if arguments.shard_bytes < 1:
+        raise UserError(f"--shard-bytes is {arguments.shard_bytes}; give a number of bytes above 0.")
+    if kind == "weights" and (arguments.dtype or arguments.family):
+        raise UserError("--to weights keeps the type of the training; leave --dtype and --family to --to hf.")
+    if arguments.source and arguments.family:
+        raise UserError("--family is for --to hf; with --from hf the family is that of config.json.")
+    check_new_folder(Path(arguments.out))

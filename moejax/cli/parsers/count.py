@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import whole_number
-from moejax.cli.parsers.architecture import add_architecture_arguments
+from moejax.cli.parsers.options import add_architecture_arguments
+from moejax.errors import UserError
 
 NAME = "count"
 HELP = "Count parameters, FLOPs and bytes of an architecture, by part and as every paper counts."
@@ -23,3 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for attention scores (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print machine-readable, exact numbers")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a sequence of no tokens."""
+    if arguments.sequence_length < 1:
+        raise UserError(f"--sequence-length is {arguments.sequence_length}; a sequence has at least one token.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import WORKERS, count, whole_number
+from moejax.errors import UserError
 
 NAME = "data"
 HELP = """\
@@ -59,3 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("folder", metavar="DIR", help="of the set")
     show.add_argument("--verify", action="store_true", help="also compare every file of tokens with its hash")
     show.add_argument("--sample", type=count(0), default=64, metavar="N", help="tokens to decode (%(default)s)")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a share that is none."""
+    for name in ("validation_share", "corrupt_share"):
+        if not 0 <= getattr(arguments, name, 0) < 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(arguments, name)}; it must be at least 0 and less than 1."
+            )

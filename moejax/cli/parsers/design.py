@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import RESAMPLES
-from moejax.cli.parsers.architecture import add_architecture_arguments
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
+from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.errors import UserError
 
 NAME = "design"
 OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
@@ -61,3 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for what cannot be asked together."""
+    if not arguments.within > 0:
+        raise UserError(f"--within is {arguments.within:g}; give a rise of the loss above 0, such as 0.001.")
+    if arguments.law == "all" and (arguments.sweep or arguments.constants or arguments.runs):
+        raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")

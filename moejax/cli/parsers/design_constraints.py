@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from moejax.cli.number import number, whole_number
+from moejax.cli.parsers.options import add_active_convention
 
 AT_MOST = {
     "flops": "training FLOPs",
@@ -48,13 +48,3 @@ def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
     counted.add_argument("--served-tokens", type=number, default=0.0, metavar="NUMBER", help="in the model's life")
     counted.add_argument("--chip-flops", type=number, default=989e12, metavar="NUMBER", help="a second (%(default)g)")
     counted.add_argument("--mfu", type=float, default=0.4, metavar="SHARE", help="of them used (%(default)s)")
-
-
-def add_active_convention(group: Any) -> None:
-    """Add the one switch for what active parameters are at a total and a sparsity."""
-    group.add_argument(
-        "--active-convention",
-        metavar="NAME",
-        help="active parameters at a total and a sparsity, where only these are known: proportional (all are experts'; "
-        "the default), backbone_by_active, backbone_by_total",
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 
 from moejax.cli.number import SEEDS, whole_number
+from moejax.errors import UserError
 
 NAME = "eval"
 HELP = "Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."
@@ -39,3 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(out_is_file=True)
     parser.add_argument("--out", metavar="FILE", help="results as JSON (default: beside DIR, DIR.TASKS.json)")
     parser.add_argument("--json", action="store_true", help="print the file's content on stdout")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if the harness is not installed, or nothing is asked of it."""
+    if find_spec("lm_eval") is None:
+        raise UserError("moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'.")
+    if not arguments.tasks.strip(","):
+        raise UserError(f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa.")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UserError(f"--limit is {arguments.limit}; give at least one document.")

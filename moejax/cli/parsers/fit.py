@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.commands.fit_recipes import RECIPES
 from moejax.cli.fit_answers import add_answer_arguments
 from moejax.cli.number import RESAMPLES
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+from moejax.errors import UserError
 
 NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
 HELP = "fit a law to a table of runs"
+RECIPES = ("launch-check", "zhao", "tian", "abnar")
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
@@ -48,3 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whole.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a recipe that is none, or if there is no law to fit."""
+    if arguments.recipe is not None and arguments.recipe not in RECIPES:
+        raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
+    if arguments.recipe in (None, "launch-check") and arguments.law is None:
+        raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """The module of ``moejax.cli.commands`` that does it."""
+    return NAME if arguments.recipe is None else "fit_recipes"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.config_file import add_config_argument
-from moejax.cli.given_settings import STUDY, TRAINING
 from moejax.cli.number import above_zero, count
-from moejax.cli.parsers.exportable import add_exportable_argument
+from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
+from moejax.cli.settings import STUDY, TRAINING
+from moejax.errors import UserError
 
 NAME = "launch"
 HELP = """\
@@ -69,3 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sky.add_argument("--on-demand", action="store_true", help="no spot machines")
     gke.add_argument("--image", required=True, metavar="NAME", help="with moejax in it (launch/tpu.Dockerfile)")
     sky.add_argument("--image", metavar="docker:NAME", help="with moejax in it (default: install this folder)")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for what cannot be asked together, and if nothing is named."""
+    if arguments.print and arguments.submit:
+        raise UserError("--print and --submit exclude each other; --print is the default.")
+    if not arguments.config and not (arguments.resume and arguments.out):
+        raise UserError("Nothing to train was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from moejax.errors import UserError
+
 NAME = "laws"
 HELP = "List the laws with what they read and their published constants, show one law whole, or write their pages."
 EXAMPLE = """\
@@ -17,3 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="*", metavar="show NAME", help="show one law, by its name or its paper's")
     parser.add_argument("--pages", type=Path, metavar="DIR", help="write DIR/laws/NAME.md for every law, and stop")
     parser.add_argument("--json", action="store_true", help="print machine-readable")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for words that are not understood."""
+    words = arguments.words
+    if words and not arguments.pages and (len(words) != 2 or words[0] != "show"):
+        raise UserError(f"`moejax laws {' '.join(words)}` is not understood; write `moejax laws show NAME`.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.errors import UserError
 
 NAME = "leverage"
 HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
@@ -36,3 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for what must be asked together."""
+    if (arguments.bootstrap > 0) != (arguments.runs is not None):
+        raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+    if arguments.law and not arguments.flops:
+        raise UserError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")

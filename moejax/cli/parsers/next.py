@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import count, number, whole_number
-from moejax.cli.parsers.architecture import add_architecture_arguments
 from moejax.cli.parsers.fit_options import add_objective_arguments, add_search_arguments
+from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.errors import UserError
 
 NAME = "next"
 OUTPUTS = ("next.json", "study.py")
@@ -57,3 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write next.json, and study.py that trains the runs")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for numbers that plan nothing, and what cannot be asked together."""
+    for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
+        value = getattr(arguments, name)
+        if value is not None and not value > least:
+            raise UserError(f"--{name} is {value:g}; give a number above {least:g}.")
+    if arguments.candidates and (arguments.arch or arguments.config):
+        raise UserError("--candidates names every run that there is to choose from; leave out --arch and --config.")

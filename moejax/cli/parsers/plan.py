@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.config_file import add_config_argument
-from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import count, number, whole_number
+from moejax.cli.parsers.options import add_config_argument
+from moejax.cli.settings import TRAINING
+from moejax.errors import UserError
 
 NAME = "plan"
 OUTPUTS = ("plan.json", "program.txt")
@@ -33,3 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
     parser.add_argument("--out", metavar="DIR", help="write plan.json and the compiled program's text, program.txt")
     parser.add_argument("--json", action="store_true", help="print the plan on stdout as JSON")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a search that compiles nothing."""
+    if arguments.search and arguments.compile < 1:
+        raise UserError(f"--compile is {arguments.compile}; give at least 1.")

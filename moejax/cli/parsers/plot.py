@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.parsers.design_constraints import add_active_convention
+from moejax.cli.parsers.options import add_active_convention
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.errors import UserError
 
 NAME = "plot"
 HELP = (
@@ -43,3 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_active_convention(parser)
     parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")
     add_table_arguments(parser)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if nothing is to be drawn."""
+    if not (arguments.names or arguments.list or arguments.gallery):
+        raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")

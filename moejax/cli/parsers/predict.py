@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import number, whole_number
-from moejax.cli.parsers.architecture import add_architecture_arguments
-from moejax.cli.parsers.design_constraints import add_active_convention
+from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments
+from moejax.errors import UserError
 
 NAME = "predict"
 HELP = "Predict what published laws say of a model and a number of training tokens, and how far they extrapolate."
@@ -47,3 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
     add_active_convention(design)
     parser.add_argument("--json", action="store_true", help="print machine-readable numbers")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a set of constants of all laws, or of a fit."""
+    if arguments.law == "all" and arguments.constants is not None:
+        raise UserError("--constants names a set of one law; name that law with --law instead of all.")
+    if is_fit(arguments.law) and arguments.constants is not None:
+        raise UserError(f"--constants names a published set, and {arguments.law} is a fit with constants of its own.")
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """The module of ``moejax.cli.commands`` that does it."""
+    return "predict_fit" if is_fit(arguments.law) else NAME
+
+
+def is_fit(law: str) -> bool:
+    """Whether ``--law`` names the file of a fit."""
+    return law.endswith(".json")

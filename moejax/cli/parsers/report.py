@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from moejax import run_table
 from moejax.cli.number import RESAMPLES, number
+from moejax.cli.out_folder import check_outputs
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.cli.validation import validate_fit
+from moejax.study.storage import identity
 
 NAME = "report"
 OUTPUTS = ("report.html", "report.md", "report.json", "runs.parquet")
@@ -14,6 +18,8 @@ HELP = (
     "One HTML page, with Markdown and JSON beside it: from the folder of a trained study, from a table of runs (to "
     "which laws are fitted), or from the folder or fit.json of moejax fit."
 )
+TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
+"""Endings of the names of run tables."""
 EXAMPLE = """\
   moejax report runs/quickstart
   moejax report runs.csv --map params_active=N_a --map params_total=N --flops 1e24
@@ -33,3 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument("--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if there is nothing to report on, or the report would replace what is not moejax's."""
+    source = fit_in(Path(arguments.source))
+    if source.name.endswith(".json"):
+        validate_fit(source)
+    elif source.name.endswith(TABLES):
+        run_table.check_file(source)
+    else:
+        identity(source)
+    if not source.is_dir():
+        check_outputs(out_of(source, arguments), OUTPUTS)
+
+
+def fit_in(source: Path) -> Path:
+    """The fit of a folder of ``moejax fit``; anything else as it is."""
+    fit = source / "fit.json"
+    return fit if fit.is_file() and not (source / "study.json").exists() else source
+
+
+def out_of(source: Path, arguments: argparse.Namespace) -> Path:
+    """Where the report is written."""
+    return arguments.out or source.parent / f"{source.name.split('.')[0]}-report"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.parsers.design_constraints import add_active_convention
+from moejax.cli.parsers.options import add_active_convention
 
 NAME = "reproduce"
 HELP = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from moejax.cli.number import SEEDS, count
+from moejax.errors import UserError
 
 NAME = "sample"
 HELP = "Continue a prompt with a trained or converted model."
@@ -33,3 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
     parser.add_argument("--json", action="store_true", help="print prompt and continuations on stdout as JSON")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if nothing is to be written."""
+    if arguments.tokens < 1 or arguments.samples < 1:
+        raise UserError(
+            f"--tokens is {arguments.tokens} and --samples {arguments.samples}; ask for at least one of each."
+        )

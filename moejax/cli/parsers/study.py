@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.config_file import add_config_argument
-from moejax.cli.given_settings import STUDY
 from moejax.cli.number import WORKERS, count, number
-from moejax.cli.parsers.exportable import add_exportable_argument
+from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
+from moejax.cli.settings import STUDY
+from moejax.config import unknown
+from moejax.errors import UserError
+from moejax.study.storage import identity
 
 NAME = "study"
+ACTIONS = ("status", "gather")
 HELP = "Train a family of models, fit laws to its runs, decide, report. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax study --config=configs/studies/quickstart.py --out runs/quickstart
@@ -43,3 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     before.add_argument("--chip", default="h100", metavar="NAME", help="to estimate on: h800, v5p, … (%(default)s)")
     before.add_argument("--mfu", type=number, default=0.4, metavar="SHARE", help="of its peak, reached (%(default)s)")
     before.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if no study is named, or none is in the folder that an action is about."""
+    if not arguments.action:
+        if not arguments.config and not (arguments.resume and arguments.out):
+            raise UserError("No study was named; give --config=FILE.py, or --resume --out=DIR to go on with one.")
+        return
+    name, *folders = arguments.action
+    if name not in ACTIONS:
+        raise UserError(unknown(f"moejax study {name}: action {name!r}", name, ACTIONS))
+    if len(folders) != 1:
+        raise UserError(f"moejax study {name} takes one folder; give moejax study {name} DIR.")
+    identity(folders[0])
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """The module of ``moejax.cli.commands`` that does it."""
+    if arguments.action:
+        return "study_status"
+    return "study_estimate" if arguments.dry_run else NAME

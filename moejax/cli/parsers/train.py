@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.config_file import add_config_argument
-from moejax.cli.given_settings import TRAINING
 from moejax.cli.number import WORKERS, count
-from moejax.cli.parsers.exportable import add_exportable_argument
+from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
+from moejax.cli.process import end_with, stay_on
+from moejax.cli.settings import TRAINING
+from moejax.cli.validation import is_one_of_many
+from moejax.errors import UserError
+from moejax.train.allocator import computes_on_cpu, keep_memory
 
 NAME = "train"
+MOST_THREADS = 1024
+MOST_HERE = 256
+"""Processes of one training that are started on one machine."""
 HELP = "Train one model to one or more token budgets. Run again, it goes on where it was stopped."
 EXAMPLE = """\
   moejax train --config=configs/tiny.py --out runs/tiny
@@ -67,3 +73,47 @@ def _steps(text: str) -> tuple[int, int]:
     if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not the first and the last step to record, such as 100:105.")
     return int(first), int(last)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for what cannot be asked together."""
+    if arguments.cpu_threads is not None and not 1 <= arguments.cpu_threads <= MOST_THREADS:
+        raise UserError(f"--cpu-threads is {arguments.cpu_threads}; give 1 to {MOST_THREADS}, such as its cores.")
+    if arguments.wait < 1:
+        raise UserError(f"--wait is {arguments.wait:g}; give at least one second.")
+    one = (arguments.coordinator, arguments.process)
+    if not arguments.distributed and (one.count(None) == 1 or (None not in one and arguments.processes is None)):
+        raise UserError(
+            "--coordinator, --processes and --process belong together: give all three to each process, or --processes "
+            "alone to start all of them on this machine."
+        )
+    if arguments.process is not None and arguments.processes is not None:
+        most = arguments.processes - 1
+        if not 0 <= arguments.process <= most:
+            raise UserError(f"--process is {arguments.process} of {arguments.processes}; count from 0 to {most}.")
+    if _starts_processes(arguments) and (arguments.processes or 0) > MOST_HERE:
+        raise UserError(
+            f"--processes is {arguments.processes:,}, and this machine would start them all; give {MOST_HERE} at "
+            f"most, or --coordinator and --process to each of them on machines of their own."
+        )
+    if not arguments.config and not arguments.out:
+        raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
+
+
+def command(arguments: argparse.Namespace) -> str:
+    """The module of ``moejax.cli.commands`` that does it."""
+    return "train_processes" if _starts_processes(arguments) else NAME
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Settle what must be before JAX is imported and starts threads: core, parent, memory."""
+    if _starts_processes(arguments):
+        return
+    stay_on(arguments.core)
+    end_with(arguments.parent)
+    if computes_on_cpu():
+        keep_memory(arguments.cpu_devices or 1)
+
+
+def _starts_processes(arguments: argparse.Namespace) -> bool:
+    return is_one_of_many(arguments) and not arguments.coordinator and not arguments.distributed

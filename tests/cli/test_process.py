@@ -2,7 +2,7 @@
 
 import pytest
 
-from moejax.cli.quiet_libtpu import keep_quiet
+from moejax.cli.process import keep_libtpu_quiet
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def platforms(devices, **environment):
-    keep_quiet(environment, devices)
+    keep_libtpu_quiet(environment, devices)
     return environment.get("JAX_PLATFORMS")
 
 

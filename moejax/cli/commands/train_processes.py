@@ -1,7 +1,8 @@
-"""One training in several processes on this machine, started and ended together."""
+"""``moejax train --processes N``: a training in N processes of this machine, started and ended together."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -14,13 +15,15 @@ from types import FrameType
 AGAIN = 75
 """Exit status of what was interrupted and goes on when it is started again (``EX_TEMPFAIL`` of sysexits.h)."""
 
-MOST_HERE = 256
-"""Processes of one training that are started on one machine."""
-
 GRACE_SECONDS = 15.0
 """How long the other processes may take to end once one of them has failed."""
 
 _POLL_SECONDS = 0.2
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start all processes, and return their status."""
+    return run_here(arguments.command_line, arguments.processes)
 
 
 def run_here(words: Sequence[str], processes: int) -> int:

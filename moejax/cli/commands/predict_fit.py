@@ -1,0 +1,40 @@
+"""``moejax predict --law FIT``: what a law that was fitted says, with its interval. Apart from ``predict``, as a fit is
+read by what fits, which published laws do not wait for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from moejax.cli.commands.predict import predicted
+from moejax.fit.fit_result import load
+from moejax.fit.prediction import range_in_words, range_of
+from moejax.laws.design import Design
+from moejax.laws.predict import predict
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the fitted law and print what it says."""
+    return predicted(arguments, _ask)
+
+
+def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    file = arguments.law
+    fit = load(file)
+    said = predict(fit, design)
+    interval = range_of(fit, design)
+    dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
+    answer = {
+        "law": type(fit.law).__name__,
+        "constants": file,
+        "source": f"{file}, {fit.metrics.runs} runs",
+        "provenance": "your fit",
+        "values": dict(said.values),
+        "units": dict(said.units),
+        "interval": interval,
+        "extrapolated": dict(said.extrapolated),
+        "unchecked": list(said.unchecked),
+        "dropped": list(dropped),
+        "remark": " ".join([range_in_words(fit, interval, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
+    }
+    return [answer], {}

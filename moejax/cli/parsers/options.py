@@ -1,0 +1,44 @@
+"""Options that several commands have: a config file, an architecture, a convention of counting."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from moejax.cli.settings import ARCHITECTURE
+
+
+def add_config_argument(parser: argparse.ArgumentParser, *of: str, required: bool = True) -> None:
+    """Add ``--config=FILE.py[:arg]``, a file that describes a dataclass of one of these names, which are those of
+    ``moejax.cli.settings``; the command line collects its overrides as ``arguments.overrides``."""
+    parser.set_defaults(described=of)
+    parser.add_argument(
+        "--config", required=required, metavar="FILE.py", help="config file; --config.a.b=VALUE changes one setting"
+    )
+
+
+def add_architecture_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """``--arch`` and ``--config``, of which at most one may be given."""
+    parser.set_defaults(described=(ARCHITECTURE,))
+    group = parser.add_mutually_exclusive_group(required=required)
+    group.add_argument("--arch", metavar="NAME", help="a published model, as deepseek-v3.1")
+    group.add_argument("--config", metavar="FILE.py[:arg]", help="a config file with an `architecture`")
+
+
+def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option."""
+    parser.add_argument(
+        "--exportable",
+        metavar="hf[:FAMILY]",
+        help="train only what moejax convert --to hf can write, by any family or by this one",
+    )
+
+
+def add_active_convention(group: Any) -> None:
+    """Add the one switch for what active parameters are at a total and a sparsity."""
+    group.add_argument(
+        "--active-convention",
+        metavar="NAME",
+        help="active parameters at a total and a sparsity, where only these are known: proportional (all are experts'; "
+        "the default), backbone_by_active, backbone_by_total",
+    )

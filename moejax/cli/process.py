@@ -1,0 +1,48 @@
+"""What a process settles before JAX is imported: its platform, its core, and whom it outlives."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+
+ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
+"""Below ``/dev``, what libtpu opens on machines with TPUs, and what drivers of GPUs make."""
+
+
+def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, devices: Path = Path("/dev")) -> None:
+    """Have JAX compute on the CPU where libtpu is installed and there is nothing else; what the user has set stays.
+
+    Without a TPU, JAX is not let ask libtpu for one: libtpu then writes pages to stderr, and the command waits for it.
+    It is installed to compile for TPUs that nobody has (``moejax[plan]``), which needs none of this.
+    """
+    if "JAX_PLATFORMS" in environment or "JAX_FORCE_TPU_INIT" in environment:
+        return
+    if importlib.util.find_spec("libtpu") is None:
+        return
+    if not any(list(devices.glob(name)) for name in ACCELERATORS):
+        environment["JAX_PLATFORMS"] = "cpu"
+
+
+def stay_on(core: int | None) -> None:
+    """Keep this process on one core, so that XLA starts one thread and neighbours do not disturb each other."""
+    if core is not None and sys.platform == "linux":
+        os.sched_setaffinity(0, {core})
+
+
+def end_with(parent: int | None) -> None:
+    """End this process soon after its parent is gone, however the parent went."""
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        print("What started this training is gone; stopping.", file=sys.stderr)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,102 @@
+"""What is wrong with a command whatever it computes: files that are not there, settings that do not exist, an output
+folder that cannot be. Said at once, before JAX is imported."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from moejax import run_table
+from moejax.cli import config_file
+from moejax.cli.out_folder import check_outputs
+from moejax.cli.settings import Open, settings_of
+from moejax.errors import UserError
+
+INPUTS = ("runs", "source", "pilot", "candidates", "fit", "law", "config", "verdicts", "tokenizer", "model")
+"""Options that may name a file which a command reads."""
+
+
+def validate(arguments: argparse.Namespace, outputs: tuple[str, ...]) -> None:
+    """Refuse what is wrong whatever a command computes; ``outputs`` are the names of the files it writes to ``--out``.
+
+    Raises:
+      UserError: a file is not there, a setting does not exist, or the results cannot be written.
+    """
+    validate_out(arguments, outputs)
+    validate_files(arguments)
+    validate_settings(arguments)
+
+
+def input_files(arguments: argparse.Namespace) -> list[Path]:
+    """The files that a command reads by the names it was given."""
+    given = [str(value) for name in INPUTS if isinstance(value := getattr(arguments, name, None), str | Path)]
+    return [Path(text) for word in given for text in (word, word.partition(":")[0]) if _is_file(Path(text))]
+
+
+def validate_out(arguments: argparse.Namespace, outputs: tuple[str, ...]) -> None:
+    """Raise ``UserError`` if results cannot be written to ``--out``."""
+    out = getattr(arguments, "out", None)
+    if out is not None and any(ord(letter) < 32 or ord(letter) == 127 for letter in str(out)):
+        raise UserError(f"--out is {str(out)!r}; a folder's name has no line breaks or other control characters here.")
+    if out is None or "://" in str(out) or getattr(arguments, "out_is_file", False):
+        return
+    at = next((path for path in (Path(out), *Path(out).parents) if path.exists()), None)
+    if at is not None and not at.is_dir():
+        raise UserError(f"The results cannot be written to {out}: {at} is a file; choose another --out.")
+    check_outputs(Path(out), outputs)
+
+
+def validate_files(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` if a config, a table or a fit that a command is to read is not there."""
+    if (config := getattr(arguments, "config", None)) and not is_one_of_many(arguments):
+        file = config_file.find(config)
+        if not Path(config.partition(":")[0]).exists():
+            print(f"moejax: {config} is not here, so moejax's own is read: {file}", file=sys.stderr)
+    for name in ("runs", "pilot", "candidates"):
+        if (table := getattr(arguments, name, None)) is not None and not table.exists():
+            run_table.check_file(table)
+    for name in ("fit", "law"):
+        if str(fit := getattr(arguments, name, None)).endswith(".json"):
+            validate_fit(Path(str(fit)))
+
+
+def validate_fit(path: Path) -> None:
+    """Raise ``UserError`` if there is no such file."""
+    if not path.is_file():
+        raise UserError(f"There is no fit at {path}; moejax fit --out DIR writes DIR/fit.json.")
+
+
+def validate_settings(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for a word ``--config.a.b=VALUE`` that is wrong whatever the config file says."""
+    described = getattr(arguments, "described", ())
+    if described and arguments.overrides and not is_one_of_many(arguments):
+        known = settings_of(*described)
+        for word in arguments.overrides:
+            if _is_decided(known, word.partition("=")[0].split(".")[1:]):
+                config_file.override(known, word)
+
+
+def is_one_of_many(arguments: argparse.Namespace) -> bool:
+    """Whether this is one of several processes, which tells the others first what is wrong with it."""
+    return getattr(arguments, "distributed", False) or getattr(arguments, "processes", None) is not None
+
+
+def _is_decided(known: Any, path: Sequence[str]) -> bool:
+    """Whether the kind of a setting, or that there is none, is known without the config file."""
+    for key in path:
+        if not isinstance(known, dict):
+            return not isinstance(known, list)
+        if key not in known:
+            return not isinstance(known, Open)
+        known = known[key]
+    return not isinstance(known, Open)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
