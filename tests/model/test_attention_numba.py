@@ -31,6 +31,7 @@ TILE = 32
     sunk=st.booleans(),
     seed=st.integers(0, 99),
 )
+@pytest.mark.matrix(1)
 def test_the_kernel_agrees_with_all_scores_at_once(length, heads, value_width, window, documents, biased, sunk, seed):
     draw, (heads, groups) = np.random.default_rng(seed), heads
     arrays = (
@@ -82,6 +83,7 @@ def value_and_gradients(inputs, mask, sinks):
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 2), (4, 1), (3, 3)])
 @pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.matrix(2)
 def test_batch_and_heads_may_lie_on_many_devices(heads, groups, documents):
     """Heads are split where every device has the keys of its own: not where there is one, or three for two devices."""
     shape = {**dict.fromkeys(MESH_AXES, 1), "data": 2, "fsdp": 2, "tensor": 2}

@@ -49,6 +49,7 @@ def with_gradients(attend, dtype, arrays, mask, options):
     sunk=st.booleans(),
     seed=st.integers(0, 99),
 )
+@pytest.mark.matrix(1)
 def test_tiles_agree_with_all_scores_at_once(
     dtype, tolerance, length, heads, value_width, window, documents, biased, sunk, seed
 ):

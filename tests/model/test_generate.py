@@ -12,6 +12,7 @@ from moejax.model.generate import Sampling, generate, sample_token
 
 
 @pytest.mark.parametrize("name", sorted(set(KNOWN) - NOT_CAUSAL - {"dense", "olmoe", "sigmoid", "noisy"}))
+@pytest.mark.matrix(3)
 def test_decoding_token_by_token_gives_the_logits_of_the_full_pass(name):
     a, params = KNOWN[name], params_of(name)
     tokens = jax.random.randint(jax.random.key(1), (2, 10), 0, 64)
@@ -37,6 +38,7 @@ def test_the_greedy_continuation_is_the_likeliest_token_after_each_prefix():
 
 
 @pytest.mark.parametrize("name", ["mixture", "alibi", "gpt_oss"])
+@pytest.mark.matrix(1)
 def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
     a = KNOWN[name]
     params = params_of(name, 3)

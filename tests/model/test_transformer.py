@@ -199,6 +199,7 @@ def reference():
     ids=lambda r: f"{r.dispatcher}-{r.attention}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}",
 )
 @pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
+@pytest.mark.matrix(4)
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""
     if runtime.attention == "numba" and not available():
@@ -207,12 +208,14 @@ def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
 
 
 @pytest.mark.parametrize("name", ["interleaved", "latent", "alibi", "half_rotated"])
+@pytest.mark.matrix(1)
 def test_a_scan_over_layers_computes_every_architecture(name, reference):
     """torchtitan #3686."""
     same(loss_and_gradients(name, Runtime(scan_layers=True)), reference(name))
 
 
 @pytest.mark.parametrize("remat", REMAT_POLICIES)
+@pytest.mark.matrix(1)
 def test_recomputed_layers_count_their_tokens_once(remat):
     """torchtitan #1593."""
     tokens = jax.random.randint(jax.random.key(1), (2, 9), 0, 64)

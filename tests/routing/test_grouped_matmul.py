@@ -52,6 +52,7 @@ def group_by_group(x, matrices, sizes):
         "384 groups",
     ],
 )
+@pytest.mark.matrix(2)
 def test_products_and_gradients_are_those_of_each_group(rows, sizes, backend):
     x, matrices, dy = draw(rows, len(sizes), 24, 40)
     # What nobody's rows hold may not matter.

@@ -20,6 +20,7 @@ def sums_of(logits, top_k=2, router="softmax_topk", **options):
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 4, 8])
+@pytest.mark.matrix(2)
 def test_balance_loss_is_one_when_experts_share_equally(top_k):
     """OLMoE #40, #45."""
     sums = sums_of(draw_logits(TOKENS, EXPERTS), top_k, "balanced", sequences=6)
@@ -60,6 +61,7 @@ def values(sums):
 
 
 @pytest.mark.parametrize(("cut", "router"), [(1, "softmax_topk"), (2, "sigmoid_topk"), (5, "softmax_topk")])
+@pytest.mark.matrix(1)
 def test_microbatches_add_up_to_the_batch(cut, router):
     """swiss-ai Megatron-LM #136."""
     logits, at = draw_logits(TOKENS, EXPERTS, skew=0.2), 8 * cut

@@ -45,6 +45,7 @@ def one_device():
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"data{s.data}-fsdp{s.fsdp}-expert{s.expert}-tensor{s.tensor}")
+@pytest.mark.slow
 def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape):
     """Megatron-LM #3672, #3768, #5007, #5047; NeMo Automodel #1412."""
     found, expected = three_steps(training, shape.sizes(8)), one_device(training)

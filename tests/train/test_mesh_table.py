@@ -128,6 +128,7 @@ def check(training, one_device, router, mesh, communication):
 
 
 @pytest.mark.parametrize(("router", "mesh", "communication"), QUICK)
+@pytest.mark.matrix(1)
 def test_a_mesh_trains_as_one_device_does(training, one_device, router, mesh, communication):
     check(training, one_device, router, mesh, communication)
 

@@ -94,6 +94,7 @@ def test_muon_leaves_vocabulary_router_and_norms_to_adam(training):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.matrix(1)
 def test_weight_decay_touches_matrices_and_not_norms(training, name):
     params = jax.tree.map(jnp.ones_like, transformer.init(training.architecture, jax.random.key(0)))
     nothing = jax.tree.map(jnp.zeros_like, params)

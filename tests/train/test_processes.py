@@ -43,6 +43,7 @@ def stop_after(process, folder, more):
     return process.returncode, said
 
 
+@pytest.mark.matrix(1)
 def test_two_processes_train_what_one_does(place, config, alone):
     process = run(place / "cache", f"--config={config}", "--out", place / "two", "--processes", 2)
     assert process.returncode == 0, process.stderr
@@ -215,6 +216,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
         ("recipe.initial_weights.source=nowhere", "neither a folder of weights"),
     ],
 )
+@pytest.mark.matrix(2)
 def test_what_is_wrong_in_all_is_said_once(place, config, tmp_path, change, sentence):
     process = run(
         place / "cache", f"--config={config}", "--out", tmp_path / "out", "--processes", 2, f"--config.{change}"

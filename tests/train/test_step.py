@@ -63,6 +63,7 @@ def documents():
     ],
     ids=["balance", "no balance", "documents"],
 )
+@pytest.mark.matrix(1)
 def test_microbatches_change_neither_the_losses_nor_the_update(training, batch, weights):
     """MaxText #1483."""
     bias = {"router": "sigmoid_topk", "expert_bias": True}
@@ -91,6 +92,7 @@ def shares(training, state, batch):
     return np.asarray(sums.counts / sums.counts.sum(-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_with_the_previous_steps_loads_any_number_of_microbatches_gives_the_same_two_steps(training):
     found = {parts: steps(with_previous_loads(training, parts), [TOKENS, TOKENS[::-1]]) for parts in (1, 2, 4)}
     one, of_one = found[1]
@@ -106,6 +108,7 @@ def test_with_the_previous_steps_loads_any_number_of_microbatches_gives_the_same
 
 
 @pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.matrix(1)
 def test_where_the_previous_loads_are_the_batchs_the_gradient_is_that_of_the_exact_loss(training, parts):
     """Adam's moments after one step are the gradients themselves."""
     lagging = with_previous_loads(training, parts)
@@ -151,6 +154,7 @@ def test_the_previous_steps_loads_save_the_pass_that_counts_those_of_the_batch(t
     assert flops(balance_loads="batch") > 1.1 * none
 
 
+@pytest.mark.slow
 def test_side_by_side_each_training_has_its_own_loads(training):
     training, mesh = with_previous_loads(training, 2), one_device()
     program = make_program(training, mesh)
@@ -181,6 +185,7 @@ def test_an_evaluation_in_microbatches_is_that_of_the_batch_and_needs_no_more_me
 
 
 @pytest.mark.parametrize("change", [{"capacity_factor": 1.0}, {"router": "expert_choice"}])
+@pytest.mark.matrix(1)
 def test_a_measured_loss_does_not_depend_on_microbatches_where_tokens_share_the_room_of_experts(training, change):
     found = []
     for parts in (1, 4):

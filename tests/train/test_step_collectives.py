@@ -75,6 +75,7 @@ def check(training, mesh, communication, most_bytes):
     return kinds
 
 
+@pytest.mark.slow
 def test_a_data_parallel_step_only_adds(training):
     """Routers look at their own tokens alone: no logit travels, and a layer's sums and gradients go three times."""
     kinds = check(training, "data", "all_gather", 140_000)

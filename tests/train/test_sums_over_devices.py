@@ -85,6 +85,7 @@ def types(one, folder):
         *(pytest.param("bfloat16", reduce, LATENT, marks=pytest.mark.slow) for reduce in ("float32", "bfloat16")),
     ],
 )
+@pytest.mark.matrix(1)
 def test_devices_add_gradients_of_matrices_in_the_type_asked_for_and_gather_in_that_of_activations(
     compute, reduce, changes, tmp_path
 ):
