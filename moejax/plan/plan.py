@@ -35,7 +35,7 @@ SECONDS_PER_DAY = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Communication:
+class CollectiveVolume:
     """Collectives of one kind, along the same mesh axes, in one step."""
 
     kind: str
@@ -88,7 +88,7 @@ class Plan:
     kernel_seconds: float
     """Seconds of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the
     chip's peak; 0 where nobody states it."""
-    communication: tuple[Communication, ...]
+    communication: tuple[CollectiveVolume, ...]
     roofline: Roofline | None
     """None where nobody states what a chip can do."""
     tokens: int
@@ -214,7 +214,7 @@ def _plan(
     recipe, sizes = training.recipe, dict(mesh.shape)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
     memory = _memory(program, topology, compiled, evaluation, refused)
-    communication: tuple[Communication, ...] = ()
+    communication: tuple[CollectiveVolume, ...] = ()
     step_roofline = None
     text = "" if compiled is None else compiled.as_text()
     xla_seconds, kernel_seconds = _program_seconds(training, text, topology)
@@ -297,7 +297,7 @@ def _refusal(refused: str) -> str:
     return used[0] if used else f"XLA says: {refused[:300]}"
 
 
-def _communication(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[Communication, ...]:
+def _communication(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[CollectiveVolume, ...]:
     groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
     for one in collectives(text, mesh):
         groups.setdefault((one.kind, one.axes), []).append(one)
@@ -313,11 +313,11 @@ def _program_seconds(training: Training, text: str, topology: Topology) -> tuple
     return compiler_seconds(text, chip), stated_seconds(text, chip) + attention
 
 
-def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> Communication:
+def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> CollectiveVolume:
     # Where buffers may be too small, the usual way is the one with an all-to-all; all else in a branch is for overflow.
     often = [one for one in alike if not one.in_branch or kind.endswith("all-to-all")]
     sizes = [(one.times, one.bytes) for one in often]
-    return Communication(
+    return CollectiveVolume(
         kind=kind,
         axes="+".join(axes),
         devices=max(one.devices for one in alike),

@@ -3,6 +3,7 @@
 import pytest
 
 from moejax.data.workers import in_processes
+from moejax.errors import UserError
 from moejax.interval import check_level
 
 
@@ -14,12 +15,13 @@ def of_a_library(text, tick):
     float(text)
 
 
-def said(work, task, workers):
+def raised(work, task, workers):
     with pytest.raises(ValueError, match=r"level|convert") as refused:
         list(in_processes(work, [(task,)], workers, common=(), look=lambda done: None))
-    return str(refused.value)
+    return type(refused.value), str(refused.value)
 
 
-def test_a_worker_process_says_a_sentence_of_ours_as_it_is_and_a_librarys_as_its_own():
-    assert said(sentence, 2.0, workers=2) == said(sentence, 2.0, workers=1)
-    assert said(of_a_library, "many", workers=2).startswith("a library says: could not convert")
+def test_an_error_of_a_worker_process_is_what_it_is_without_one():
+    for work, task, kind in ((sentence, 2.0, UserError), (of_a_library, "many", ValueError)):
+        assert raised(work, task, workers=2) == raised(work, task, workers=1)
+        assert raised(work, task, workers=2)[0] is kind

@@ -207,7 +207,7 @@ WRONG = {"none": None, "null": [None], "a word": ["x"], "a list": [[[1]]], "a gr
 def test_a_fit_whose_entries_are_of_another_kind_under_a_right_seal_is_a_sentence_or_read(
     whole, tmp_path, monkeypatch, how
 ):
-    monkeypatch.setattr(fit_report, "_pictures", lambda *anything: {})
+    monkeypatch.setattr(fit_report, "_figures", lambda *anything: {})
     plain = read_json(whole / "fit" / "fit.json", dict, remedy="")
     file = tmp_path / "fit.json"
     refused = {}

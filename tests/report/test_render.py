@@ -43,7 +43,7 @@ def test_every_way_to_show_a_result_says_the_same(capsys):
 def test_a_value_with_its_own_words_is_the_value_in_json():
     result = Result(tables=[Table("", [Column("answer")], [[Written(0.5, "one half")]])])
     assert "one half" in render.text(result)
-    assert json.loads(render.json(result))["tables"][0]["rows"] == [{"estimand": 0.5}]
+    assert json.loads(render.json(result))["tables"][0]["rows"] == [{"answer": 0.5}]
 
 
 def test_the_data_of_a_result_are_its_json(capsys):
