@@ -227,7 +227,7 @@ def test_g_to_1_merges_the_curves_and_the_mixture_of_the_preset_lies_below(opene
     dense, mixture = curves(one)
     assert dense == mixture
     assert one.loss == one.dense
-    one.changes(lambda: one.press(PRESETS[1]))
+    one.changes(lambda: one.press(list(PRESETS)[1]))
     dense, mixture = ([float(y) for y in re.findall(r" ([\d.]+)", path)] for path in curves(one))
     assert all(low > high for high, low in zip(dense, mixture, strict=True)), "down is larger in a drawing"
 
@@ -286,7 +286,7 @@ def test_everything_is_reached_by_the_keyboard_alone(opened):
                 return at.getAttribute('aria-label') || at.textContent; }"""
             )
         )
-        if PRESETS[2] in reached[-1] and one.shown("params_active") == "37B":
+        if list(PRESETS)[2] in reached[-1] and one.shown("params_active") == "37B":
             one.changes(lambda: one.page.keyboard.press("Enter"))
             assert one.shown("params_active") == "7B"
     for words in (*(knob.words for knob in KNOBS.values()), *PRESETS, "to the best size", "make config.py"):

@@ -39,7 +39,7 @@ MESH = {
 DATA = {
     "nothing there": (["data.source={place}/nowhere"], "There is no file or folder"),
     "an empty folder": (["data.source={place}/empty"], "holds no file that can be read"),
-    "an empty file": (["data.source={place}/blank"], "side of {place}/blank has no document, of 1 in all"),
+    "an empty file": (["data.source={place}/blank"], "split of {place}/blank has no document, of 1 in all"),
     "too little to measure on": (
         ["data.source={place}/words", "data.validation_share=0.05"],
         "The validation text is shorter than one row; lower sequence_length or give more text",
