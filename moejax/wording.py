@@ -9,6 +9,10 @@ from collections.abc import Iterable, Sequence
 from moejax.errors import UserError
 
 
+MOST_NAMES = 40
+"""How many known names a sentence about an unknown one lists: a library of others may have ten thousand."""
+
+
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
     """The first of a list, and how many more there are: ``a, b and 3 more``."""
     rest = len(items) - most
@@ -39,7 +43,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: ``did you mean a or b?``, else ``known are a, b and c.``"""
     known = list(known)
     near = nearest(name, known)
-    return f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}."
+    return f"did you mean {' or '.join(near)}?" if near else f"known are {some(known, MOST_NAMES)}."
 
 
 def command(*words: object) -> str:

@@ -22,6 +22,12 @@ def test_a_librarys_words_are_one_short_line():
     assert says("Orbax", ValueError(f"{'x' * 900}\nno space"), end=True).endswith("xx no space")
 
 
+def test_of_ten_thousand_known_names_an_unknown_one_is_told_a_few():
+    said = wording.did_you_mean("=", [f"task_{number}" for number in range(10_000)])
+    assert said.endswith("task_39 and 9960 more.") and len(said) < 600
+    assert wording.did_you_mean("arc_esay", ["arc_easy", "piqa"]) == "did you mean arc_easy?"
+
+
 def test_what_moejax_did_not_raise_as_a_sentence_is_told_as_a_librarys_words():
     for call, found in (
         (lambda: quantities.parse("many"), "'many' is not a number"),
