@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from moejax.errors import UserError
 
-
 MOST_NAMES = 40
 """How many known names a sentence about an unknown one lists: a library of others may have ten thousand."""
 
