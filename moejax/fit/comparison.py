@@ -17,6 +17,7 @@ from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
+from moejax.result import Column, Result, Table, percent
 from moejax.wording import told
 
 
@@ -78,19 +79,6 @@ def _listed(names: Iterable[Iterable[str]]) -> str:
     return ", ".join(dict.fromkeys(name for known in names for name in known))
 
 
-COLUMNS = (
-    "law",
-    "coefficients",
-    "RMSE all runs",
-    "RMSE held out",
-    "behind the best (90 %)",
-    "R² held out",
-    "largest error held out",
-    "AICc",
-    "not set by the data",
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Laws by their held-out error, the best first, and the laws that could not be fitted with the reason."""
@@ -149,39 +137,6 @@ class Comparison:
         """The law to fit next: the trusted one; else the simplest of those that cannot be told apart."""
         return self.selection.trusted or self.selection.simplest
 
-    def table(self) -> str:
-        """One line per law, what was held out, and the laws left out, in Markdown."""
-        lines = [f"| {' | '.join(COLUMNS)} |", f"|---|{'---:|' * (len(COLUMNS) - 1)}"]
-        lines += [f"| {' | '.join(cells)} |" for cells in self.rows()]
-        return "\n".join([*lines, "", self.notes()])
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """What stands under ``COLUMNS``, a law a row."""
-        return [
-            (
-                law.name,
-                str(len(law.fit.coefficients)),
-                f"{law.fit.metrics.rmse:.5f}",
-                f"{law.errors.rmse:.5f}",
-                _behind_in_words(self.behind(law)) if law is not self.laws[0] else "",
-                f"{law.errors.r_squared:.4f}",
-                f"{law.errors.max_relative_error:.2%}",
-                f"{law.fit.aicc:.1f}",
-                str(len(law.fit.unidentified) + len(law.fit.unidentified_directions)),
-            )
-            for law in self.laws
-        ]
-
-    def notes(self) -> str:
-        """What was held out, what was given, and the laws left out."""
-        lines = [f"RMSE in nats/token. Held out: {'; '.join(split.name for split in self.splits)}."]
-        for name, value in self.fixed.items():
-            without = [law.name for law in self.laws if name not in law.fit.fixed]
-            lines += ["", f"Given: {name} = {value:g}" + (f"; not in {', '.join(without)}." if without else ".")]
-        if self.left_out:
-            lines += ["", *(f"- {name} is left out: {reason}" for name, reason in self.left_out.items())]
-        return "\n".join(lines)
-
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
         laws = [
@@ -203,6 +158,42 @@ class Comparison:
             "tied": list(self.selection.tied),
             "verdict": self.verdict,
         }
+
+
+def summary(found: Comparison, title: str) -> Result:
+    """A row per law, the best first; what was held out and given, the laws left out, and which law to trust."""
+    columns = (
+        Column("law"),
+        Column("coefficients"),
+        Column("RMSE all runs", ".5f"),
+        Column("RMSE held out", ".5f"),
+        Column("behind the best (90 %)", _behind_in_words, words=True),
+        Column("R² held out", ".4f"),
+        Column("largest error held out", percent(2)),
+        Column("AICc", ".1f"),
+        Column("not set by the data"),
+    )
+    rows = [
+        [
+            law.name,
+            len(law.fit.coefficients),
+            law.fit.metrics.rmse,
+            law.errors.rmse,
+            found.behind(law) if law is not found.laws[0] else "",
+            law.errors.r_squared,
+            law.errors.max_relative_error,
+            law.fit.aicc,
+            len(law.fit.unidentified) + len(law.fit.unidentified_directions),
+        ]
+        for law in found.laws
+    ]
+    notes = [f"RMSE in nats/token. Held out: {'; '.join(split.name for split in found.splits)}."]
+    for name, value in found.fixed.items():
+        without = [law.name for law in found.laws if name not in law.fit.fixed]
+        notes.append(f"Given: {name} = {value:g}" + (f"; not in {', '.join(without)}." if without else "."))
+    notes += [f"- {name} is left out: {reason}" for name, reason in found.left_out.items()]
+    tables = [Table("", columns, rows, notes), Table("", notes=[found.verdict])]
+    return Result(title=title, tables=tables, data=found.to_json())
 
 
 def _behind_in_words(difference: Interval) -> str:

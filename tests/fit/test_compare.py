@@ -8,12 +8,13 @@ import pytest
 from known_fit import known_runs
 
 from moejax.__main__ import main
-from moejax.fit.comparison import COLUMNS, compare, of_the_loss
+from moejax.fit.comparison import compare, of_the_loss, summary
 from moejax.fit.holdout import Split, largest
 from moejax.fit.metrics import errors
 from moejax.fit.model_selection import choose
 from moejax.fit.objective import Squared
 from moejax.laws import LAWS
+from moejax.report import render
 
 NAMES = ["chinchilla", "effective_params", "sparsity"]
 
@@ -76,9 +77,8 @@ def test_the_simplest_of_a_tie_is_one_that_these_runs_determine_and_the_law_to_f
 def test_the_table_counts_what_the_data_do_not_set_and_says_that_a_fit_is_to_all_runs(found):
     best = found.laws[0]
     lost = dataclasses.replace(best.fit, unidentified={"irreducible": "nothing depends on it"})
-    row = dict(
-        zip(COLUMNS, dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)).rows()[0], strict=True)
-    )
+    table = summary(dataclasses.replace(found, laws=(dataclasses.replace(best, fit=lost),)), "").tables[0]
+    row = dict(zip((column.name for column in table.columns), table.cells()[0], strict=True))
     assert row["not set by the data"] == "1"
     assert best.fit.metrics.runs == len(known_runs())
     assert row["RMSE all runs"] == f"{best.fit.metrics.rmse:.5f}"
@@ -111,7 +111,7 @@ def test_nothing_held_out_is_nothing_to_compare_by():
 
 def test_a_law_whose_columns_are_missing_is_left_out_with_the_reason(found):
     assert "num_experts" in found.left_out["sparsity"]
-    assert "\n\n- sparsity is left out: " in found.table()
+    assert "\n\n- sparsity is left out: " in render.markdown(summary(found, ""))
 
 
 def test_every_law_of_the_loss_is_compared_unless_some_are_named():
@@ -244,7 +244,7 @@ def test_a_given_coefficient_is_given_to_every_law_that_has_it():
     by_name = {law.name: law.fit for law in found.laws}
     assert by_name["chinchilla"].coefficients["irreducible"] == 1.6
     assert by_name["kaplan"].fixed == {}
-    assert "Given: irreducible = 1.6; not in kaplan." in found.table()
+    assert "Given: irreducible = 1.6; not in kaplan." in render.markdown(summary(found, ""))
     with pytest.raises(ValueError, match="None of the laws has a coefficient alpha"):
         compare(laws, known_runs(), [largest(known_runs(), "tokens")], fixed={"alpha": 1.0})
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from moejax.cli import table
 from moejax.cli.commands.fit_options import fixed_of, penalty_of
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
-from moejax.fit.comparison import COLUMNS, Comparison, compare, of_the_loss
+from moejax.fit.comparison import Comparison, compare, of_the_loss, summary
 from moejax.fit.read_runs import ReadRuns
-from moejax.folder import atomic_write
-from moejax.json_text import json_text
+from moejax.folder import atomic_write, write_json
 from moejax.laws import LAWS
 from moejax.laws.predict import law_name
+from moejax.report import render
 from moejax.report.figures import compared_laws
 from moejax.report.figures.files import write_figure
+from moejax.result import Result
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,14 +42,12 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=show,
         )
+    result = summary(found, f"Laws compared on {arguments.runs.name}")
     if arguments.out:
         with out_folder(arguments.out):
-            _write(arguments.out, found, read, arguments.runs.name)
-    if arguments.json:
-        print(json_text(found.to_json()))
-    else:
-        table.show("Laws compared", COLUMNS, found.rows(), words=("behind the best (90 %)",))
-        print(f"{found.notes()}\n\n{found.verdict}\n\nNext: {next_command(arguments, found.next_law)}")
+            _write(arguments.out, found, read, result)
+    result = replace(result, notes=[f"Next: {next_command(arguments, found.next_law)}"])
+    render.show(result, as_json=arguments.json)
     return 0
 
 
@@ -66,17 +65,12 @@ def next_command(arguments: argparse.Namespace, law: str) -> str:
     return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
 
 
-def _write(folder: Path, found: Comparison, read: ReadRuns, name: str) -> None:
-    with atomic_write(folder / "compare.json") as partial:
-        partial.write_text(json_text(found.to_json()) + "\n", encoding="utf-8")
+def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> None:
+    write_json(folder / "compare.json", result.data)
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
-    text = (
-        f"# Laws compared on {name}\n\n{found.verdict}\n\n{found.table()}\n\n"
-        f"![Predicted against measured loss, a panel per law]({figure[0]})\n"
-    )
+    image = f"![Predicted against measured loss, a panel per law]({figure[0]})"
     with atomic_write(folder / "compare.md") as partial:
-        # Names that somebody else chose are no HTML.
-        partial.write_text(text.replace("<", "&lt;"), encoding="utf-8")
+        partial.write_text(render.markdown(replace(result, notes=[image])), encoding="utf-8")
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)
