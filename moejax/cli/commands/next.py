@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.cli import next_text
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.fit_options import fixed_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
@@ -23,15 +22,16 @@ from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.relax import RunBudget
 from moejax.experimental_design.study_text import study_text
+from moejax.experimental_design.summary import summary
 from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.read_runs import read_runs
 from moejax.folder import atomic_write
-from moejax.json_text import json_text
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import law_name, published
 from moejax.quantities import parse
+from moejax.report import render
 from moejax.run_table import read_as_it_is
 from moejax.stored import foreign_json, write_json
 from moejax.train.training import Recipe
@@ -67,13 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
     if proposal.instead:
         what = ", ".join(arguments.target)
         print(f"! The fitted law has no answer to {what} yet: planned for its coefficients.", file=sys.stderr)
-    plain = next_text.plain(proposal, titles, inputs)
+    result = summary(proposal, titles, inputs)
     if arguments.out:
-        _write(arguments, proposal, plain, recipe)
-    if arguments.json:
-        print(json_text(plain))
-    else:
-        next_text.show(proposal, titles, inputs)
+        _write(arguments, proposal, result.data, recipe)
+    render.show(result, as_json=arguments.json)
     return 0
 
 
@@ -169,11 +166,11 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
     return [customary(SimpleNamespace(inputs=inputs))]
 
 
-def _write(arguments: argparse.Namespace, proposal: Any, plain: dict[str, Any], recipe: dict[str, Any]) -> None:
+def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], recipe: dict[str, Any]) -> None:
     chosen = proposal.candidates.only(proposal.plan.order)
     written = ["next.json"]
     with out_folder(arguments.out):
-        write_json(arguments.out / "next.json", plain)
+        write_json(arguments.out / "next.json", data)
         if chosen.architectures:
             if "warmup_tokens" not in recipe.get("optimizer", {}):
                 warmup = int(min(chosen.design.tokens) // 100)

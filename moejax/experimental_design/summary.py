@@ -1,0 +1,138 @@
+"""Proposed runs as a ``Result``: what every law says so far, what to train, and what that is expected to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from moejax.experimental_design.candidates import Candidates
+from moejax.experimental_design.propose import Proposal
+from moejax.experimental_design.study_text import names_of
+from moejax.laws.design import FIELDS
+from moejax.quantities import format
+from moejax.result import Column, Result, Table
+
+SHORT = {"params_total": "total", "params_active": "active", "num_experts": "experts", "num_shared_experts": "shared"}
+"""Of names, in headings."""
+
+
+def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) -> Result:
+    """A table per question, what to train, and how certain the answers are expected to become.
+
+    Args:
+      titles: of the questions, in the order of the plan's estimands.
+      inputs: what the laws read of a design.
+    """
+    chosen = proposal.candidates.only(proposal.plan.order)
+    return Result(
+        warnings=list(_warnings(proposal, titles)),
+        tables=[*(_known(proposal, title, i) for i, title in enumerate(titles)), _to_train(proposal, chosen, inputs)],
+        notes=list(_expected(proposal, titles)),
+        data=_as_data(proposal, chosen, titles),
+    )
+
+
+def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
+    """What fits say of themselves, and what the runs so far do not identify."""
+    plan = proposal.plan
+    for name, fit in proposal.fits.items():
+        yield from (f"{name}: {sentence}" for sentence in fit.warnings)
+        if values := proposal.assumed.get(name):
+            told = ", ".join(f"{one} = {value:g}" for one, value in values.items())
+            yield f"{name}: planned as if {told}, as published: where a fit loses it, no run seems to tell of it."
+    for name, lost, lost_after in zip(proposal.posteriors, plan.unidentified, plan.still_unidentified, strict=True):
+        for title, was, remains in zip(titles, lost, lost_after, strict=True):
+            if was:
+                ending = "would still not identify it: raise --flops or --k" if remains else "would identify it"
+                yield f"The runs so far do not identify {title} under {name}; those proposed {ending}."
+
+
+def _known(proposal: Proposal, title: str, number: int) -> Table:
+    """What every law says of one question."""
+    columns = (
+        Column("law"),
+        Column("probability", ".2f"),
+        Column("so far", format),
+        Column("standard deviation", spread),
+    )
+    rows = [
+        [
+            name,
+            posterior.weight,
+            float(np.exp(posterior.answers[number])),
+            "not identified by these runs" if lost[number] else float(posterior.deviations[number]),
+        ]
+        for (name, posterior), lost in zip(proposal.posteriors.items(), proposal.plan.unidentified, strict=True)
+    ]
+    return Table(title, columns, rows)
+
+
+def spread(deviation: float) -> str:
+    """A standard deviation of a logarithm: in percent, or as a factor where it is large."""
+    return f"{deviation:.2%}" if deviation < 0.3 else f"a factor {np.exp(min(deviation, 700.0)):.3g}"
+
+
+def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str]) -> Table:
+    """Sizes, costs and what remains uncertain; of a run that has no name, also all that the laws read."""
+    wanted = ["params_total", "params_active", *(() if chosen.architectures else inputs), "tokens"]
+    sizes = [name for name in dict.fromkeys(wanted) if getattr(chosen.design, name) is not None and name != "flops"]
+    numbers = [*(getattr(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
+    columns = (
+        Column("run"),
+        *(Column(SHORT.get(name, name), format) for name in sizes),
+        *(Column(name, ".3g") for name in ("FLOPs", "so far", "deviation left")),
+    )
+    rows = zip(_labels(chosen), *(map(float, values) for values in numbers), np.sqrt(proposal.plan.left), strict=True)
+    return Table("To train next, the most telling per FLOP first", columns, list(rows))
+
+
+def _labels(chosen: Candidates) -> Sequence[str]:
+    """The names that the runs have in the study that trains them, or their rows."""
+    if chosen.architectures:
+        return names_of(chosen.architectures)
+    return chosen.labels or [str(i + 1) for i in range(len(chosen))]
+
+
+def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
+    plan = proposal.plan
+    for title, before, after in zip(titles, plan.before, plan.after, strict=True):
+        yield f"{title}: expected standard deviation {spread(float(before))} before, {spread(float(after))} after."
+    if plan.bound:
+        yield (
+            f"No runs of this budget among the candidates leave less than {np.sqrt(plan.bound):.3g} of the deviation; "
+            f"these leave {np.sqrt(plan.left[-1]):.3g}."
+        )
+
+
+def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> dict[str, Any]:
+    plan = proposal.plan
+    known = [name for name in FIELDS if getattr(chosen.design, name) is not None]
+    return {
+        "noise": proposal.noise,
+        "laws": {
+            name: {
+                "probability": posterior.weight,
+                "assumed": dict(proposal.assumed.get(name, {})),
+                "answers": dict(zip(titles, np.exp(posterior.answers).tolist(), strict=True)),
+                "deviation_of_log": dict(zip(titles, posterior.deviations.tolist(), strict=True)),
+                "unidentified": [t for t, u in zip(titles, plan.unidentified[i], strict=True) if u],
+                "still_unidentified": [t for t, u in zip(titles, plan.still_unidentified[i], strict=True) if u],
+            }
+            for i, (name, posterior) in enumerate(proposal.posteriors.items())
+        },
+        "runs": [
+            {
+                "label": label,
+                **{name: float(getattr(chosen.design, name)[i]) for name in known},
+                "flops": float(chosen.flops[i]),
+                "variance_left": float(plan.left[i]),
+            }
+            for i, label in enumerate(_labels(chosen))
+        ],
+        "flops": float(chosen.flops.sum()),
+        "deviation_of_log_before": dict(zip(titles, plan.before.tolist(), strict=True)),
+        "deviation_of_log_after": dict(zip(titles, plan.after.tolist(), strict=True)),
+        "variance_left_at_least": plan.bound,
+    }
