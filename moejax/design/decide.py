@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
-from moejax.design.build import Built, build, max_tokens_within
+from moejax.design.build import Built, build, max_tokens_within, measured
 from moejax.design.measures import CostAssumptions
 from moejax.design.problem import Constraint, Optimum, Problem, optimise
 from moejax.design.repeats import Repeats, repeats
@@ -120,11 +121,10 @@ def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Inte
     """Intervals of every identified coordinate and of the goal; a law without an optimum counts as undefined."""
     optima = under_laws(optimum, likely.laws)
     names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.unidentified]
-    goal = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
     nan = float("nan")
     return {
         name: likely.interval_of([nan if one is None else one.values[name] for one in optima], level)
-        for name in [*names, goal]
+        for name in [*names, optimum.problem.goal_name]
     }
 
 
@@ -150,6 +150,24 @@ def of_shapes(problem: Problem, like: Architecture | None = None) -> Problem:
     return replace(problem, space=space, constraints=constraints)
 
 
+def on_chips(decision: DesignResult, chips: int) -> dict[str, int | float | None]:
+    """How long what is to be built takes on some chips, and what each holds of its memory, spread evenly."""
+    if decision.built is None or decision.shape is None:
+        return {}
+    built, problem = decision.built, decision.shape.problem
+    tokens = chips * problem.assumptions.sequence_length
+    fed = replace(problem, assumptions=replace(problem.assumptions, memory_tokens=tokens))
+    with_sequences = measured(fed, built.architecture, built.tokens)["memory_bytes"]
+    limit = problem.merged_constraints().get("memory_bytes")
+    return {
+        "chips": chips,
+        "days": built.measures["chip_hours"] / chips / 24,
+        "memory_bytes_a_chip": built.measures["memory_bytes"] / chips,
+        "memory_bytes_a_chip_with_a_sequence_each": with_sequences / chips,
+        "memory_limit_bytes_a_chip": None if limit is None or math.isinf(limit.high) else limit.high / chips,
+    }
+
+
 def side_by_side(laws: Mapping[str, Any], constraints: Sequence[Constraint], make: Any) -> dict[str, Optimum | str]:
     """The optimum under every law, or the sentence why there is none; ``make(law, constraints)`` is the problem."""
     optima: dict[str, Optimum | str] = {}
@@ -167,4 +185,4 @@ def beyond(optimum: Optimum, known: Ranged) -> Mapping[str, float]:
     return predict(known, optimum.problem.space.candidate(values).design).extrapolated
 
 
-__all__ = ["CostAssumptions", "DesignResult", "beyond", "customary", "decide", "of_shapes", "side_by_side"]
+__all__ = ["CostAssumptions", "DesignResult", "beyond", "customary", "decide", "of_shapes", "on_chips", "side_by_side"]

@@ -66,6 +66,11 @@ class Problem:
         measured = [name for name in MEASURES if name in asked and name not in chosen]
         return CompiledProblem(self.space, self.assumptions, tuple(measured), output_of(self.law))
 
+    @property
+    def goal_name(self) -> str:
+        """What is minimised, by its name among an optimum's values: the law's output may be no loss."""
+        return self.program.output if self.goal == "loss" else self.goal
+
     def check(self) -> None:
         """Raise ``UserError`` for constraints that say nothing, contradict each other, or that nothing here can
         measure."""
@@ -331,7 +336,7 @@ def _conflict(problem: Problem, solved: Solved) -> str:
 
 def _endless(optimum: Optimum, ends: Sequence[tuple[str, float]]) -> str:
     words = " and ".join(f"{name} = {end:g}" for name, end in ends)
-    what = optimum.problem.program.output if optimum.problem.goal == "loss" else optimum.problem.goal
+    what = optimum.problem.goal_name
     better = "rises" if what == "efficiency_leverage" else "falls"
     names = {name for name, _ in ends}
     return (

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 
 from moejax.__main__ import main
-from moejax.cli import design_text
 from moejax.cli.commands.config import load
 from moejax.cli.parsers import design as words
 from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions
 from moejax.design.problem import Constraint, of_sizes
+from moejax.design.summary import _cost, summary, with_chips
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.interval import Interval
 from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 from moejax.quantities import format_bytes
+from moejax.report import render
+from moejax.result import Result
 from moejax.run_table import write
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Training
@@ -64,9 +66,9 @@ def test_a_sweep_has_the_dense_models_of_the_same_budget_beside_it(capsys, tmp_p
 def test_memory_that_only_fits_because_activations_are_left_out_is_flagged(limit, counted, flagged):
     found = {"chips": 2, "days": 1.0, "memory_bytes_a_chip": 78e9, "memory_bytes_a_chip_with_a_sequence_each": 90e9}
     assumptions = CostAssumptions(memory_tokens=counted)
-    (block,) = design_text.chips_in_words({**found, "memory_limit_bytes_a_chip": limit}, assumptions)
-    said = str(block)
-    assert said.startswith("! ") == flagged
+    result = with_chips(Result(data={}), {**found, "memory_limit_bytes_a_chip": limit}, assumptions)
+    ((said,), others) = (result.warnings, result.notes) if flagged else (result.notes, result.warnings)
+    assert not others
     assert ("--memory-tokens 8192" in said) == flagged
     assert ("without activations" in said) == (counted == 0)
 
@@ -163,15 +165,12 @@ def test_what_whole_numbers_save_is_no_negative_cost_and_a_dense_models_paramete
     wide = Interval(low=1e8, middle=1e9, high=1e10, deviation=1e9, undefined=0.0)
     found = decide(of_sizes(HOFFMANN_2022, (Constraint(name="flops", high=1e21),)))
     found = dataclasses.replace(found, intervals={"params_active": wide}, level=0.8, by="drawn laws")
-    said = str(design_text.text("chinchilla", found))
+    said = render.text(summary("chinchilla", found), width=200)
     assert re.search(r"Train the first column: [\d.]+B parameters on", said)
     assert "80% interval, of sizes alone, by drawn laws" in said
     assert "[100M, 10B] (not determined by these runs)" in said
-    assert [design_text._cost(2.0, after, "loss") for after in (2.5, 1.5)] == [
-        "cost +0.50000 nats",
-        "save 0.50000 nats",
-    ]
-    assert design_text._cost(2.0, 1.5, "flops") == "save 25.00%"
+    assert [_cost(2.0, after, "loss") for after in (2.5, 1.5)] == ["cost +0.50000 nats", "save 0.50000 nats"]
+    assert _cost(2.0, 1.5, "flops") == "save 25.00%"
     assert str(Constraint(name="memory_bytes", high=40.96e12)) == "memory_bytes <= 40.96 TB"
     assert str(Constraint(name="kv_bytes", low=1e9, high=1e9)) == "kv_bytes = 1 GB"
 

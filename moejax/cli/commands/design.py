@@ -7,42 +7,48 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from moejax.cli import design_text
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_folder
 from moejax.design.config_text import config_text
-from moejax.design.decide import beyond, decide, of_shapes, side_by_side
+from moejax.design.decide import beyond, decide, of_shapes, on_chips, side_by_side
 from moejax.design.frontier import frontier, landscape
 from moejax.design.problem import Constraint, of_sizes
+from moejax.design.summary import (
+    landscape_summary,
+    laws_summary,
+    summary,
+    sweep_summary,
+    with_assumptions,
+    with_chips,
+    with_runs,
+)
 from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_result import FitResult, load
 from moejax.folder import atomic_write, write_json, written_in
-from moejax.json_text import json_text
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import convention
 from moejax.laws.predict import law_name, published
+from moejax.report import render
+from moejax.result import Result
 from moejax.wording import command
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Decide and print."""
     if arguments.law == "all":
-        plain, text = _all_laws(arguments)
+        result = _all_laws(arguments)
     elif arguments.sweep:
-        plain, text = _sweep(arguments)
+        result = _sweep(arguments)
     else:
-        plain, text = _one_law(arguments)
+        result = _one_law(arguments)
     if arguments.out:
         with out_folder(arguments.out):
-            write_json(arguments.out / "design.json", plain)
+            write_json(arguments.out / "design.json", result.data)
         print(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.", file=sys.stderr)
-    if arguments.json:
-        print(json_text(plain))
-    else:
-        design_text.show(text)
+    render.show(result, as_json=arguments.json)
     return 0
 
 
@@ -74,7 +80,7 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     return f"{name} ({known.source})", known.law, known
 
 
-def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+def _one_law(arguments: argparse.Namespace) -> Result:
     name, law, known = law_and_source(arguments)
 
     problem = _problem(arguments, law, constraints_of(arguments), shape=arguments.shape)
@@ -98,24 +104,12 @@ def _one_law(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
             partial.write_text(text, encoding="utf-8")
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
         print(f"Its plan: {plan}", file=sys.stderr)
-    plain, text = design_text.plain(name, decision), design_text.text(name, decision)
-    if isinstance(known, FitResult) and (far := beyond(decision.optimum, known)):
-        plain["extrapolated"] = dict(far)
-        text.insert(1, design_text.beyond_in_words(far))
-    text[1:1] = design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
-    text[1:1] = _assumed([problem], plain)
+    result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)
+    if isinstance(known, FitResult):
+        result = with_runs(result, beyond(decision.optimum, known))
     if arguments.chips:
-        plain["on_chips"] = design_text.on_chips(decision, arguments.chips)
-        text += design_text.chips_in_words(plain["on_chips"], problem.assumptions)
-    return plain, text
-
-
-def _assumed(problems: list[Any], plain: dict[str, Any]) -> list[str]:
-    """What is assumed of active parameters, also written into the plain result."""
-    said = list(dict.fromkeys(problem.space.assumes for problem in problems if problem.space.assumes))
-    if said:
-        plain["active_convention"] = said[0]
-    return said
+        result = with_chips(result, on_chips(decision, arguments.chips), problem.assumptions)
+    return result
 
 
 def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
@@ -132,7 +126,7 @@ def fit_resamples(arguments: argparse.Namespace, result: Any) -> Any:
     return bootstrap(result, read_table(arguments, type(result.law)).runs, arguments.bootstrap)
 
 
-def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+def _all_laws(arguments: argparse.Namespace) -> Result:
     first = {name: next(iter(PUBLISHED[name].values())) for name in LAWS if PUBLISHED[name]}
     judged = {name: known.law for name, known in first.items() if "loss" in known.law.outputs}
     constraints = constraints_of(arguments)
@@ -140,13 +134,11 @@ def _all_laws(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]
     if all(isinstance(one, str) for one in found.values()):
         raise UserError(f"No law decides this. {'; '.join(f'{name}: {why}' for name, why in found.items())}")
     outside = {name: beyond(one, first[name]) for name, one in found.items() if not isinstance(one, str)}
-    text = design_text.text_laws(found, constraints, outside)
-    text += design_text.without_repeats({name: judged[name] for name in outside}, arguments.unique_tokens)
-    plain = design_text.plain_laws(found, outside)
-    return plain, text + _assumed([one.problem for one in found.values() if not isinstance(one, str)], plain)
+    problems = {name: one.problem for name, one in found.items() if not isinstance(one, str)}
+    return with_assumptions(laws_summary(found, constraints, outside), problems, arguments.unique_tokens)
 
 
-def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+def _sweep(arguments: argparse.Namespace) -> Result:
     if len(arguments.sweep) > 1:
         return _landscape(arguments)
     name, low, high = range_of(arguments.sweep[0], "--sweep")
@@ -165,13 +157,11 @@ def _sweep(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
 
         with out_folder(arguments.out), atomic_write(arguments.out / "frontier.png") as partial:
             draw(rows, name, label, partial)
-    text = design_text.text_sweep(label, name, rows)
-    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
-    plain = design_text.plain_sweep(label, name, rows)
-    return plain, text + _assumed([problem], plain)
+    result = sweep_summary(label, name, rows)
+    return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)
 
 
-def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+def _landscape(arguments: argparse.Namespace) -> Result:
     if len(arguments.sweep) > 2:
         raise UserError(f"--sweep is given {len(arguments.sweep)} times; a landscape lies over two.")
     first, second = (range_of(text, "--sweep") for text in arguments.sweep)
@@ -186,7 +176,5 @@ def _landscape(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Any]
 
         with out_folder(arguments.out), atomic_write(arguments.out / "landscape.png") as partial:
             draw_landscape(found, label, partial)
-    text = design_text.text_landscape(label, found)
-    text += design_text.without_repeats({type(law).__name__: law}, arguments.unique_tokens)
-    plain = design_text.plain_landscape(label, found)
-    return plain, text + _assumed([problem], plain)
+    result = landscape_summary(label, found)
+    return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)

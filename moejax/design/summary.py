@@ -1,0 +1,342 @@
+"""What was decided, as a ``Result``: the optimum beside what to train, what constraints are worth, what is near."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from moejax.config import dump
+from moejax.design.build import Built
+from moejax.design.decide import DesignResult
+from moejax.design.frontier import Landscape, Point
+from moejax.design.measures import CostAssumptions, in_units
+from moejax.design.problem import Constraint, Optimum, Problem
+from moejax.design.repeats import Repeats
+from moejax.json_text import finite
+from moejax.quantities import format, format_bytes
+from moejax.result import Column, Result, Table, Written
+
+SHORT = {"params_total": "total", "params_active": "active", "active_experts": "experts", "shared_share": "shared"}
+"""Of names, in tables with many columns."""
+SIDE_BY_SIDE = (
+    *("params_total", "params_active", "expansion", "active_experts", "shared_share", "granularity"),
+    *("tokens", "epochs"),
+)
+"""The sizes that tables of several optima show."""
+
+
+def _columns(*names: str) -> list[Column]:
+    return [Column(SHORT.get(name, name), format) for name in names]
+
+
+def summary(name: str, decision: DesignResult) -> Result:
+    """The whole answer of one law: what to train, what the constraints and repeats are worth, published models."""
+    optimum, built, shape = decision.optimum, decision.built, decision.shape
+    notes = _to_train(decision)
+    if optimum.unidentified:
+        notes.append(f"Nothing here depends on {', '.join(optimum.unidentified)}: they are not decided.")
+    if optimum.agreeing < 1:
+        notes.append(f"{optimum.agreeing:.0%} of the starts ended here.")
+    warnings = []
+    if built is not None and (far := built.prediction.extrapolated):
+        warnings.append(f"What to train lies beyond what the law was fitted to: {_beyond(far)}.")
+    constraints = "; ".join(map(str, optimum.problem.constraints))
+    intervals = {
+        key: finite(asdict(one) | {"uninformative": one.uninformative, "by": decision.by, "level": decision.level})
+        for key, one in decision.intervals.items()
+    }
+    return Result(
+        title=f"law: {name}; constraints: {constraints}; least {optimum.problem.goal_name}",
+        warnings=warnings,
+        tables=[_optimum(decision, notes), _prices(decision), *_repeats(decision), *_published(decision)],
+        data={
+            "law": name,
+            "optimum": _optimum_data(optimum),
+            "prices": [finite(asdict(price)) for price in decision.prices],
+            "within": decision.within,
+            "flat_region": [finite(asdict(one)) for one in decision.flat],
+            "intervals": intervals,
+            "repeats": decision.repeats and _repeats_data(decision.repeats),
+            "shape": shape and _optimum_data(shape),
+            "built": None if built is None else {**_built_data(built), "architecture": dump(built.architecture)},
+            "not_built": decision.not_built,
+            "published": {key: _built_data(one) for key, one in decision.published.items()},
+        },
+    )
+
+
+def _optimum(decision: DesignResult, notes: Sequence[str]) -> Table:
+    """What is to be trained, beside the optima that it is the nearest whole-numbered shape to, and what is near."""
+    optimum, built, shape = decision.optimum, decision.built, decision.shape
+    flat = {one.name: one for one in decision.flat}
+    output = optimum.problem.program.output
+    to_train = {} if built is None else {**built.measures, output: built.prediction.values[output]}
+    of_sizes = {name: value for name, value in optimum.values.items() if name not in optimum.unidentified}
+    of_shape = {} if built is None or shape is None or shape is optimum else shape.values
+    names = [name for name in dict.fromkeys([*of_sizes, *to_train]) if name != output]
+
+    def cell(values: Mapping[str, float], name: str) -> Written | str:
+        value = values.get(name, 0.0)
+        if name not in values or not (value or name in of_sizes):
+            return ""
+        return Written(value, f"{value:.5f}" if name == output else in_units(name, value))
+
+    rows = []
+    for name in [*names, output]:
+        around, interval = flat.get(name), decision.intervals.get(name)
+        written = functools.partial(in_units, name)
+        ends = f"{written(around.low)} – {written(around.high)}" if around else ""
+        cells = [cell(values, name) for values in (to_train, of_shape, of_sizes)]
+        if any(cells):
+            rows.append([name, *cells, ends, interval.ends(written) if interval else ""])
+    likely = f"{100 * decision.level:g}% interval, of sizes alone, by {decision.by}"
+    heads = ("", "to train", "its shape, not whole", "sizes alone", f"within {decision.within:g}", likely)
+    return Table("The optimum", [Column(head) for head in heads], rows, notes)
+
+
+def _to_train(decision: DesignResult) -> list[str]:
+    """Which of the columns to train, and what each restriction costs."""
+    built, shape, optimum = decision.built, decision.shape, decision.optimum
+    if built is None or shape is None:
+        return [f"No architecture: {decision.not_built}"]
+    goal = optimum.problem.goal_name
+    trained = built.prediction.values if optimum.problem.goal == "loss" else built.measures
+    values = [*([] if shape is optimum else [optimum.values]), shape.values, trained]
+    costs = [_cost(before[goal], after[goal], goal) for before, after in itertools.pairwise(values)]
+    cost = f"whole numbers, in multiples that hardware likes, {costs[-1]}"
+    assumptions, about = shape.problem.assumptions, ""
+    if shape is not optimum:
+        more = "again" if costs[-1].startswith("save") else "more"
+        cost = f"layers, widths and heads {costs[0]} over sizes alone, and {cost} {more}"
+        about = (
+            " Constraints, ranges and intervals are about sizes alone, whose FLOPs are 6·N·D; those of the other "
+            f"columns are counted layer by layer (--convention {assumptions.convention})."
+        )
+    active, total = (format(built.measures[name]) for name in ("params_active", "params_total"))
+    sizes = f"{active} parameters" if active == total else f"{active} of {total} parameters"
+    activations = (
+        f" and the activations of {format(assumptions.memory_tokens)} tokens" if assumptions.memory_tokens else ""
+    )
+    return [
+        f"Train the first column: {sizes} on {format(built.tokens)} tokens (--out DIR writes its config.py). "
+        f"In {goal}, {cost}.{about}",
+        f"chip_hours are of chips of {assumptions.chip_flops:.3g} FLOP/s at {assumptions.mfu:.0%} of it (--chip-flops, "
+        f"--mfu); memory_bytes are {assumptions.bytes_per_param:g} bytes a parameter{activations}.",
+        f"heads: {built.architecture.num_heads} of {built.architecture.head_dim}, "
+        f"{built.architecture.num_kv_heads} for keys and values. --exact-shape builds the whole numbers nearest to the "
+        f"optimum, whatever hardware likes.",
+    ]
+
+
+def _cost(before: float, after: float, goal: str) -> str:
+    change = after - before if goal == "loss" else after / before - 1
+    much = f"{abs(change):.5f} nats" if goal == "loss" else f"{abs(change):.2%}"
+    return f"cost +{much}" if change >= 0 else f"save {much}"
+
+
+def _prices(decision: DesignResult) -> Table:
+    goal = decision.optimum.problem.goal
+    unit = "d loss / d log bound" if goal == "loss" else f"d log {goal} / d log bound (of the loss: / nat)"
+    columns = (Column("constraint"), Column(unit, ".5f"), Column("by solving again", ".5f"))
+    rows = [[str(price.constraint), price.multiplier, price.resolved] for price in decision.prices]
+    return Table("What the constraints are worth", columns, rows)
+
+
+def _repeats(decision: DesignResult) -> list[Table]:
+    found, problem = decision.repeats, decision.optimum.problem
+    if found is None:
+        return []
+    chosen = [c.name for c in problem.space.coordinates if c.name != "unique_tokens"]
+    names = (*chosen, "epochs", *(() if problem.goal in ("loss", *chosen) else (problem.goal,)))
+    unique = format(found.unique_tokens)
+    shown = {"this answer": decision.optimum.values}
+    if found.once is not None:
+        shown[f"no token twice: tokens <= {unique}"] = found.once.values
+    if found.endless is not None:
+        endless = {**found.endless.values, "epochs": 1.0}
+        shown["all tokens different, without end"] = endless
+        if found.endless_loss is not None and found.endless_epochs is not None:
+            here = {"epochs": found.endless_epochs, "loss": found.endless_loss}
+            shown[f"the same, on the {unique} there are"] = endless | here
+    rows = [[name, *(values[key] for key in (*names, "loss"))] for name, values in shown.items()]
+    columns = (Column(""), *_columns(*names), Column("loss", ".4f"))
+    notes = [] if found.once is not None else ["Without repeats nothing keeps these constraints."]
+    return [Table("What repeating tokens is worth", columns, rows, notes)]
+
+
+def _published(decision: DesignResult) -> list[Table]:
+    if decision.built is None or decision.shape is None or not decision.published:
+        return []
+    problem = decision.shape.problem
+    goal, names = problem.program.output, ("params_total", "params_active", "tokens", "flops")
+    others = sorted(decision.published.items(), key=lambda one: one[1].goal(problem))
+    rows = [
+        [name, *(one.measures[key] for key in names), one.prediction.values[goal], "; ".join(one.broken)]
+        for name, one in [("this design", decision.built), *others]
+    ]
+    columns = (Column("model"), *_columns(*names), Column(goal, ".4f"), Column("does not keep", words=True))
+    return [Table("Published models under the same constraints", columns, rows)]
+
+
+def with_runs(result: Result, beyond: Mapping[str, float]) -> Result:
+    """The same with a warning of how far the optimum lies beyond the runs of the fit that decided, if it does."""
+    if not beyond:
+        return result
+    warning = f"Sizes alone lie beyond the fitted runs: {_beyond(beyond)}."
+    return replace(result, warnings=[warning, *result.warnings], data=result.data | {"extrapolated": dict(beyond)})
+
+
+def _beyond(factors: Mapping[str, float]) -> str:
+    return ", ".join(f"{SHORT.get(name, name)} {factor:.3g}×" for name, factor in factors.items())
+
+
+def with_assumptions(result: Result, problems: Mapping[str, Problem], unique_tokens: float | None) -> Result:
+    """The same, beginning with what is assumed of active parameters, and by laws without a price for repeats.
+
+    Args:
+      problems: those that were solved, by the name of their law.
+      unique_tokens: as many as there are said to be, if this was said.
+    """
+    assumed = list(dict.fromkeys(one.space.assumes for one in problems.values() if one.space.assumes))
+    data = result.data | ({"active_convention": assumed[0]} if assumed else {})
+    hard = [name for name, one in problems.items() if "unique_tokens" not in one.law.inputs]
+    if unique_tokens is not None and hard:
+        assumed.append(
+            f"No price for repeated tokens: {', '.join(hard)}. To these {format(unique_tokens)} unique tokens are a "
+            f"hard constraint on tokens; data_constrained has a price."
+        )
+    first = [Table("", notes=assumed)] if assumed else []
+    return replace(result, tables=[*first, *result.tables], data=data)
+
+
+def with_chips(result: Result, on_chips: Mapping[str, Any], assumptions: CostAssumptions) -> Result:
+    """The same with what ``on_chips`` says, as a warning if a sequence on each chip is more than its memory."""
+    data = result.data | {"on_chips": on_chips}
+    if not on_chips:
+        return replace(result, data=data)
+    memory, limit = on_chips["memory_bytes_a_chip"], on_chips["memory_limit_bytes_a_chip"]
+    said = (
+        f"On {on_chips['chips']:.0f} chips: {on_chips['days']:.3g} days at {assumptions.mfu:.0%} of "
+        f"{assumptions.chip_flops:.3g} FLOP/s; {format_bytes(memory)} a chip at {assumptions.bytes_per_param:g} bytes "
+        f"a parameter"
+    )
+    if assumptions.memory_tokens:
+        said += f", activations of {format(assumptions.memory_tokens)} tokens included."
+        return replace(result, notes=[*result.notes, said], data=data)
+    with_one = on_chips["memory_bytes_a_chip_with_a_sequence_each"]
+    said += (
+        f", without activations; with one sequence of {assumptions.sequence_length} tokens on each, "
+        f"{format_bytes(with_one)}"
+    )
+    if limit is None or with_one <= limit:
+        return replace(result, notes=[*result.notes, f"{said}."], data=data)
+    tokens = f"{on_chips['chips'] * assumptions.sequence_length:.0f}"
+    said += f": more than the {format_bytes(limit)} there are. Count them: --memory-tokens {tokens}."
+    return replace(result, warnings=[*result.warnings, said], data=data)
+
+
+def laws_summary(
+    optima: Mapping[str, Optimum | str], constraints: Sequence[Constraint], beyond: Mapping[str, Mapping[str, float]]
+) -> Result:
+    """Every law's optimum or why it has none, and how far ``beyond`` what each law was fitted to it lies."""
+    decided = {name: one for name, one in optima.items() if not isinstance(one, str)}
+    none = {name: one for name, one in optima.items() if isinstance(one, str)}
+    table = Table(
+        f"Every law under {'; '.join(map(str, constraints))}",
+        (Column("law"), *_columns(*SIDE_BY_SIDE, "loss")),
+        [[name, *_sizes(one), one.values.get("loss")] for name, one in decided.items()],
+        ["Losses of different laws are of different data and tokenisers: compare the designs."],
+    )
+    return Result(
+        warnings=[f"{name}, beyond what it was fitted to: {_beyond(far)}." for name, far in beyond.items() if far],
+        tables=[table],
+        notes=[f"{name}: {why}" for name, why in none.items()],
+        data={
+            "laws": {n: {**_optimum_data(one), "extrapolated": dict(beyond[n])} for n, one in decided.items()},
+            "no_optimum": none,
+        },
+    )
+
+
+def _sizes(optimum: Optimum | None) -> list[float | None]:
+    values = {} if optimum is None else dict(optimum.values)
+    if "expansion" not in values and "params_total" in values:
+        values["expansion"] = values["params_total"] / values["params_active"]
+    return [values.get(name) for name in SIDE_BY_SIDE]
+
+
+def sweep_summary(law: str, name: str, points: Sequence[Point]) -> Result:
+    """The best design of every budget, the best dense one, and the dense one as large in all."""
+
+    def output(optimum: Optimum | None) -> float | None:
+        return None if optimum is None else optimum.values[optimum.problem.program.output]
+
+    rows = [
+        [
+            *(p.budget, *_sizes(p.best), output(p.best), output(p.dense)),
+            *((None, None) if p.equal is None else (p.equal.loss, p.equal.token_multiplier)),
+        ]
+        for p in points
+    ]
+    notes = [
+        "dense: the best of the budget. At equal N, C: the dense model as large in all; tokens ×: of the best, per one "
+        "of its tokens."
+    ]
+    if any(p.best is None for p in points):
+        notes.append("Where a row has no sizes the law has no optimum within the constraints.")
+    sizes = _columns(*SIDE_BY_SIDE, "loss", "dense")
+    columns = [Column(name, format), *sizes, Column("at equal N, C", ".4f"), Column("tokens ×", format)]
+    data = [
+        {
+            "budget": p.budget,
+            "best": p.best and _optimum_data(p.best),
+            "dense": p.dense and _optimum_data(p.dense),
+            "dense_of_equal_params_and_flops": p.equal and asdict(p.equal),
+        }
+        for p in points
+    ]
+    tables = [Table(f"The best along {name}, {law}", columns, rows, notes)]
+    return Result(tables=tables, data={"law": law, "along": name, "points": data})
+
+
+def landscape_summary(law: str, found: Landscape) -> Result:
+    """The law's output by two coordinates."""
+    (first, second), heights = found.names, found.heights.tolist()
+    rows = [[value, *row] for value, row in zip(found.values[0], heights, strict=True)]
+    head = Column(f"{first} \\ {second}", functools.partial(format, digits=3))
+    columns = [head, *(Column(format(value, 3), ".4g") for value in found.values[1])]
+    title = f"The best {found.goal.replace('_', ' ')} by {first} and {second}, {law}"
+    over = {name: list(values) for name, values in zip(found.names, found.values, strict=True)}
+    return Result(tables=[Table(title, columns, rows)], data={"law": law, "over": over, found.goal: finite(heights)})
+
+
+def _optimum_data(optimum: Optimum) -> dict[str, Any]:
+    return {
+        "goal": optimum.problem.goal,
+        "constraints": [finite(asdict(constraint)) for constraint in optimum.problem.constraints],
+        "values": dict(optimum.values),
+        "unidentified": list(optimum.unidentified),
+        "agreeing": optimum.agreeing,
+    }
+
+
+def _built_data(built: Built) -> dict[str, Any]:
+    return {
+        "tokens": built.tokens,
+        "measures": dict(built.measures),
+        "predicted": dict(built.prediction.values),
+        "extrapolated": dict(built.prediction.extrapolated),
+        "broken": list(built.broken),
+    }
+
+
+def _repeats_data(found: Repeats) -> dict[str, Any]:
+    return {
+        "unique_tokens": found.unique_tokens,
+        "no_token_twice": found.once and _optimum_data(found.once),
+        "without_end": found.endless and _optimum_data(found.endless),
+        "without_end_on_these": {"epochs": found.endless_epochs, "loss": found.endless_loss},
+    }
