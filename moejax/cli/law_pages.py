@@ -11,7 +11,6 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,8 @@ from moejax.papers.plots import ALL
 from moejax.progress import ProgressCallback
 from moejax.quantities import format
 from moejax.report.mathml import block, inline
+from moejax.report.render import markdown_table
+from moejax.result import Column, Table
 from moejax.wording import listed
 
 FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
@@ -128,10 +129,6 @@ def _prose(paragraph: str) -> str:
     )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
-
-
 ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
 """What a coefficient is by its sign; without one it is chosen."""
 UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
@@ -152,9 +149,10 @@ def _symbols(name: str, law: Any, said: Formula) -> list[str]:
     for f in _lettered(law):
         role = ROLES.get(f.metadata.get("sign", ""), "chosen") if _fit(name, law) else "given"
         rows.append([_letter(f), f"`{f.name}`", f.metadata["meaning"], _dimension(law, f), role])
+    heads = ("symbol", "name", "what it is", "unit", "role")
     read = listed([f"`{name}`" for name in law.inputs])
     return [
-        _table(["symbol", "name", "what it is", "unit", "role"], rows),
+        markdown_table(Table("", [Column(head, words=True) for head in heads], rows)),
         f"Of a design it needs {read}. A coefficient's unit is what it carries beside the unit of what is predicted.",
     ]
 
@@ -196,9 +194,8 @@ def _constants(name: str, law: Any) -> list[str]:
     sets = PUBLISHED[name]
     if not sets:
         return ["None are published: the law is there to be fitted."]
-    values = [
-        [_letter(f), f"`{f.name}`", *(f"{getattr(s.law, f.name):.9g}" for s in sets.values())] for f in _lettered(law)
-    ]
+    columns = [Column("symbol"), Column("name", words=True), *(Column(f"`{key}`", ".9g") for key in sets)]
+    values = [[_letter(f), f"`{f.name}`", *(getattr(s.law, f.name) for s in sets.values())] for f in _lettered(law)]
     about = [
         f"- **`{key}`** ({s.provenance}): {_prose(s.source)}."
         + (f" Data: {s.data}." if s.data else "")
@@ -208,11 +205,15 @@ def _constants(name: str, law: Any) -> list[str]:
     known = "; ".join(
         f"*{how}*: {PROVENANCE[how]}" for how in PROVENANCE if any(s.provenance == how for s in sets.values())
     )
-    columns = [f"`{key}`" for key in sets]
     variables = dict.fromkeys(variable for s in sets.values() for variable in s.fitted)
     ranges = [[f"`{variable}`", *(_range(s.fitted.get(variable)) for s in sets.values())] for variable in variables]
-    fitted = _table(["fitted for", *columns], ranges) if ranges else "No range of runs is stated for them."
-    return [_table(["symbol", "name", *columns], values), "\n".join(about), f"{known}.", fitted]
+    fitted = markdown_table(Table("", [Column("fitted for"), *columns[2:]], ranges))
+    return [
+        markdown_table(Table("", columns, values)),
+        "\n".join(about),
+        f"{known}.",
+        fitted if ranges else "No range of runs is stated for them.",
+    ]
 
 
 def _range(bounds: tuple[Any, Any] | None) -> str:

@@ -17,6 +17,8 @@ from moejax.papers.record import (
     written,
 )
 from moejax.papers.reproduce import PAPERS, tally
+from moejax.report.render import markdown_table
+from moejax.result import Column, Table
 
 _INTRODUCTION = """\
 # What the papers print, recomputed
@@ -79,12 +81,10 @@ def anchor(paper: str) -> str:
 
 
 def _counts(records: Sequence[Record]) -> str:
-    counts = tally(records)
-    lines = [f"| | {' | '.join(VERDICTS)} | all |", f"|---|{'---:|' * (len(VERDICTS) + 1)}"]
-    for paper, row in counts.items():
-        lines.append(f"| {_name(paper)} | {' | '.join(map(str, row.values()))} | {sum(row.values())} |")
+    columns = [Column(""), *map(Column, VERDICTS), Column("all")]
+    rows = [[_name(paper), *row.values(), sum(row.values())] for paper, row in tally(records).items()]
     meanings = [f"- **{kind}**: {meaning}." for kind, meaning in VERDICTS.items()]
-    return "\n".join([*lines, "", *meanings, ""])
+    return "\n".join([markdown_table(Table("", columns, rows)), "", *meanings, ""])
 
 
 def _name(paper: str) -> str:
