@@ -56,12 +56,6 @@ def listed(items: Iterable[str], joint: str = "and") -> str:
     return f"{', '.join(head)} {joint} {last}" if head else last
 
 
-def without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """A table without the columns in which nothing stands but a dash; the first, which names the rows, stays."""
-    kept = [i for i in range(len(columns)) if i == 0 or not rows or any(row[i] not in ("", "–") for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-
-
 def says(library: str, error: BaseException, most: int = 200, end: bool = False) -> str:
     """What a library said, for the parentheses of a sentence of ours: ``json says: JSONDecodeError: Expecting value``.
 
