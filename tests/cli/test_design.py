@@ -76,6 +76,7 @@ def test_memory_that_only_fits_because_activations_are_left_out_is_flagged(limit
 SHORT_OF_TEXT = ("--flops", "1e22", "--unique-tokens", "25B")
 
 
+@pytest.mark.slow
 def test_short_text_is_repeated_at_a_price_beside_the_answers_without(capsys):
     assert main(["design", "--law", "muennighoff", *SHORT_OF_TEXT]) == 0
     said = capsys.readouterr().out
@@ -106,6 +107,7 @@ def test_text_is_swept_under_a_law_that_repeats_it(capsys):
     assert epochs[0] > 10 > 1 > epochs[-1]
 
 
+@pytest.mark.slow
 def test_two_sweeps_are_a_landscape(capsys, tmp_path):
     words = ("--law", "leverage", "--flops", "1e22", "--sweep", "expert_expansion=2:128", "--sweep", "granularity=1:32")
     assert main(["design", *words, "--json", "--out", str(tmp_path)]) == 0
@@ -118,6 +120,7 @@ def test_two_sweeps_are_a_landscape(capsys, tmp_path):
     assert max(heights[-1]) > max(heights[0])
 
 
+@pytest.mark.slow
 def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path):
     active, tokens = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 2e9, 4), np.geomspace(2e9, 4e10, 4)))
     noise = np.exp(0.002 * np.random.default_rng(0).normal(size=16))

@@ -53,6 +53,7 @@ def test_json_is_all_there_is_on_stdout(table, capsys):
     assert plain["converged"]
 
 
+@pytest.mark.slow
 def test_the_search_starts_from_a_published_grid_by_its_name(table, capsys):
     fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--json"]
     assert main([*fit, "--starts", "hoffmann"]) == 0
@@ -64,6 +65,7 @@ def test_the_search_starts_from_a_published_grid_by_its_name(table, capsys):
     assert published["value"] == pytest.approx(ours["value"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, capsys):
     lines = table.read_text().splitlines()
     path = tmp_path / "runs.csv"
@@ -307,6 +309,7 @@ def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     assert len(found.profiles) == 1
 
 
+@pytest.mark.slow
 def test_the_runs_that_decide_are_named_by_their_rows_in_the_file(table, tmp_path, capsys):
     lines = table.read_text().splitlines()
     size, steps, _, seed = lines[8].split(",")

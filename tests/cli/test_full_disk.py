@@ -60,6 +60,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.matrix(1)
 def test_a_full_disk_is_a_sentence_and_leaves_no_half_of_a_result(command, given, tmp_path, capsys, monkeypatch):
     folder, fit = given
     monkeypatch.chdir(folder)

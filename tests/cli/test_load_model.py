@@ -62,6 +62,7 @@ def training(tokenizer, name):
     )
 
 
+@pytest.mark.slow
 def test_a_training_its_weights_and_its_export_are_one_model_with_one_tokenizer(tokenizer, tmp_path):
     from moejax.__main__ import main
 

@@ -60,6 +60,7 @@ def test_the_cheapest_way_to_a_loss_is_the_best_way_to_spend_that_much():
         assert reached[name] == pytest.approx(spent[name], rel=1e-6), name
 
 
+@pytest.mark.slow
 def test_a_degenerate_optimum_is_said_and_not_returned():
     with pytest.raises(Unbounded, match="still falls where the search ends, at expert_expansion"):
         chosen(ABNAR_2025, Constraint(name="flops", high=1e20))
@@ -70,6 +71,7 @@ def test_what_a_law_decides_follows_from_what_it_reads():
     assert [c.name for c in Sizes(TABLE.TIAN.inputs).coordinates] == ["expert_expansion", "granularity", "flops"]
 
 
+@pytest.mark.slow
 def test_a_coordinate_on_which_nothing_depends_is_said_to_be_unidentified():
     routed = next(iter(PUBLISHED["routed"].values())).law
     constraints = (Constraint(name="params_active", high=1e9), Constraint(name="expert_expansion", high=64.0))

@@ -59,6 +59,7 @@ def run(page: str, said: io.StringIO) -> list[str]:
     [pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else ()) for page in PAGES],
     ids=lambda p: p.stem,
 )
+@pytest.mark.slow
 def test_a_walkthrough_prints_what_it_shows(page, tmp_path, monkeypatch):
     if page.stem in COMPILED and importlib.util.find_spec("libtpu") is None:
         pytest.skip("libtpu is not installed (extra: plan)")

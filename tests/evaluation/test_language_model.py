@@ -66,6 +66,7 @@ def test_a_likelihood_is_the_sum_of_the_models_own_cross_entropy():
         assert likelihood.log == pytest.approx(float(expected[len(context) - 1 :].sum()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_only_the_likeliest_continuation_is_greedy():
     (context,) = texts(9)
     tokens = list(context)

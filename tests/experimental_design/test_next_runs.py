@@ -186,6 +186,7 @@ def test_laws_that_agree_on_the_table_are_told_apart_where_they_differ():
     assert found.after < 0.7 * found.before
 
 
+@pytest.mark.slow
 def test_where_the_fitted_law_has_no_answer_runs_are_planned_for_its_coefficients():
     def nothing(law):
         return -law.irreducible

@@ -21,6 +21,7 @@ def test_intervals_hold_the_coefficients_they_are_about():
         assert found.deviation > 0
 
 
+@pytest.mark.slow
 def test_more_noise_makes_wider_intervals():
     noisy = sweep(HOFFMANN_2022, noise=0.02)
     quiet = sweep(HOFFMANN_2022, noise=0.002)

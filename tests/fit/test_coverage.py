@@ -183,6 +183,7 @@ def test_what_one_group_alone_tells_apart_is_said_and_has_an_error_as_if_its_luc
     assert errors["expansion_exponent"] > 0.5 * alike["expansion_exponent"]
 
 
+@pytest.mark.slow
 def test_with_every_run_its_own_group_the_covariance_is_hc2():
     """MacKinnon and White (1985): for least squares, squared residuals over 1 - leverage, worked out in full."""
     result, runs = fitted(coverage.Setting(8, 4, 0.0, 0.01, squared=True))

@@ -63,6 +63,7 @@ def assert_influence_is_that_of_refits(law, truth, output, penalty):
 
 
 @pytest.mark.parametrize("penalty", [Squared(), Huber()])
+@pytest.mark.matrix(1)
 def test_influence_of_a_loss_is_that_of_refits(penalty):
     assert_influence_is_that_of_refits(Chinchilla, HOFFMANN_2022, "loss", penalty)
 

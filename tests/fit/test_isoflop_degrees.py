@@ -72,6 +72,7 @@ def test_the_lowest_error_has_the_degrees_that_were_planted(budgets, degrees):
         assert found.errors[fewer] > 1.2 * found.error
 
 
+@pytest.mark.slow
 def test_errors_are_known_of_all_125_combinations_where_runs_suffice(budgets):
     assert len(search_degrees(budgets).errors) == 125
 

@@ -137,6 +137,7 @@ def test_a_design_by_a_fit_has_intervals_and_says_how_far_it_lies_beyond_the_run
         design(stored_fit(), flops=1e26, level=90.0)
 
 
+@pytest.mark.slow
 def test_a_design_has_the_interval_of_decide_however_few_the_groups():
     """Four architectures of five coefficients: Student's t of one or two degrees of freedom, in both."""
     sizes, group = np.repeat(np.geomspace(1e8, 3e9, 4), 4), np.repeat(np.arange(4), 4)
@@ -209,6 +210,7 @@ def lone_group():
     return with_uncertainty(result, runs), runs
 
 
+@pytest.mark.slow
 def test_of_a_table_with_a_lone_group_intervals_from_the_file_are_those_from_the_runs():
     back = from_json(json.loads(json.dumps(lone_group()[0].to_json())))
     here, _ = uncertainty(lone_group()[0], lone_group()[1]).spread(lambda law: law)

@@ -164,6 +164,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_program_runs_in_a_process_where_kernels_came_in_another_order(tmp_path):
     script = tmp_path / "two_kernels.py"
     script.write_text(TWO_KERNELS)

@@ -144,6 +144,7 @@ def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():
     assert all(one.memory_bytes < 0.9 * V5E.chip.memory_bytes for one in candidates(training(), V5E))
 
 
+@pytest.mark.slow
 def test_remedies_are_tried_before_they_are_offered():
     refused, made = training(), []
 

@@ -202,7 +202,7 @@ def _with(value, place, put):
 WRONG = {"none": None, "null": [None], "a word": ["x"], "a list": [[[1]]], "a group": [{"a": [1]}]}
 
 
-@pytest.mark.matrix(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WRONG)
 def test_a_fit_whose_entries_are_of_another_kind_under_a_right_seal_is_a_sentence_or_read(
     whole, tmp_path, monkeypatch, how

@@ -117,6 +117,7 @@ def test_a_published_model_is_counted_as_accounting_counts_it(name):
 
 
 @pytest.mark.parametrize("law", SEVERAL)
+@pytest.mark.matrix(2)
 def test_the_loss_of_a_published_model_is_what_predict_says_of_it(law, views):
     choice = Choice(law=law).like("deepseek-v3.1")
     exact = replace(design_of(CATALOGUE["deepseek-v3.1"].architecture, choice.tokens), unique_tokens=choice.tokens)
@@ -225,6 +226,7 @@ def test_repeated_tokens_cost_what_predict_says(views, capsys):
     assert "epochs" not in page.headline(unlimited)
 
 
+@pytest.mark.slow
 def test_the_best_size_of_so_many_unique_tokens_is_that_of_design(views, capsys):
     words = ["--law", "data_constrained", "--flops", "1e22", "--unique-tokens", "25e9", "--json"]
     assert main(["design", *words]) == 0
@@ -341,6 +343,7 @@ def test_the_file_of_a_published_model_is_that_model(tmp_path):
 
 
 @pytest.mark.parametrize("choice", [Choice(), *(Choice().preset(name) for name in list(PRESETS)[::2])])
+@pytest.mark.matrix(1)
 def test_the_file_of_sliders_is_a_model_near_them(choice, tmp_path, capsys):
     path = tmp_path / "config.py"
     path.write_text(config(choice))

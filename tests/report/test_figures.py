@@ -80,6 +80,7 @@ def test_figures_take_their_colours_from_the_page(figures):
             assert text.lower().count(colour) == text.count(f"var(--{variable}, {colour})")
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_whenever_they_are_drawn(concluded):
     one, other = (inline("loss_vs_tokens", draw_all(read(concluded))["loss_vs_tokens"]) for _ in range(2))
     assert one == other

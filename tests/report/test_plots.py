@@ -221,6 +221,7 @@ def test_mistakes_are_answered_with_a_sentence(words, sentence, tmp_path, capsys
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and_named(tmp_path, capsys):
     table = synthetic.runs(8)
     table.to_csv(tmp_path / "runs.csv", index=False)

@@ -103,9 +103,7 @@ def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
     assert (html.count(badge), text.count(badge)) == (0, 1)
 
 
-def test_the_data_are_json_that_any_reader_takes(concluded):
-    write_report(concluded)
-
+def test_the_data_are_json_that_any_reader_takes(concluded, html):
     def refuse(text):
         raise AssertionError(f"{text} is no JSON")
 
@@ -114,8 +112,7 @@ def test_the_data_are_json_that_any_reader_takes(concluded):
     assert len(read["runs"]) == read["summary"]["runs"]
 
 
-def test_nothing_unfinished_is_left_beside_the_report(concluded):
-    write_report(concluded)
+def test_nothing_unfinished_is_left_beside_the_report(concluded, html):
     assert not [path for path in concluded.folder.iterdir() if path.name.startswith(".") and PAGE in path.name]
 
 

@@ -67,6 +67,7 @@ def test_a_table_is_fitted_decided_and_reported(tmp_path):
 
 
 @pytest.mark.parametrize("count", [500, 10_000])
+@pytest.mark.matrix(1)
 def test_pages_of_many_runs_stay_small_and_hold_every_run(tmp_path, unfitted, count):
     text = _page(synthetic.runs(count), tmp_path)
     assert len(text.encode()) < 8e6

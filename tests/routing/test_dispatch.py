@@ -166,6 +166,7 @@ def test_ragged_products_agree_with_the_reference(as_on_accelerators):
     assert_close(outputs_and_gradients(as_on_accelerators, *inputs), expected, 1e-5)
 
 
+@pytest.mark.matrix(1)
 def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelerators):
     members = draw_tokens(96, 16), draw_experts(8, 16, 24)
     members = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), members)

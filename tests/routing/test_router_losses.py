@@ -80,6 +80,7 @@ def test_the_mesh_does_not_matter():
         assert np.isclose(once[name], eight[name], rtol=1e-5), name
 
 
+@pytest.mark.slow
 def test_with_the_counts_of_the_whole_step_gradients_of_microbatches_add_up_too():
     logits = draw_logits(TOKENS, EXPERTS, skew=0.5)
     counts = sums_of(logits).counts

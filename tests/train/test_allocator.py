@@ -125,6 +125,7 @@ main(["train", "--out", {out!r}])
 
 
 @pytest.mark.parametrize(("platform", "said"), [("cpu", "kept"), ("cuda", "")])
+@pytest.mark.matrix(1)
 def test_memory_is_kept_only_where_the_cpu_computes(tmp_path, monkeypatch, platform, said):
     monkeypatch.setenv("JAX_PLATFORMS", platform)
     command = [sys.executable, "-c", TRAIN.format(out=str(tmp_path / "nothing"))]

@@ -54,6 +54,7 @@ def test_further_budgets_cost_only_what_they_lack_and_equal_a_training_that_had_
     assert any("no checkpoint at step 7, so its steps from 0 on are taken once more" in text for text in said)
 
 
+@pytest.mark.slow
 def test_a_restart_inside_a_branch_reads_no_checkpoint_of_the_trunk(eight, trained, tmp_path, monkeypatch):
     shutil.copytree(trained(eight, (4096,))[1], tmp_path / "out")
     (tmp_path / "out" / "branch-4096.json").unlink()

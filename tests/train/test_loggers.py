@@ -69,6 +69,7 @@ def test_tensorboard_has_every_point_of_the_log_once(shown, tmp_path):
     assert {key[0] for key in found} == {"trunk", "branch-2048", "branch-4096"}
 
 
+@pytest.mark.slow
 def test_tensorboard_is_written_anew_from_what_the_log_keeps(tmp_path):
     pytest.importorskip("tensorboardX")
     for kept in ((), (1, 2)):

@@ -46,6 +46,7 @@ def test_a_row_tells_what_was_trained(uninterrupted):
     assert [row["unique_tokens"] for row in rows] == [sum(kept)] * 2
 
 
+@pytest.mark.slow
 def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
     training, rows, log = uninterrupted
     folder = tmp_path / "killed"
@@ -53,6 +54,7 @@ def test_a_training_killed_at_every_log_ends_the_same(uninterrupted, tmp_path):
     assert logged(folder) == log
 
 
+@pytest.mark.slow
 def test_with_the_loads_of_the_previous_step_too(training, tmp_path):
     training = on_one_device(training)
     loss = dataclasses.replace(training.recipe.loss, balance_loads="previous_step", balance=0.1)

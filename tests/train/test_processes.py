@@ -190,6 +190,7 @@ def each(place, port, *own):
     return [process.returncode for process in started], said
 
 
+@pytest.mark.slow
 def test_processes_with_different_settings_are_told_so_once(place, config):
     same = [f"--config={config}", "--out", place / "different"]
     statuses, said = each(place, free_port(), same, [*same, "--config.seed=1"])
@@ -239,6 +240,7 @@ def test_a_port_in_use_is_a_sentence(place, config):
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_in_vain_says_so(place, config):
     words = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", 2, "--process", 0, "--wait", 5]
     process = run(place / "cache", f"--config={config}", "--out", place / "vain", *words)
@@ -281,6 +283,7 @@ def test_under_slurm_nothing_else_need_be_said(place, config, alone):
     assert [text.count("loss, nats/token") for text, _ in said] == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_port_that_slurm_picks_and_another_process_has_is_a_sentence(place, config, tmp_path, monkeypatch):
     job = a_job()
     told = {"JOB_ID": job, "STEP_NODELIST": "localhost", "NTASKS": 2, "STEP_NUM_NODES": 1, "PROCID": 0, "LOCALID": 0}
@@ -298,6 +301,7 @@ def test_a_port_that_slurm_picks_and_another_process_has_is_a_sentence(place, co
     assert "Traceback" not in process.stderr
 
 
+@pytest.mark.slow
 def test_without_anything_that_tells_of_the_others_the_remedy_is_said(place, config, tmp_path):
     process = run(place / "cache", f"--config={config}", "--out", tmp_path / "out", "--distributed")
     assert process.returncode == 2, process.stderr

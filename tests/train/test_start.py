@@ -70,6 +70,7 @@ def test_weights_of_the_same_architecture_are_taken_as_they_are(training, dense)
     "name",
     [pytest.param(name, marks=() if name in ("copies", "biases") else pytest.mark.slow) for name in MIXTURES],
 )
+@pytest.mark.matrix(1)
 def test_a_mixture_upcycled_from_a_dense_model_computes_what_that_did(training, dense, name):
     folder, params = dense
     said = []

@@ -85,6 +85,7 @@ def test_every_layers_routing_is_logged(eight, tmp_path):
     assert read_status(tmp_path).layers == layers
 
 
+@pytest.mark.slow
 def test_lost_work_is_found(eight, tmp_path):
     def kill(steps, values):
         if steps == 9:

@@ -129,6 +129,7 @@ def test_where_the_previous_loads_are_the_batchs_the_gradient_is_that_of_the_exa
     assert any(not np.allclose(a, b, atol=1e-6) for a, b in zip(moments["uniform"], moments["exact"], strict=True))
 
 
+@pytest.mark.slow
 def test_loads_are_uniform_at_first_then_those_of_the_last_step_that_was_taken(training):
     training = with_previous_loads(training)
     start = make_program(training, one_device()).init(0)
@@ -168,6 +169,7 @@ def test_side_by_side_each_training_has_its_own_loads(training):
         np.testing.assert_allclose(both.balance_loads[number], alone.balance_loads, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_microbatches_is_that_of_the_batch_and_needs_no_more_memory_than_a_step(training):
     training = changed(training, {"model_dim": 64})
     mesh, real, found, working = one_device(), np.arange(8) != 5, {}, {}
@@ -225,6 +227,7 @@ def test_the_expert_bias_moves_once_a_step_against_the_loads_and_outside_the_opt
     np.testing.assert_array_equal(np.sign(update_bias(jnp.zeros((1, 4)), counts, 0.1)), [[-1, 1, 0, 0]])
 
 
+@pytest.mark.slow
 def test_the_noise_of_a_router_depends_on_seed_and_step(training):
     training = changed(training, {"router": "noisy_topk"})
     again = [steps(training, [TOKENS])[1][0]["loss"] for _ in range(2)]

@@ -82,6 +82,7 @@ def test_a_data_parallel_step_only_adds(training):
     assert kinds == {("layers", "all-reduce", ("data",)): 3, ("outside", "all-reduce", ("data",)): 1}
 
 
+@pytest.mark.slow
 def test_three_axes_at_once_send_what_each_asks_for(training):
     check(training, "fsdp, expert, tensor", "all_to_all", 260_000)
 

@@ -90,6 +90,7 @@ def test_weight_decay_is_an_axis_and_one_order_of_data_is_read_once(training, tm
         assert row["loss"] == pytest.approx(train(run, tmp_path / run.name)[0]["loss"], abs=2e-5)
 
 
+@pytest.mark.slow
 def test_the_time_and_the_steps_of_each_run_are_accounted_for(vmapped, trained):
     _, folder = trained(vmapped)
     for run in vmapped_runs(vmapped):
