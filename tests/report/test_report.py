@@ -103,7 +103,9 @@ def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
     assert (html.count(badge), text.count(badge)) == (0, 1)
 
 
-def test_the_data_are_json_that_any_reader_takes(concluded, html):
+def test_the_data_are_json_that_any_reader_takes(concluded):
+    write_report(concluded)
+
     def refuse(text):
         raise AssertionError(f"{text} is no JSON")
 
