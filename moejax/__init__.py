@@ -1,8 +1,9 @@
 """moejax: decide what Mixture-of-Experts model to train, then train it, in one differentiable JAX stack.
 
 ``import moejax as mj`` is instant and imports nothing else. A few names are imported when they are first used:
-``mj.read_runs``, ``mj.fit``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``, ``mj.Architecture`` and
-``mj.Training``. All else is in its packages, such as ``moejax.routing``, ``moejax.model`` and ``moejax.study``.
+``mj.read_runs``, ``mj.fit``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``, ``mj.Architecture``,
+``mj.Training`` and ``mj.show``. All else is in its packages, such as ``moejax.routing``, ``moejax.model`` and
+``moejax.study``.
 """
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ _OFFERED = {
     "fit": "moejax.fit",
     "laws": "moejax.laws",
     "read_runs": "moejax.fit.read_runs",
+    "show": "moejax.report.render",
 }
 """Where a name is; a package is offered itself. Their types stand in ``__init__.pyi``."""
 

@@ -9,6 +9,7 @@ from moejax.design.decide import DesignResult
 from moejax.fit.fit_result import FitResult as FitResult
 from moejax.fit.read_runs import read_runs as read_runs
 from moejax.laws.design import Design as Design
+from moejax.report.render import show as show
 from moejax.train.training import Training as Training
 
 __version__: str

@@ -42,14 +42,16 @@ class Interval:
         """Whether the interval is so wide, or so often undefined, that the runs do not determine the answer."""
         return not (self.factor <= DECISIVE_FACTOR and self.undefined <= UNDEFINED_SHARE)
 
-    def ends(self, written: Callable[[float], str] = format) -> str:
-        """Both ends as people write them; an open end, and an interval that says nothing, in words."""
+    def bounds(self, written: Callable[[float], str] = format) -> str:
+        """Both ends as people write them, an open end in words, and how often there was no answer."""
         low = written(self.low) if np.isfinite(self.low) else "open below"
         high = written(self.high) if np.isfinite(self.high) else "open above"
         text = f"[{low}, {high}]"
-        if self.undefined:
-            text += f", no answer under {self.undefined:.0%} of the laws"
-        return f"{text} (not determined by these runs)" if self.uninformative else text
+        return f"{text}, no answer under {self.undefined:.0%} of the laws" if self.undefined else text
+
+    def ends(self, written: Callable[[float], str] = format) -> str:
+        """The same, and that it says nothing where that is so."""
+        return f"{self.bounds(written)} (not determined by these runs)" if self.uninformative else self.bounds(written)
 
     def __str__(self) -> str:
         return f"{self.middle:.4g} {self.ends('{:.4g}'.format)}"

@@ -16,7 +16,7 @@ from moejax.fit.starts import Sobol
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
-OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training"}
+OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"}
 
 
 @pytest.fixture(scope="module")

@@ -192,6 +192,7 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
         for name, interval in resampled.coefficients(level).items()
         if name not in result.fixed
     }
+    few = too_few(result, resampled.draws, resampled.by)
     return {
         "resamples": len(resampled.values),
         "by": resampled.by,
@@ -199,22 +200,5 @@ def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict
         "level": level,
         "unfinished": resampled.unfinished,
         "coefficients": intervals,
+        **({"few": few} if few else {}),
     }
-
-
-def table(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> str:
-    """Coefficients with their intervals, as text."""
-    lines = [
-        f"{'coefficient':<26}{'fit':>14}{'SD':>12}   median [{level:.0%} interval], {len(resampled.values)} resamples"
-    ]
-    for name, ends in resampled.coefficients(level).items():
-        if name not in result.fixed:
-            lines.append(f"{name:<26}{result.coefficients[name]:>14.6g}{ends.deviation:>12.4g}   {ends}")
-    if few := too_few(result, resampled.draws, resampled.by):
-        lines.append(f"! {few}: these intervals are too small.")
-    if resampled.unfinished:
-        lines.append(
-            f"! {resampled.unfinished} resamples were stopped before they converged: their coefficients were still on "
-            f"the way, so intervals of what these runs cannot tell apart may be too narrow."
-        )
-    return "\n".join(lines)

@@ -11,14 +11,13 @@ import numpy as np
 
 from moejax.fit.bootstrap import Bootstrap, too_few
 from moejax.fit.covariance import uncertainty
-from moejax.fit.estimands import Estimand, where_in_words
-from moejax.fit.extrapolation import RATIOS, outside, sentences, where_decided
+from moejax.fit.estimands import Estimand
+from moejax.fit.extrapolation import RATIOS, outside, where_decided
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import plain
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
 from moejax.laws.design import FIELDS
-from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,41 +88,6 @@ def estimate(
 STANDARD, RESAMPLES = "standard errors", "resamples"
 
 
-def table(decided: Sequence[Estimate], runs: Runs, level: float = 0.9) -> str:
-    """A line per estimate, in blocks by where they are asked, and how far that is beyond the runs."""
-    lines = []
-    for given in {tuple(one.estimand.given.items()): one.estimand.given for one in decided}.values():
-        block = [one for one in decided if one.estimand.given == given]
-        at = where_in_words(given)
-        by_errors = block[0].by == STANDARD
-        degrees_of_freedom = (f"{'df':>7}", ", Student's t with df degrees of freedom") if by_errors else ("", "")
-        lines += [
-            "",
-            f"{'decided at ' + at if at else 'decided by the coefficients alone':<44}{'value':>12}{'std err':>12}"
-            f"{degrees_of_freedom[0]}   {level:.0%} interval by {block[0].by}{degrees_of_freedom[1]}",
-        ]
-        lines += [_line(one) for one in block]
-        if block[0].few:
-            lines.append(f"! {block[0].few}: intervals by resamples would be too small, and are not shown.")
-        lines += [f"! {sentence}" for sentence in sentences(beyond(reach(given, block), runs))]
-    return "\n".join(lines[1:])
-
-
-def _line(one: Estimate) -> str:
-    name = f"{one.estimand.name} ({one.estimand.symbol})"
-    if not np.isfinite(one.value):
-        return f"{name:<44}{'no answer':>12}"
-    unknown = "not known" if np.isnan(one.error) else "at a bound"
-    error = format(one.error, 3) if one.error > 0 else unknown
-    degrees_of_freedom = (
-        (f"{one.degrees_of_freedom:.2g}" if np.isfinite(one.degrees_of_freedom) else "").rjust(7)
-        if one.by == STANDARD
-        else ""
-    )
-    ends = one.interval.ends() if one.interval else ""
-    return f"{name:<44}{format(one.value):>12}{error:>12}{degrees_of_freedom}   {ends}".rstrip()
-
-
 def reach(given: Mapping[str, float], decided: Iterable[Estimate] = ()) -> dict[str, float]:
     """What is given or decided, in the words of a Design."""
     decided_values = {
@@ -163,5 +127,7 @@ def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, A
             | {"uninformative": one.interval.uninformative, "by": one.by, "level": level}
             | ({"degrees_of_freedom": one.degrees_of_freedom} if np.isfinite(one.degrees_of_freedom) else {}),
         }
+        | ({"at_a_bound": True} if one.error == 0 else {})
+        | ({"few": one.few} if one.few else {})
         for one in decided
     ]

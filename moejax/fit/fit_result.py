@@ -22,28 +22,15 @@ from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.laws import LAWS
 from moejax.laws.law import coefficients
 from moejax.stored import read_json, write_json
-from moejax.wording import counted, told
+from moejax.wording import told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from moejax.laws.design import Design
+    from moejax.result import Result
 
-SCHEMA = 2
-
-WORDS = {
-    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
-    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
-}
-"""What a covariance is, by its name."""
-
-
-def _how(uncertainty: StoredUncertainty) -> str:
-    """How standard errors came about."""
-    if not uncertainty.axes:
-        return "standard errors: none, as these runs give no covariance"
-    counts = f", {counted(uncertainty.draw_count, uncertainty.by)}" if uncertainty.draw_count else ""
-    return f"standard errors: {WORDS[uncertainty.covariance]}{counts}"
+SCHEMA = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,45 +129,15 @@ class FitResult:
         write_json(path, self.to_json())
         return path
 
-    def summary(self, level: float = 0.9) -> str:
-        """A page of text: coefficients with standard errors and intervals at ``level``, and what not to believe."""
-        rows: list[tuple[float, float, float]] = []
-        if self.uncertainty is not None and self.uncertainty.axes:
-            rows = self.conf_int(level)[["std_err", "low", "high"]].to_numpy().tolist()
-        known = dict(zip(self.coefficients, rows, strict=False))
-        name = type(self.law).__name__
-        rule = "=" * 78
-        lines = [
-            rule,
-            f"{name:<38}{'runs':>20} {self.metrics.runs:>18}",
-            f"{'objective (sum)':<20}{self.value:>17.8g} {'starts agreeing':>20} {self._agreement():>18}",
-            f"{'gradient norm':<20}{self.gradient_norm:>17.2g} {'condition number':>20} {self.condition_number:>18.3g}",
-            f"{'RMSE, nats':<20}{self.metrics.rmse:>17.5f} {'MAE, nats':>20} {self.metrics.mae:>18.5f}",
-            f"{'RMSE, log loss':<20}{self.metrics.rmse_log:>17.5f} {'largest error, %':>20} "
-            f"{100 * self.metrics.max_relative_error:>18.3f}",
-            f"{'R²':<20}{self.metrics.r_squared:>17.5f} {'Huber, mean':>20} {self.metrics.huber:>18.4g}",
-            f"{'AICc':<20}{self.aicc:>17.1f} {'BIC':>20} {self.bic:>18.1f}",
-            "-" * 78,
-            f"{'coefficient':<26}{'symbol':>8} {'value':>18}"
-            + (f"{'std err':>13}   {level:.0%} interval" if known else ""),
-        ]
-        for f in dataclasses.fields(self.law):
-            if f.name not in self.coefficients:
-                continue
-            note = "given" if f.name in self.fixed else ""
-            note = "not set by the data" if f.name in self.unidentified else note
-            error, *ends = known.get(f.name, ()) or (math.nan,)
-            shown = (f"{error:>13.3g}" if math.isfinite(error) else f"{'':>13}") if known else ""
-            if ends and all(map(math.isfinite, ends)):
-                shown += "   [{:.4g}, {:.4g}]".format(*ends)
-            value = f"{f.name:<26}{f.metadata['symbol']:>8} {self.coefficients[f.name]:>18.8g}"
-            lines.append(f"{value}{shown}   {note}".rstrip())
-        lines.append(rule)
-        lines += [f"! {sentence}" for sentence in self.warnings]
-        if self.uncertainty is not None:
-            lines.append(_how(self.uncertainty))
-        lines.append(f"data {self.data_hash}; {', '.join(f'{k} {v}' for k, v in self.versions.items())}")
-        return "\n".join(lines)
+    def summary(self, level: float = 0.9, **found: Any) -> Result:
+        """Coefficients with standard errors and intervals at ``level``, what not to believe, and what else was found.
+
+        Args:
+          found: answers as plain data, under the names that ``moejax fit --json`` has: ``bootstrap``, ``decisions``.
+        """
+        from moejax.fit.summary import summary
+
+        return summary(self, level, found)
 
     def drawn(self, count: int = 200) -> Drawn | None:
         """Laws as uncertain as the fit is; None if it holds no covariance."""
@@ -225,9 +182,6 @@ class FitResult:
         from moejax.fit.tables import to_latex
 
         return to_latex(self, level)
-
-    def _agreement(self) -> str:
-        return f"{round(self.agreeing * self.polished)} of {self.polished} ({self.starts} screened)"
 
 
 def load(path: str | Path) -> FitResult:

@@ -140,23 +140,6 @@ def pooled(splits: Iterable[HeldOut]) -> Metrics:
     )
 
 
-def table(splits: Iterable[HeldOut]) -> str:
-    """Errors of each split, and over all of them, as text."""
-    splits = list(splits)
-    head = f"{'MAE':>10}{'RMSE':>10}{'R²':>10}{'Huber':>11}{'largest, %':>12}{'RMSE fitted':>13}"
-    lines = [f"{'held out':<28}{'runs':>6}{head}"]
-    for h in splits:
-        lines.append(f"{h.name:<28}{_errors_line(h.metrics)}{h.fit.metrics.rmse:>13.5f}")
-    if len(splits) > 1:
-        lines.append(f"{'all of these':<28}{_errors_line(pooled(splits))}")
-    return "\n".join(lines)
-
-
-def _errors_line(m: Metrics) -> str:
-    largest_error = 100 * m.max_relative_error
-    return f"{m.runs:>6}{m.mae:>10.5f}{m.rmse:>10.5f}{m.r_squared:>10.4f}{m.huber:>11.3g}{largest_error:>12.3f}"
-
-
 def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
     """Errors of each split as plain data; what is not finite is null."""
     return [

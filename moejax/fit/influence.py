@@ -16,7 +16,6 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
-from moejax.quantities import format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +32,6 @@ class Influence:
         """Numbers of the runs whose removal moves the number most."""
         return [int(i) for i in np.argsort(-np.abs(self.if_removed))[:count]]
 
-    def sentence(self, name: str, labels: Sequence[str] | None = None, count: int = 3) -> str:
-        """Which runs decide the number, in words."""
-        parts = []
-        for i in self.most(count):
-            label = labels[i] if labels is not None else f"run {i + 1}"
-            parts.append(f"without {label} it would be {self.value + self.if_removed[i]:.4g}")
-        return f"{name} is {self.value:.4g}; " + ", ".join(parts) + "."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Deciding:
@@ -56,14 +47,6 @@ class Deciding:
     without_all: float
     """The number by a fit without all of them."""
 
-    def text(self, title: str, labels: Sequence[str]) -> str:
-        """The finding in words, the runs by their labels."""
-        lines = [f"{title} is {_number(self.value)}; the runs that decide it most:"]
-        for label, predicted, refitted in zip(labels, self.predicted, self.refitted, strict=True):
-            lines.append(f"  without {label} it is {_number(refitted)} (predicted {_number(predicted)})")
-        lines.append(f"  without all of these it is {_number(self.without_all)} ({self._moved()}).")
-        return "\n".join(lines)
-
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
         every = {"value": self.value, "without_all": self.without_all}
@@ -71,10 +54,6 @@ class Deciding:
         return {name: _plain(value) for name, value in every.items()} | {
             name: [_plain(one) for one in numbers] for name, numbers in each.items()
         }
-
-    def _moved(self) -> str:
-        share = self.without_all / self.value - 1 if self.value else np.nan
-        return f"{share:+.1%}" if np.isfinite(share) else "no answer"
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
@@ -116,10 +95,6 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
 
 def _plain(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _number(value: float) -> str:
-    return format(value, 5) if np.isfinite(value) else "without an answer"
 
 
 def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:

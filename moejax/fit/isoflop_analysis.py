@@ -15,6 +15,7 @@ from moejax.fit.fit_law import Progress
 from moejax.fit.isoflop_budgets import Budget
 from moejax.fit.isoflop_curves import SIZE_ENDS, IsoflopOptimum, best_sizes_by_curves, end, finite, optimum_of
 from moejax.fit.isoflop_surfaces import (
+    FOLDS,
     DegreeSearch,
     Surface,
     best_pair,
@@ -30,6 +31,7 @@ from moejax.laws.argmin import argmin_between
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients
 from moejax.laws.sparsity import Sparsity
+from moejax.result import Column, Table
 
 
 def best_sizes_by_law(
@@ -75,6 +77,7 @@ def _lowest(laws: Any, share: Any, slope: Any, offset: Any, low: Any, high: Any)
 
 PAPER = (2, 2, 2)
 """The degrees that Abnar et al. found best."""
+BUDGET = Column("budget", ".3g")
 LEAST_BUDGETS = 3
 """A line through two budgets has no interval."""
 
@@ -131,6 +134,90 @@ class Isoflops:
         """Best sizes by surface and by curve, where both were looked for."""
         curves = at_slices(self.curves)
         return [(one, curves[key]) for key, one in at_slices(self.sizes).items() if key in curves]
+
+    def tables(self) -> list[Table]:
+        """Surfaces, optima with their intervals and why some are missing, and how they go with the budget."""
+        every = (self._surfaces(), self._sizes(), self._sparsities(), self._pairs(), self._trends())
+        return [one for one in every if one.rows]
+
+    def _surfaces(self) -> Table:
+        search, symbol = self.degrees, self.symbol
+        paper = search.errors.get(PAPER)
+        error = f"RMSE of {FOLDS}-fold cross-validation {search.error:.5f} nats, the lowest of {len(search.errors)}"
+        beside = "" if search.best == PAPER or paper is None else f"; the paper's {PAPER} {paper:.5f}"
+        columns = (
+            BUDGET,
+            Column("runs"),
+            Column("RMSE", ".5f"),
+            Column("held out", ".5f"),
+            Column("Pearson on held-out runs", lambda ends: f"{ends.middle:.4f} [{ends.low:.4f}, {ends.high:.4f}]"),
+        )
+        return Table(
+            f"IsoFLOP surfaces over {symbol} and S: degrees {search.best} of log {symbol}, log 1/(1-S) and their "
+            f"product",
+            columns,
+            [
+                [one.budget.flops, len(one.budget.runs), one.rmse, one.held_out_rmse.middle, one.correlation]
+                for one in self.surfaces
+            ],
+            [f"{error}{beside}"],
+        )
+
+    def _sizes(self) -> Table:
+        star = f"{self.symbol}*"
+        curves, laws = at_slices(self.curves), at_slices(self.by_law)
+        columns = (
+            BUDGET,
+            Column("S", ".4g"),
+            Column(f"{star} by the surface", str, words=True),
+            Column("loss", ".4f"),
+            Column("by its own parabola (D.4)", str, words=True),
+            Column("by Eq. 6", str, words=True),
+        )
+        rows = [
+            [*key, one, one.loss, curves.get(key, "none"), laws.get(key, "")]
+            for key, one in at_slices(self.sizes).items()
+        ]
+        agreeing, both = self.agreeing
+        notes = [f"surface and parabola are within each other's interval at {agreeing} of {both}"]
+        if agreeing < both / 2:
+            notes.append(
+                f"! fewer than half: this surface bends otherwise than the runs do; believe the parabolas' {star}"
+            )
+        for what, name in ((star, "value"), (f"the loss at {star}", "loss")):
+            rising, falling, known = direction(self.sizes, "sparsity", name)
+            notes.append(f"{what} rises with S at {rising} and falls at {falling} of {known} budgets")
+        every = ((star, self.sizes), (f"{star} (D.4)", self.curves), (f"{star} (Eq. 6)", self.by_law))
+        for what, optima in every:
+            missing = [one for one in optima if one.why]
+            notes += [f"no {what} at {one.flops:.3g} FLOPs and {self._held(one)}: {one.why}" for one in missing]
+        return Table(f"Best {self.symbol} at every sparsity", columns, rows, notes)
+
+    def _sparsities(self) -> Table:
+        rising, falling, known = direction(self.sparsities, "params_total")
+        return Table(
+            "Best sparsity at round sizes",
+            (BUDGET, Column(self.symbol, ".3g"), Column("S* by the surface", _or_why, words=True)),
+            [[one.flops, one.held["params_total"], one] for one in self.sparsities],
+            [f"S* rises with {self.symbol} at {rising} and falls at {falling} of {known} budgets"],
+        )
+
+    def _pairs(self) -> Table:
+        return Table(
+            f"{self.symbol}* and S* at once (Eq. 2)",
+            (BUDGET, Column(f"{self.symbol}*", _or_why, words=True), Column("S*", str, words=True)),
+            [[size.flops, size, sparsity] for size, sparsity in self.pairs],
+        )
+
+    def _trends(self) -> Table:
+        rows = [[one.what, self._held(one), one] for one in self.trends]
+        columns = (Column(""), Column("at", words=True), Column("power of the budget", str, words=True))
+        return Table("Over budgets", columns, rows or [["no optimum is determined at three of them", None, None]])
+
+    def _held(self, one: IsoflopOptimum | Trend) -> str:
+        """What is held at an optimum: ``S = 0.9``, ``N = 1e+09``."""
+        ((name, value),) = one.held.items()
+        return f"{'S' if name == 'sparsity' else self.symbol} = {value:.4g}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -235,6 +322,10 @@ def _trends(what: str, optima: Iterable[IsoflopOptimum], level: float, *, of_sha
             fitted = {"scale": scale, "exponent": exponent, "low": low, "high": high}
             trends.append(Trend(what=what, held={name: value}, budgets=len(line), **fitted))
     return trends
+
+
+def _or_why(one: IsoflopOptimum) -> str:
+    return f"none: {one.why}" if one.why else str(one)
 
 
 def _holds(one: IsoflopOptimum, other: IsoflopOptimum) -> bool:

@@ -17,6 +17,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
 from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs
+from moejax.result import Column, Result, Table
 
 FEWEST_PROXIES = 20
 SPAN = 100.0
@@ -46,12 +47,17 @@ class LaunchCheck:
         """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
-    def text(self) -> str:
-        """A page that needs no knowledge of fitting."""
+    def summary(self) -> Result:
+        """The verdict and its conditions, for readers who know nothing of fitting."""
         words = {True: "holds", False: "FAILS", None: "not checked"}
-        lines = ["Launch check: " + ("go" if self.go else "do not launch on this law yet")]
-        lines += [f"  {words[check.holds]:<12}{check.name}: {check.outcome}" for check in self.checks]
-        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.fit.warnings)])
+        rows = [[words[check.holds], check.name, check.outcome] for check in self.checks]
+        columns = (Column(""), Column("check", words=True), Column("outcome", words=True))
+        return Result(
+            title="Launch check: " + ("go" if self.go else "do not launch on this law yet"),
+            warnings=self.fit.warnings,
+            tables=[Table("", columns, rows)],
+            data=self.to_json(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

@@ -14,6 +14,7 @@ from moejax.fit.runs import Runs
 from moejax.laws.allocation import Allocation
 from moejax.laws.hyperparameters import Hyperparameters
 from moejax.laws.law import coefficients
+from moejax.result import Column, Table
 
 NEAR_OPTIMAL = 0.0025
 """Appendix E.1: a run is near-optimal if its loss is within 0.25 % of the lowest at its budget."""
@@ -31,14 +32,12 @@ class PowerLaws:
     exponents: dict[str, tuple[float, float]]
     """90 % interval of each exponent, by Student's t."""
 
-    def text(self) -> str:
-        """A few lines."""
-        values = {name: float(value) for name, value in coefficients(self.law).items()}
-        lines = [f"{self.name}: {self.runs} runs at {self.budgets} budgets"]
-        for name, value in values.items():
-            ends = self.exponents.get(name)
-            lines.append(f"  {name:<24}{value:.6g}" + (f"   [{ends[0]:.4f}, {ends[1]:.4f}]" if ends else ""))
-        return "\n".join(lines)
+    def table(self) -> Table:
+        """Coefficients, with the intervals of the exponents."""
+        ends = {name: f"[{low:.4f}, {high:.4f}]" for name, (low, high) in self.exponents.items()}
+        rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
+        columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
+        return Table(f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

@@ -16,8 +16,6 @@ from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
 from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.estimands import Estimand
-from moejax.fit.estimates import beyond, reach
-from moejax.fit.extrapolation import sentences
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.objective import outputs
@@ -106,23 +104,13 @@ class RunPrediction:
     by_resamples: bool
     """Whether the coefficients' share comes from resampled fits, or from standard errors."""
 
-    def text(self, runs: Runs, level: float) -> str:
-        """The prediction, its range and what the range is made of, in words."""
-        p, outside = self.predicted, sentences(beyond(reach(self.estimand.given), runs))
-        held = f", {IF_THE_FORM_HOLDS}" if outside else ""
-        source = "resamples" if self.by_resamples else "standard errors"
-        lines = [
-            f"{self.estimand.title}: {p.loss[0]:.5g}, {level:.0%} of such runs in "
-            f"[{p.low[0]:.5g}, {p.high[0]:.5g}]{held} "
-            f"({p.from_coefficients:.0%} of the variance from coefficients, by {source}; the rest lack of fit)"
-        ]
-        return "\n".join([*lines, *(f"! {sentence}" for sentence in outside)])
-
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
         p = self.predicted
         ends = {"low": p.low[0], self.estimand.name: p.loss[0], "high": p.high[0]}
         return {
+            "name": self.estimand.name,
+            "symbol": self.estimand.symbol,
             "given": dict(self.estimand.given),
             **{name: float(value) if np.isfinite(value) else None for name, value in ends.items()},
             "level": self.level,

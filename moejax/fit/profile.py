@@ -22,7 +22,6 @@ from moejax.fit.objective import FitObjective
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.interval import Interval
-from moejax.quantities import format
 
 FARTHEST = 200.0
 """Standard errors at which an interval is given up as open."""
@@ -147,16 +146,6 @@ class _Logarithm:
 
     def __call__(self, law: Any) -> Any:
         return jnp.log(ravel_pytree(self.functional(law))[0][0])
-
-
-def in_words(interval: Interval, level: float = 0.9) -> str:
-    """A profile interval, its open ends in words."""
-    low, middle, high = (
-        format(v, 5) if np.isfinite(v) else "open" for v in (interval.low, interval.middle, interval.high)
-    )
-    text = f"{middle}, {level:.0%} profile [{low}, {high}]"
-    ends = [end for end, value in (("smaller", interval.low), ("larger", interval.high)) if not np.isfinite(value)]
-    return f"{text}: these runs reject no {' and no '.join(ends)} value" if ends else text
 
 
 def _end(at: FitDerivatives, functional: Functional, middle: float, step: float, limit: float) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.fit import isoflop_text
-from moejax.fit.bootstrap import Bootstrap, bootstrap, table
+from moejax.fit.bootstrap import Bootstrap, bootstrap
 from moejax.fit.bootstrap import to_json as intervals_to_json
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
@@ -20,8 +19,10 @@ from moejax.fit.isoflop_budgets import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
+from moejax.fit.summary import coefficients, resampled
 from moejax.interval import check_level
 from moejax.laws.sparsity import Sparsity
+from moejax.result import Column, Result, Table, percent
 
 HELD_OUT_FROM = 0.98
 """Section 5: runs at this sparsity test Eq. 6 and are not fitted."""
@@ -52,25 +53,38 @@ class AbnarRecipe:
         """Eq. 6 as fitted."""
         return self.fit.law
 
-    def text(self) -> str:
-        """A page: Eq. 6, surfaces, optima, trends."""
-        fit = self.fit
-        lines = [
-            f"Abnar et al. (2025) on this table; held out from Eq. 6: {self.split}",
-            "",
-            f"Eq. 6 from {fit.starts} starts",
-            table(fit, self.resampled, self.level),
+    def summary(self) -> Result:
+        """Eq. 6, surfaces, optima, trends."""
+        fit, surfaces = self.fit, [one for one in (self.total, self.active) if one]
+        errors = [
+            [words, m.runs, m.rmse**2, m.rmse, m.r_squared, m.max_relative_error]
+            for words, m in (("fitted", fit.metrics), ("held out", self.held_out))
         ]
-        for words, m in (("fitted", fit.metrics), ("held out", self.held_out)):
-            errors = f"MSE {m.rmse**2:.3g}, RMSE {m.rmse:.5f} nats, R² {m.r_squared:.4f}"
-            lines.append(f"  {words}: {m.runs} runs, {errors}, largest error {100 * m.max_relative_error:.2f} %")
-        lines += [f"  ! {warning}" for warning in fit.warnings]
-        for one in (self.total, self.active):
-            lines += ["", *isoflop_text.text(one)] if one else []
-        if self.active is None:
-            lines += ["", "N_a* is left out: the table has no params_active in every row."]
-        lines += [f"Left out: {sentence}" for sentence in first(self.left_out)]
-        return "\n".join([*lines, "", f"Intervals are {self.level:.0%}; ? marks what these runs do not determine."])
+        error_columns = (
+            Column(""),
+            Column("runs"),
+            Column("MSE", ".3g"),
+            Column("RMSE, nats", ".5f"),
+            Column("R²", ".4f"),
+            Column("largest error", percent(2)),
+        )
+        missing = [] if self.active else ["N_a* is left out: the table has no params_active in every row."]
+        return Result(
+            title=f"Abnar et al. (2025) on this table; held out from Eq. 6: {self.split}",
+            warnings=fit.warnings,
+            tables=[
+                dataclasses.replace(coefficients(fit, self.level), title=f"Eq. 6 from {fit.starts} starts"),
+                resampled({"bootstrap": intervals_to_json(fit, self.resampled, self.level)}),
+                Table("Errors of Eq. 6", error_columns, errors),
+                *(table for one in surfaces for table in one.tables()),
+            ],
+            notes=[
+                *missing,
+                *(f"Left out: {sentence}" for sentence in first(self.left_out)),
+                f"Intervals are {self.level:.0%}; ? marks what these runs do not determine.",
+            ],
+            data=self.to_json(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""

@@ -21,6 +21,7 @@ from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol, Starts
 from moejax.float64 import float64
 from moejax.laws.leverage import Leverage
+from moejax.result import Column, Result, Table
 
 INPUTS = Leverage.inputs
 TRAINED_BELOW = 6.0
@@ -78,31 +79,56 @@ class TianRecipe:
         """Eq. 4 as fitted."""
         return self.joint.law
 
-    def text(self) -> str:
-        """A page: curves, leverage, forms, joint law, side laws."""
-        lines = ["Tian et al. (2025) on this table", "", f"{'activation':>12}{'granularity':>13}   L(C)"]
-        lines += [f"{'dense':>12}{'':>13}   {_curve(self.dense)}"]
-        lines += [f"{f.activation_ratio:>12.4g}{f.granularity:>13.4g}   {_curve(f.curve)}" for f in self.families]
-        lines += [f"Left out: {sentence}" for sentence in self.left_out]
-        reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
-        lines += ["", f"{len(self.points)} leverages by Algorithm 1, {self.undefined} more undefined"]
-        lines += [f"  {self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)"]
-        lines += ["", f"{'factor':<8}{'form':<34}{'fits':>6}{'median R² of log EL':>22}"]
-        for factor, form in dict.fromkeys((one.factor, one.form) for one in self.forms):
-            r_squared = [one.r_squared for one in self.forms if (one.factor, one.form) == (factor, form)]
-            lines.append(f"{factor:<8}{form:<34}{len(r_squared):>6}{np.median(r_squared):>22.4f}")
-        lines += ["", f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"]
-        lines += [f"  {name:<22}{value:.6g}" for name, value in self.joint.coefficients.items()]
-        lines.append(f"  R² {self.joint.metrics.r_squared:.4f}, RMSE {self.joint.metrics.rmse:.4f}")
-        lines.append(
-            "  no leverage of 6 or more to test on"
-            if self.held_out is None
-            else f"  held out ({self.held_out.runs} at or above): RMSE {self.held_out.rmse:.4f}"
+    def summary(self) -> Result:
+        """Curves, leverage, forms, joint law, side laws."""
+        curves = [["dense", None, self.dense], *([f.activation_ratio, f.granularity, f.curve] for f in self.families)]
+        curve_columns = (
+            *(Column(name, ".4g") for name in ("activation", "granularity", "scale")),
+            *(Column(name, ".4f") for name in ("exponent", "irreducible")),
         )
-        r = self.residuals
-        lines.append(f"  residuals: mean {r.mean:.4f}, SD {r.deviation:.4f}, Shapiro-Wilk p {r.normal:.3g}")
-        lines += [line for law in (*self.hyperparameters, *self.allocation) for line in ("", law.text())]
-        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.joint.warnings)])
+        reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
+        r_squared: dict[tuple[str, str], list[float]] = {}
+        for one in self.forms:
+            r_squared.setdefault((one.factor, one.form), []).append(one.r_squared)
+        form_columns = (
+            Column("factor"),
+            Column("form", words=True),
+            Column("fits"),
+            Column("median R² of log EL", ".4f"),
+        )
+        r, joint, tested = self.residuals, self.joint.metrics, self.held_out
+        return Result(
+            title="Tian et al. (2025) on this table",
+            warnings=self.joint.warnings,
+            tables=[
+                Table(
+                    "Loss-compute curves, L(C) = scale·C^exponent + irreducible",
+                    curve_columns,
+                    [[*named, *(fit.coefficients[c.name] for c in curve_columns[2:])] for *named, fit in curves],
+                    [f"Left out: {sentence}" for sentence in self.left_out],
+                ),
+                Table(
+                    f"{len(self.points)} leverages by Algorithm 1, {self.undefined} more undefined",
+                    form_columns,
+                    [[*named, len(each), float(np.median(each))] for named, each in r_squared.items()],
+                    [f"{self.level:.0%} intervals of leverages by the curves' noise: ±{100 * reach:.2g} % (median)"],
+                ),
+                Table(
+                    f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}",
+                    (Column("coefficient"), Column("value", ".6g")),
+                    [*self.joint.coefficients.items()],
+                    [
+                        f"R² {joint.r_squared:.4f}, RMSE {joint.rmse:.4f}",
+                        f"held out ({tested.runs} at or above): RMSE {tested.rmse:.4f}"
+                        if tested
+                        else f"no leverage of {TRAINED_BELOW:g} or more to test on",
+                        f"residuals: mean {r.mean:.4f}, SD {r.deviation:.4f}, Shapiro-Wilk p {r.normal:.3g}",
+                    ],
+                ),
+                *(law.table() for law in (*self.hyperparameters, *self.allocation)),
+            ],
+            data=self.to_json(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""
@@ -268,11 +294,6 @@ LOGS: dict[str, Any] = {
 def _share(measured: np.ndarray, predicted: np.ndarray) -> float:
     spread = np.sum((measured - measured.mean()) ** 2)
     return float(1 - np.sum((measured - predicted) ** 2) / spread) if spread > 0 else float("nan")
-
-
-def _curve(fit: FitResult) -> str:
-    law = fit.coefficients
-    return f"{law['scale']:.4g}·C^{law['exponent']:.4f} + {law['irreducible']:.4f}"
 
 
 def _finite(plain: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from moejax.laws.marginal import (
     optimal_shared,
 )
 from moejax.laws.sparsity import Sparsity
+from moejax.result import Column, Result, Table
 from moejax.wording import told
 
 INPUTS = FiveFactor.inputs
@@ -52,6 +53,16 @@ FACTORS = (
     Factor("N_a", MarginalActive, optimal_active),
     Factor("G", MarginalExperts, optimal_experts),
     Factor("S", MarginalShared, optimal_shared),
+)
+
+
+MARGINS = (
+    Column("factor"),
+    Column("groups"),
+    Column("median R²", ".3f"),
+    Column("best among the values trained"),
+    *(Column(name, ".4g") for name in ("lower quartile", "median best", "upper quartile")),
+    Column("", words=True),
 )
 
 
@@ -99,33 +110,44 @@ class ZhaoRecipe:
         """Eq. 11 as fitted."""
         return self.nested[-1].fit.law
 
-    def text(self) -> str:
-        """A page: margins, laws, decisions."""
-        lines = [f"Zhao et al. (2025) on this table; held out: {self.split}", "", "Margins (one factor varied)"]
-        for factor in FACTORS:
-            lines.append(f"  {factor.name:<4}{self._margin_line(factor.name)}")
-        lines += ["", f"{'law':<18}{'coefficients':>14}{'average error':>16}{'held out':>12}"]
-        for one in (*self.nested, *self.rivals):
-            name = f"{one.name} ({type(one.fit.law).__name__})" if one in self.rivals else one.name
-            lines.append(f"{name:<26}{len(one.fit.coefficients):>6}{one.error:>16.5f}{one.held_out_error:>12.5f}")
-        lines += [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
-        lines += ["", "Decisions under Eq. 11"]
-        for name, value in self.decisions.items():
-            lines.append(f"  {name:<4}{value:.4g}" + (f"   {self.intervals[name]}" if name in self.intervals else ""))
-        return "\n".join([*lines, *(f"  ! {warning}" for warning in self.nested[-1].fit.warnings)])
+    def summary(self) -> Result:
+        """Margins, laws, decisions."""
+        laws = [
+            [one.name, type(one.fit.law).__name__, len(one.fit.coefficients), one.error, one.held_out_error]
+            for one in (*self.nested, *self.rivals)
+        ]
+        law_columns = (
+            Column("law"),
+            Column("class", words=True),
+            Column("coefficients"),
+            Column("average error", ".5f"),
+            Column("held out", ".5f"),
+        )
+        decided = [[name, value, self.intervals.get(name, "")] for name, value in self.decisions.items()]
+        decided_columns = (Column(""), Column("value", ".4g"), Column("median [90% interval]", str, words=True))
+        left_out = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
+        return Result(
+            title=f"Zhao et al. (2025) on this table; held out: {self.split}",
+            warnings=self.nested[-1].fit.warnings,
+            tables=[
+                Table("Margins (one factor varied)", MARGINS, [self._margins(factor.name) for factor in FACTORS]),
+                Table("Laws", law_columns, laws, left_out),
+                Table("Decisions under Eq. 11", decided_columns, decided),
+            ],
+            data=self.to_json(),
+        )
 
-    def _margin_line(self, factor: str) -> str:
+    def _margins(self, factor: str) -> list[Any]:
+        """What the groups say in which a factor alone varies, in the columns of ``MARGINS``."""
         margins = [margin for margin in self.margins if margin.factor == factor]
         if not margins:
-            return "no group of runs varies it alone in enough values"
-        best = np.array([margin.best for margin in margins if margin.inside])
-        where = (
-            f"best at {np.median(best):.4g} (median; quartiles {np.quantile(best, 0.25):.4g} to "
-            f"{np.quantile(best, 0.75):.4g}) in the {len(best)} whose optimum lies among the values trained"
-            if len(best)
-            else "none has its optimum among the values trained"
-        )
-        return f"{len(margins)} groups, median R² {np.median([m.r_squared for m in margins]):.3f}; {where}"
+            return [factor, 0, *[None] * 5, "no group of runs varies it alone in enough values"]
+        r_squared = float(np.median([m.r_squared for m in margins]))
+        best = [margin.best for margin in margins if margin.inside]
+        if not best:
+            return [factor, len(margins), r_squared, 0, *[None] * 3, "none has its optimum among the values trained"]
+        low, middle, high = np.quantile(best, [0.25, 0.5, 0.75]).tolist()
+        return [factor, len(margins), r_squared, len(best), low, middle, high, None]
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,17 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.config import convert
-from moejax.fit import holdout
 from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.folder import atomic_write, write_json
 from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
-from moejax.quantities import format
 from moejax.report import evidence, render
 from moejax.report.figures.figure import Figure
-from moejax.report.fit_tables import range_of, tables, verdict
 from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
 from moejax.report.report import DATA, PAGE, TEXT
-from moejax.result import NOT_SET, Column, Result, Table
+from moejax.result import Result
 
 FIGURES = 6
 """Of the law's named figures, at most."""
@@ -40,19 +37,13 @@ def write_fit_report(
     """Write page, text and data, with those of ``plots`` that draw the fit's law; returns the page's path."""
     drawn = _figures(fit, source, plots, update)
     with read_by_this_version(source):
-        plain = as_data(fit, source)
-        text = {TEXT: render.markdown(summary(fit, source)), PAGE: _page(fit, source, drawn)}
-    write_json(folder / DATA, plain)
+        said = summary(fit, source)
+        text = {TEXT: render.markdown(said), PAGE: _page(fit, source, said, drawn)}
+    write_json(folder / DATA, said.data)
     for name, content in text.items():
         with atomic_write(folder / name) as partial:
             partial.write_text(content, encoding="utf-8")
     return folder / PAGE
-
-
-def as_data(fit: FitResult, source: Path) -> dict[str, Any]:
-    """The fit, and what ``moejax fit`` wrote with it."""
-    beside = _beside(source)
-    return {"source": source.name, **fit.to_json(), "warnings": _warnings(fit, beside), **beside}
 
 
 ANSWERS = (
@@ -66,11 +57,6 @@ def _beside(source: Path) -> dict[str, Any]:
     """Standard errors, held-out errors and estimands that lie in the same file."""
     found = read_plain(source)
     return {name: found[name] for name in ANSWERS if name in found}
-
-
-def _warnings(fit: FitResult, beside: dict[str, Any]) -> list[str]:
-    """What to know before believing the fit: what it misses, then what it could not set."""
-    return [*holdout.warnings(beside.get("held_out", ()), fit.metrics.rmse), *fit.warnings]
 
 
 def _held_out(beside: dict[str, Any]) -> dict[str, Any] | None:
@@ -134,7 +120,7 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
     return {name: table for name, table in found.items() if len(table)}
 
 
-def _page(fit: FitResult, source: Path, figures: dict[str, Figure]) -> str:
+def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]) -> str:
     beside = _beside(source)
     return page_of(
         "fit.html.j2",
@@ -142,60 +128,13 @@ def _page(fit: FitResult, source: Path, figures: dict[str, Figure]) -> str:
         fit=fit,
         held_out=_held_out(beside),
         splits=[split["name"] for split in beside.get("held_out", [])],
-        warnings=_warnings(fit, beside),
-        tables=tables(beside),
-        coefficients=_coefficients(fit, beside),
+        said=said,
         figures=figures,
     )
 
 
 def summary(fit: FitResult, source: Path) -> Result:
-    """What the report says of the fit, but for its figures."""
+    """What ``moejax fit`` said of the fit; what held-out runs warn of is among the warnings of its data too."""
     beside = _beside(source)
-    return Result(
-        title=f"{type(fit.law).__name__}, fitted to {fit.metrics.runs} runs",
-        warnings=_warnings(fit, beside),
-        tables=[*tables(beside), _coefficients(fit, beside)],
-        notes=[
-            f"RMSE {fit.metrics.rmse:.5f} nats/token, R² {fit.metrics.r_squared:.5f}, {fit.agreeing:.0%} of "
-            f"{fit.polished} starts agree, condition number {fit.condition_number:.3g}.",
-            f"Data {fit.data_hash}, seed {fit.seed}; " + ", ".join(f"{k} {v}" for k, v in fit.versions.items()),
-        ],
-    )
-
-
-def _coefficients(fit: FitResult, beside: dict[str, Any]) -> Table:
-    errors, intervals = (beside.get("standard_errors") or {}).get("values", {}), _intervals(beside)
-    meanings = {field.name: field.metadata for field in dataclasses.fields(fit.law)}
-    rows = [
-        [
-            name,
-            meanings[name]["symbol"],
-            value,
-            errors.get(name),
-            range_of(intervals.get(name)),
-            _mark(fit, name, intervals),
-            meanings[name]["meaning"],
-        ]
-        for name, value in fit.coefficients.items()
-    ]
-    columns = (
-        Column("coefficient"),
-        Column("symbol"),
-        Column("fitted", lambda value: format(value, 5)),
-        Column("standard error", lambda value: format(value, 3)),
-        Column("bootstrap"),
-        Column("", words=True),
-        Column("meaning", words=True),
-    )
-    return Table("Coefficients", columns, rows, key="coefficients")
-
-
-def _intervals(beside: dict[str, Any]) -> dict[str, Any]:
-    return (beside.get("bootstrap") or {}).get("coefficients", {})
-
-
-def _mark(fit: FitResult, name: str, intervals: dict[str, Any]) -> str:
-    if name in fit.fixed:
-        return "given"
-    return NOT_SET if name in fit.unidentified else verdict(intervals.get(name))
+    said = fit.summary((beside.get("standard_errors") or {}).get("level", 0.9), **beside)
+    return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

@@ -291,7 +291,7 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
     assert plain["standard_errors"]["values"].keys() == coefficients(HOFFMANN_2022).keys()
     assert main([*fit, "--out", str(tmp_path / "out")]) == 0
     page = capsys.readouterr().out
-    for words in ("decided at flops = 1e+24", "90% of such runs in [", "90% profile [", "without row ", "std err"):
+    for words in ("flops = 1e+24", "90% of such runs lie", "Profiles", "row ", "std err", "Outside the fitted runs"):
         assert words in page
     assert (tmp_path / "out" / "summary.txt").read_text() == page
     assert load(tmp_path / "out" / "fit.json").converged
@@ -300,7 +300,7 @@ def test_a_fit_is_asked_for_decisions_predictions_profiles_and_the_runs_that_dec
 def test_what_is_asked_at_one_place_by_two_options_is_answered_once():
     from argparse import Namespace
 
-    from moejax.cli.fit_answers import asked_of
+    from moejax.cli.commands.fit_answers import asked_of
     from moejax.laws.five_factor import FiveFactor
 
     asked = {"decide": ["params_total=671B", "flops=1e24,params_total=671B"], "profile": ["r_a*"], "influence": []}
@@ -336,8 +336,8 @@ def test_a_number_that_has_no_profile_is_said_beside_those_that_have_one(table, 
     fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, *few]
     assert main(fit) == 0
     page = capsys.readouterr().out
-    assert "irreducible (E): no profile. No coefficient that was fitted moves this number" in page
-    assert "params_exponent (alpha) = " in page
+    assert "no profile. No coefficient that was fitted moves this number" in " ".join(page.split())
+    assert page.count("params_exponent (alpha)") == 1
     assert main([*fit, "--json"]) == 0
     nothing, found = json.loads(capsys.readouterr().out)["profiles"]
     assert "reason" in nothing

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from known_fit import known_fit, known_resamples, known_runs, sweep
 
-from moejax.fit.bootstrap import bootstrap, resample, table
+from moejax.fit.bootstrap import bootstrap, resample, to_json
 from moejax.fit.fit_law import fit_law
 from moejax.fit.runs import runs_from
+from moejax.fit.summary import resampled
 from moejax.interval import interval
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -82,9 +83,10 @@ def test_other_runs_than_those_of_the_fit_are_refused():
 
 
 def test_the_table_has_a_line_per_coefficient():
-    said = table(known_fit(), known_resamples(), 0.8)
-    assert all(name in said for name in known_fit().coefficients)
-    assert "median [80% interval], 64 resamples" in said
+    table = resampled({"bootstrap": to_json(known_fit(), known_resamples(), 0.8)})
+    assert [row[0] for row in table.rows] == list(known_fit().coefficients)
+    assert "80% interval" in [column.name for column in table.columns]
+    assert table.title == "Coefficients over 64 resamples by group"
 
 
 def test_an_interrupted_bootstrap_goes_on_where_it_stopped_and_ends_the_same(tmp_path, monkeypatch):

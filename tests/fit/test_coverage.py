@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from moejax.fit import estimates
-from moejax.fit.bootstrap import bootstrap, table
+from moejax.fit.bootstrap import bootstrap, to_json
 from moejax.fit.covariance import coefficient_errors, coefficient_intervals, draws_at, uncertainty
 from moejax.fit.degrees_of_freedom import alone, satterthwaite, stretch
 from moejax.fit.derivatives import derivatives
@@ -22,8 +22,11 @@ from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
 from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.fit.summary import resampled, tables
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
+from moejax.report import render
+from moejax.result import Result
 
 
 def load():
@@ -203,13 +206,18 @@ def test_an_interval_is_of_one_sign_and_holds_the_fit():
 def test_no_more_groups_than_coefficients_is_said_of_standard_errors_and_of_the_bootstrap():
     result, runs = fitted(coverage.Setting(4, 8, 0.003, 0.003))
     few, known = "! 4 groups cannot carry 5 coefficients", with_uncertainty(result, runs)
-    assert few in known.summary()
-    assert "right for runs that are alike within a group, 4 groups" in known.summary()
+    assert few in render.text(known.summary())
+    assert "right for runs that are alike within a group, 4 groups" in render.text(known.summary())
     assert any(few[2:] in sentence for sentence in from_json(known.to_json()).warnings)
-    assert "cannot carry" not in with_uncertainty(result, runs, by="run").summary()
-    assert "cannot carry" not in with_uncertainty(result, runs, covariance="gauss_newton").summary()
-    assert few in table(result, bootstrap(result, runs, 8))
-    assert "cannot carry" not in table(result, bootstrap(result, runs, 8, by="run"))
+    assert "cannot carry" not in str(with_uncertainty(result, runs, by="run").summary())
+    assert "cannot carry" not in str(with_uncertainty(result, runs, covariance="gauss_newton").summary())
+    by_group, by_run = (to_json(result, bootstrap(result, runs, 8, by=by)) for by in ("group", "run"))
+    assert few in str(resampled({"bootstrap": by_group}))
+    assert "cannot carry" not in str(resampled({"bootstrap": by_run}))
+
+
+def shown(decided):
+    return render.text(Result(tables=tables({"decisions": estimates.to_json(decided)})))
 
 
 def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_of_too_few_groups():
@@ -218,16 +226,18 @@ def test_a_decision_has_the_interval_of_its_standard_error_where_resamples_are_o
     alone = estimates.estimate(result, runs, estimands)
     few = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8))
     assert [one.interval for one in few] == [one.interval for one in alone]
-    assert "! 4 groups cannot carry 5 coefficients: intervals by resamples" in (said := estimates.table(few, runs))
-    assert "interval by standard errors, Student's t with df degrees of freedom" in said
-    assert "cannot carry" not in estimates.table(alone, runs)
+    said = shown(few)
+    assert "! 4 groups cannot carry 5 coefficients: intervals by resamples" in said
+    assert "interval by standard errors" in said
+    assert "Student's t with df degrees of freedom" in said
+    assert "cannot carry" not in shown(alone)
     for one, plain in zip(few, estimates.to_json(few), strict=True):
         assert f" {one.degrees_of_freedom:.2g} " in said
         assert plain["interval"]["by"] == "standard errors"
         assert plain["interval"]["degrees_of_freedom"] == one.degrees_of_freedom
     by_run = estimates.estimate(result, runs, estimands, resampled=bootstrap(result, runs, 8, by="run"))
     assert {one.by for one in by_run} == {"resamples"}
-    assert "degrees of freedom" not in estimates.table(by_run, runs)
+    assert "degrees of freedom" not in shown(by_run)
 
 
 def test_one_group_says_nothing_of_how_groups_differ():

@@ -12,12 +12,13 @@ from known_fit import known_fit, known_runs
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.covariance import confidence_interval
 from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
-from moejax.fit.estimates import beyond, beyond_each, estimate, reach, table, to_json
+from moejax.fit.estimates import beyond, beyond_each, estimate, reach, to_json
 from moejax.fit.extrapolation import outside, sentences, where_decided
 from moejax.fit.fit_law import fit_law
 from moejax.fit.influence import deciding
 from moejax.fit.intervals import share_ends
 from moejax.fit.runs import runs_from
+from moejax.fit.summary import tables
 from moejax.float64 import float64
 from moejax.laws import DECISIONS, LAWS, PUBLISHED
 from moejax.laws.chinchilla import Chinchilla
@@ -30,6 +31,8 @@ from moejax.laws.five_factor import ZHAO_2025, FiveFactor, best_active_experts
 from moejax.laws.law import coefficients
 from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
 from moejax.laws.sparsity import ABNAR_2025, Sparsity
+from moejax.report import render
+from moejax.result import Result
 
 UNPUBLISHED = {
     DenseToMoe: DenseToMoe(
@@ -66,6 +69,12 @@ def every_decision(law):
     given = {rule.given: {name: GIVEN[name] for name in rule.given} for rule in DECISIONS[law]}
     found = [estimand for known in given.values() for estimand in decision_estimands(law, known)]
     return list({estimand.title: estimand for estimand in found}.values())
+
+
+def shown(decided, runs=None, level=0.9):
+    """What is printed of estimates and, where their runs are given, of how far they lie outside these."""
+    far = [] if runs is None else beyond_each(decided, runs)
+    return render.text(Result(tables=tables({"decisions": to_json(decided, level), "beyond": far})))
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
@@ -205,18 +214,18 @@ def test_a_decision_has_a_standard_error_near_its_bootstrap_and_says_how_far_it_
     for one in found:
         assert one.interval.low < one.value < one.interval.high
         assert one.error == pytest.approx(one.interval.deviation, rel=0.5)
-    assert "90% interval by resamples" in table(found, known_runs())
+    text = shown(found)
+    assert "90% interval by resamples" in text
     assert {one["interval"]["by"] for one in to_json(found)} == {"resamples"}
-    text = table(found, known_runs())
-    assert "decided at flops = 1e+25, expansion = 8" in text
-    assert "Beyond the largest fitted run" in text
+    assert text.count("flops = 1e+25, expansion = 8") == len(found)
+    assert "Beyond the largest fitted run" in shown(found, known_runs())
     assert [one["symbol"] for one in to_json(found)] == ["N_act*", "D*", "L*", "EL"]
 
 
 def test_a_decision_outside_the_runs_in_a_ratio_is_said_as_one_in_a_size_is():
     def times(given):
         found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, given))
-        return table(found, known_runs()), beyond_each(found, known_runs())
+        return shown(found, known_runs()), beyond_each(found, known_runs())
 
     text, ((far),) = times({"flops": 1e21, "expansion": 128.0})
     assert far["times"] == {"expansion": pytest.approx(4.0)}
@@ -244,7 +253,7 @@ def test_without_resamples_a_decision_has_the_interval_of_its_standard_error_at_
         low, high = confidence_interval(known_fit(), known_runs(), one.estimand.functional, 0.8, one_sign=True)
         assert 0 < one.interval.low < one.value < one.interval.high
         np.testing.assert_allclose([one.interval.low, one.interval.high], [low, high])
-    assert "80% interval by standard errors" in (text := table(found, known_runs(), 0.8))
+    assert "80% interval by standard errors" in (text := shown(found, level=0.8))
     assert text.count("[") == len(found)
     assert {(one["interval"]["by"], one["interval"]["level"]) for one in to_json(found, 0.8)} == {
         ("standard errors", 0.8)
@@ -264,7 +273,7 @@ def test_the_interval_of_a_share_lies_between_0_and_1_however_wide():
 
 def test_a_loss_that_no_compute_reaches_has_no_cost():
     found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
-    assert "no answer" in table(found, known_runs())
+    assert "no answer" in shown(found)
     assert to_json(found)[0]["value"] is None
 
 
@@ -273,7 +282,7 @@ def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():
         decision_estimands(FiveFactor)[0], functional=lambda law: 0.999 + 0 * law.irreducible
     )
     (found,) = estimate(known_fit(), known_runs(), [estimand])
-    assert "at a bound" in table([found], known_runs())
+    assert "at a bound" in shown([found])
     assert to_json([found])[0]["standard_error"] is None
 
 
@@ -287,6 +296,7 @@ def test_the_runs_that_decide_are_those_without_which_the_fit_decisions_otherwis
     kept = ~np.isin(np.arange(len(runs)), found.runs)
     again = fit_law(Chinchilla, runs.only(kept))
     assert found.without_all == pytest.approx(again.coefficients["tokens_exponent"], rel=1e-5)
-    text = found.text("beta", ["a", "b", "c"])
-    assert "without a it is" in text
-    assert "without all of these" in text
+    named = {"name": "tokens_exponent", "symbol": "beta", "given": {}, "rows": [1, 2, 3], "runs": ["a", "b", "c"]}
+    (table,) = tables({"influence": [named | found.to_json()]})
+    assert [row[1] for row in table.rows] == ["none", "row 1 (a)", "row 2 (b)", "row 3 (c)", "all of these"]
+    assert [row[2] for row in table.rows] == [found.value, *found.refitted, found.without_all]

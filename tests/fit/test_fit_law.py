@@ -18,6 +18,7 @@ from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 from moejax.laws.law import coefficients
+from moejax.report import render
 
 
 @pytest.mark.parametrize("truth", [HOFFMANN_2022, CHAPTER_002])
@@ -125,7 +126,7 @@ def test_a_dense_table_cannot_set_what_experts_are_worth():
 
 
 def test_the_summary_names_every_coefficient_and_the_data():
-    text = known_fit().summary()
+    text = render.text(known_fit().summary())
     assert all(name in text for name in known_fit().coefficients)
     assert known_fit().data_hash in text
 

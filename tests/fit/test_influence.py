@@ -89,11 +89,6 @@ def test_a_run_that_is_removed_moves_the_estimate_as_predicted():
         assert found.if_removed[i] == pytest.approx(moved, rel=0.35)
 
 
-def test_the_sentence_names_the_runs_that_decide():
-    (found,) = influence(known_fit(), known_runs(), lambda law: law.tokens_exponent)
-    assert f"run {found.most(1)[0] + 1}" in found.sentence("tokens_exponent")
-
-
 def test_standard_errors_agree_with_the_bootstrap():
     result = fit_law(LAWS["effective_params"], known_runs(), penalty=Squared())
     resampled = bootstrap(result, known_runs(), 400).coefficients()

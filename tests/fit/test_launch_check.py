@@ -7,6 +7,7 @@ from known_fit import known_runs
 from moejax.fit.holdout import largest
 from moejax.fit.launch_check import launch_check
 from moejax.laws.effective_params import EffectiveParams
+from moejax.report import render
 
 HELD_OUT = largest(known_runs(0.001), "params_active", share=0.05)
 PILOT = known_runs(0.001).where(np.arange(len(known_runs(0.001))) < 10)
@@ -15,13 +16,13 @@ PILOT = known_runs(0.001).where(np.arange(len(known_runs(0.001))) < 10)
 def test_a_law_that_made_the_runs_may_be_launched_on():
     found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT, pilot=PILOT)
     assert found.go
-    assert found.text().startswith("Launch check: go")
+    assert found.summary().title == "Launch check: go"
 
 
 def test_without_a_pilot_nothing_is_launched():
     found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT)
     assert not found.go
-    assert "no pilot was given" in found.text()
+    assert "no pilot was given" in render.text(found.summary())
 
 
 @pytest.mark.parametrize(
@@ -42,4 +43,4 @@ def test_a_pilot_off_its_prediction_stops_the_launch():
     off.loss[3] += 0.1
     found = launch_check(EffectiveParams, known_runs(0.001), HELD_OUT, pilot=off)
     assert not found.go
-    assert "too low" in found.text()
+    assert "too low" in render.text(found.summary())

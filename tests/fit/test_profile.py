@@ -10,8 +10,9 @@ from known_fit import known_runs
 from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_law import fit_law
 from moejax.fit.objective import Squared
-from moejax.fit.profile import in_words, profile
+from moejax.fit.profile import profile
 from moejax.fit.starts import WarmStart
+from moejax.fit.summary import tables
 from moejax.laws.chinchilla import Chinchilla
 from moejax.laws.effective_params import EffectiveParams
 
@@ -75,7 +76,9 @@ def test_an_end_that_the_runs_do_not_set_is_open():
     nothing = fit_law(EffectiveParams, few, fixed={"irreducible": 1e-6})
     assert nothing.value - result.value < allowed
     assert np.isneginf(found.low)
-    assert in_words(found).endswith("these runs reject no smaller value")
+    one = {"name": "irreducible", "symbol": "E", "given": {}, "low": None, "middle": found.middle, "level": 0.9}
+    (table,) = tables({"profiles": [one | {"high": found.high}]})
+    assert table.rows[0][1:] == ["open", found.middle, found.high, 0.9, "these runs reject no smaller value"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from moejax.fit.starts import Sobol
 from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.sparsity import ABNAR_2025
+from moejax.report import render
 
 NOISE = 0.001
 RUNS = abnar_runs(NOISE, span=2.5)
@@ -120,7 +121,7 @@ def test_optima_over_budgets_are_the_power_laws_of_the_law(found):
 @pytest.mark.slow
 def test_the_page_and_the_json_hold_the_same_optima(found):
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    page = found.text()
+    page = render.text(found.summary())
     assert len(plain["total"]["sizes"]) == len(plain["active"]["curves"]) == 35
     for one in plain["total"]["sizes"]:
         assert f"{one['value']:.4g}" in page

@@ -17,6 +17,7 @@ from moejax.laws import PUBLISHED
 from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
 from moejax.laws.loss_compute import LossCompute
+from moejax.report import render
 
 TRUTH = PUBLISHED["leverage"]["tian-2025"].law
 DENSE = LossCompute(scale=60.0, exponent=-0.08, irreducible=1.2)
@@ -113,7 +114,7 @@ def test_the_forms_of_the_paper_fit_better_than_those_it_rejects(found):
 def test_the_page_and_the_json_hold_the_same_law(found):
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert plain["joint"]["law"]["coefficients"] == found.joint.coefficients
-    assert "Joint law (Eq. 4)" in found.text()
+    assert "Joint law (Eq. 4)" in render.text(found.summary())
     assert all(
         low <= one <= high for one, (low, high) in zip(plain["leverages"], plain["leverage_intervals"], strict=True)
     )

@@ -18,6 +18,7 @@ from moejax.fit.starts import Sobol
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.five_factor import ZHAO_2025, best_active_experts, best_shared_share
 from moejax.laws.sparsity import ABNAR_2025
+from moejax.report import render
 from moejax.stored import write_json
 
 
@@ -85,7 +86,7 @@ def test_a_rival_whose_columns_are_missing_is_named_with_them(found):
 def test_the_page_and_the_json_hold_the_same_decisions(found):
     plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert plain["decisions"] == found.decisions
-    assert f"{found.decisions['G*']:.4g}" in found.text()
+    assert f"{found.decisions['G*']:.4g}" in render.text(found.summary())
     assert len(plain["margins"]) == len(found.margins)
 
 
@@ -113,7 +114,8 @@ def test_a_rival_whose_columns_are_there_is_fitted_and_is_best_on_runs_that_foll
     assert first == "Abnar"
     assert held_out[second] > 3 * held_out["Abnar"]
     assert held_out["Abnar"] < noise * np.mean(losses)
-    assert all(f"{one.name} (" in found.text() for one in found.rivals)
+    page = render.text(found.summary())
+    assert all(type(one.fit.law).__name__ in page for one in found.rivals)
 
 
 @pytest.mark.slow

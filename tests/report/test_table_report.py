@@ -173,7 +173,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     parsed = Page((tmp_path / "out" / PAGE).read_text())
     assert parsed.open == []
-    assert {"chapter-002", "laws", "provenance"} <= set(parsed.names)
+    assert {"chapter-002", "coefficients", "provenance"} <= set(parsed.names)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA, WRITTEN}
     assert "report:" in capsys.readouterr().out
 
@@ -217,13 +217,14 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
     page, text = (tmp_path / PAGE).read_text(), (tmp_path / TEXT).read_text()
     data, found = json.loads((tmp_path / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
     assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
-    sections = ["held-out", "decisions", "predictions", "profiles", "decisive", "beyond"]
+    sections = ["fit", "coefficients", "held-out", "resamples", "decisions", "predictions", "beyond"]
+    sections += ["profiles", "decisive"]
     assert [name for name in Page(page).names if name in sections] == sections
     missed, optimum = found["held_out"][0], found["decisions"][0]
     for shown in (page, text):
         assert f"{missed['errors']['rmse']:.5f}" in shown
         assert f"{missed['fitted']['rmse']:.5f}" in shown
-        assert f"{format(optimum['interval']['low'])} – {format(optimum['interval']['high'])}" in shown
+        assert f"[{format(optimum['interval']['low'])}, {format(optimum['interval']['high'])}]" in shown
         assert format(found["profiles"][0]["low"]) in shown
         assert f"{found['beyond'][0]['times']['flops']:.3g} times in flops" in shown
     assert f'<p class="big">{missed["errors"]["rmse"]:.4f} nats/token</p>' in page
@@ -238,10 +239,11 @@ def _changed(fitted, folder, **parts):
 
 @pytest.mark.parametrize("open_ones", [0, 1])
 def test_what_the_resamples_do_not_determine_is_marked(fitted, tmp_path, open_ones):
-    narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "undefined": 0.0, "uninformative": False}
+    narrow = {"low": 1.0, "middle": 1.1, "high": 1.2, "deviation": 0.1, "undefined": 0.0, "uninformative": False}
     names = json.loads((fitted / "fit.json").read_text())["law"]["coefficients"]
     intervals = dict.fromkeys(names, narrow) | {"params_scale": narrow | {"uninformative": bool(open_ones)}}
-    page, text = _changed(fitted, tmp_path, bootstrap={"level": 0.9, "coefficients": intervals}, decisions=[])
+    found = json.loads((fitted / "fit.json").read_text())["bootstrap"] | {"coefficients": intervals}
+    page, text = _changed(fitted, tmp_path, bootstrap=found, decisions=[])
     assert page.count('<span class="badge open">not determined</span>') == open_ones
     assert text.count("not determined") == open_ones
 
@@ -260,8 +262,8 @@ def test_a_law_that_misses_the_runs_held_out_is_a_warning_with_both_errors(fitte
 def test_a_fit_without_answers_has_none_of_their_sections(fit_file, tmp_path):
     assert main(["report", str(fit_file), "--out", str(tmp_path / "out")]) == DONE
     names, text = Page((tmp_path / "out" / PAGE).read_text()).names, (tmp_path / "out" / TEXT).read_text()
-    assert "| coefficient | symbol | fitted | meaning |\n" in text
-    assert not {"held-out", "decisions", "predictions", "profiles", "decisive"} & set(names)
+    assert "| coefficient | symbol | value | meaning |\n" in text
+    assert not {"held-out", "resamples", "decisions", "predictions", "profiles", "decisive"} & set(names)
 
 
 def test_columns_that_no_run_has_are_left_out_of_the_tables(tmp_path, unfitted):

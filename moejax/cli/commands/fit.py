@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moejax import table_file
+from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table, splits_of
-from moejax.cli.fit_answers import answer, asked_of
 from moejax.cli.out_folder import out_folder
 from moejax.cli.progress import progress
 from moejax.fit import bootstrap, holdout, metrics
+from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import coefficient_errors, coefficient_intervals
-from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
-from moejax.fit.read_runs import fitted_column
+from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.folder import atomic_write
 from moejax.interval import check_level
-from moejax.json_text import json_text
+from moejax.json_text import finite
+from moejax.report import render
+from moejax.result import Result
 from moejax.stored import write_json
 
 
@@ -46,33 +48,30 @@ def run(arguments: argparse.Namespace) -> int:
         result = fit_law(law, read.runs, progress=show, **options)
         how = {"covariance": asked.covariance, "by": arguments.by}
         result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
-        text, plain = _fitted(result, read, asked.covariance, arguments)
+        found = _found(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
-        _write(arguments.out, text, plain, result, read)
+        _write(arguments.out, result.summary(level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, **options):
-            plain["held_out"] = holdout.to_json(held_out)
-            missed = holdout.warnings(plain["held_out"], result.metrics.rmse)
-            text.append("\n".join([holdout.table(held_out), *(f"! {sentence}" for sentence in missed)]))
+            found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
-                plain["held_out_together"] = metrics.plain(holdout.pooled(held_out))
-            _write(arguments.out, text, plain, result, read)
+                found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
+            _write(arguments.out, result.summary(level, **found), result, read)
         try:
             resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
             if resampled is not None:
-                text.append(bootstrap.table(result, resampled, level))
-                plain["bootstrap"] = bootstrap.to_json(result, resampled, level)
-            answers, found = answer(asked, result, read, resampled, level, arguments.by)
-            text, plain = [*text, *answers], plain | found
+                found["bootstrap"] = bootstrap.to_json(result, resampled, level)
+            found |= answer(asked, result, read, resampled, level, arguments.by)
         except KeyboardInterrupt:
             if arguments.out:
                 raise
             stopped = True
     if stopped:
         print("\nStopped; with --out DIR the same command would go on from there.", file=sys.stderr)
+    summary = result.summary(level, **found)
     if arguments.out:
-        _write(arguments.out, text, plain, result, read)
+        _write(arguments.out, summary, result, read)
         print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
-    print(json_text(plain) if arguments.json else "\n\n".join(text))
+    render.show(summary, as_json=arguments.json)
     return STOPPED if stopped else 0
 
 
@@ -80,27 +79,24 @@ STOPPED = 130
 """Exit status after Ctrl-C, as that of every command."""
 
 
-def _fitted(result: Any, read: Any, covariance: str, arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """The fit itself, with standard errors, as paragraphs and as plain data."""
+def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is known besides the fit as soon as it is made, as plain data."""
     how = {"kind": covariance, "by": arguments.by}
     errors = coefficient_errors(result, read.runs, **how)
     intervals = coefficient_intervals(result, read.runs, arguments.level, **how)
-    finite = {name: error if math.isfinite(error) else None for name, error in errors.items()}
-    ends = {name: [end if math.isfinite(end) else None for end in pair] for name, pair in intervals.items()}
-    plain = result.to_json() | {
+    return {
         "notes": list(read.notes),
-        "standard_errors": {**how, "values": finite, "level": arguments.level, "intervals": ends},
+        "standard_errors": finite({**how, "values": errors, "level": arguments.level, "intervals": intervals}),
+        # With predictions.csv, what the same runs are read with again.
+        "read": {
+            "loss": fitted_column(type(result.law), arguments.loss),
+            "group": arguments.group,
+            "weight": arguments.weight,
+        },
     }
-    # With predictions.csv, what the same runs are read with again.
-    plain["read"] = {
-        "loss": fitted_column(type(result.law), arguments.loss),
-        "group": arguments.group,
-        "weight": arguments.weight,
-    }
-    return [result.summary(arguments.level)], plain
 
 
-def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) -> Any:
+def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, show: Progress) -> Bootstrap:
     with out_folder(arguments.out) if arguments.out else contextlib.nullcontext():
         return bootstrap.bootstrap(
             result,
@@ -113,14 +109,14 @@ def _resample(result: Any, read: Any, arguments: argparse.Namespace, show: Any) 
         )
 
 
-def _write(folder: Path | None, text: Sequence[str], plain: dict[str, Any], result: Any, read: Any) -> None:
+def _write(folder: Path | None, summary: Result, result: FitResult, read: ReadRuns) -> None:
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
     with out_folder(folder):
         with atomic_write(folder / "summary.txt") as partial:
-            partial.write_text("\n\n".join(text) + "\n", encoding="utf-8")
-        write_json(folder / "fit.json", plain)
+            partial.write_text(render.text(summary) + "\n", encoding="utf-8")
+        write_json(folder / "fit.json", summary.data)
         with atomic_write(folder / "predictions.csv") as partial:
             partial.write_text(table_file.csv_text(rows), encoding="utf-8")

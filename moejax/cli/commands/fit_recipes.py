@@ -15,7 +15,7 @@ from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import launch_check
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.folder import atomic_write
-from moejax.json_text import json_text
+from moejax.report import render
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,13 +78,13 @@ def _abnar(arguments: argparse.Namespace) -> int:
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     """Print what a recipe found, and write it where asked."""
-    plain = json_text(found.to_json())
+    summary = found.summary()
     if arguments.out:
         with out_folder(arguments.out) as folder:
-            for suffix, content in (("json", plain), ("txt", found.text())):
+            for suffix, content in (("json", render.json(summary)), ("txt", render.text(summary))):
                 with atomic_write(folder / f"{name}.{suffix}") as partial:
                     partial.write_text(content + "\n", encoding="utf-8")
-    print(plain if arguments.json else found.text())
+    render.show(summary, as_json=arguments.json)
     return 0
 
 

@@ -63,7 +63,7 @@ def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
     with out_folder(out_of(source, arguments)) as folder, progress_display() as update:
         path = fit_report.write_fit_report(fit, source, folder, ALL, update)
         update(1.0, "drawn")
-    print(
-        json_text(fit_report.as_data(fit, source)) if arguments.json else f"{fit.summary()}\nreport: {path.resolve()}"
-    )
+    render.show(fit_report.summary(fit, source), as_json=arguments.json)
+    if not arguments.json:
+        print(f"\nreport: {path.resolve()}")
     return 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from moejax.cli.fit_answers import add_answer_arguments
 from moejax.cli.number import RESAMPLES
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
@@ -43,12 +43,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
     trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
     add_split_arguments(trust)
-    add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
+    _add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
     whole = parser.add_argument_group("a whole procedure instead")
     whole.add_argument("--recipe", metavar="NAME", help=", ".join(RECIPES))
     whole.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
+
+
+def _add_answer_arguments(group: Any) -> None:
+    group.add_argument(
+        "--decide",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="what the law says is best there, such as flops=1e24 or flops=1e24,expansion=16",
+    )
+    group.add_argument(
+        "--predict",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="a run that is not trained yet, such as params_active=7B,tokens=1T, and where its loss should fall",
+    )
+    group.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="values that the runs do not reject, of a coefficient, of a decision (N*, D*, …), of a predicted loss",
+    )
+    group.add_argument(
+        "--influence",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the three runs that decide it, checked by fitting without them",
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,116 @@
+"""What is asked of a fitted law: decisions, predictions, profiles, and the runs that decide."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.cli.pairs import pairs
+from moejax.errors import UserError
+from moejax.fit import estimates
+from moejax.fit.bootstrap import RESAMPLED, Bootstrap
+from moejax.fit.covariance import COVARIANCES
+from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands, find, prediction_estimand
+from moejax.fit.fit_result import FitResult
+from moejax.fit.influence import deciding
+from moejax.fit.metrics import plain
+from moejax.fit.prediction import predict_run
+from moejax.fit.profile import profile
+from moejax.fit.read_runs import ReadRuns
+from moejax.quantities import format, parse
+from moejax.wording import told
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options ask for, found before anything is fitted."""
+
+    decisions: Sequence[Estimand]
+    predictions: Sequence[Estimand]
+    profiles: Sequence[Estimand]
+    influences: Sequence[Estimand]
+    covariance: str
+
+
+def asked_of(law: type, fixed: Sequence[str], arguments: argparse.Namespace) -> Asked:
+    """The estimands that the options name.
+
+    Raises:
+      UserError: a name is not known, or what is given decides nothing; the sentence has what would.
+    """
+    if arguments.by not in RESAMPLED:
+        raise UserError(f"--by {arguments.by} is not known; choose {' or '.join(RESAMPLED)}.")
+    covariance = arguments.covariance.replace("-", "_")
+    if covariance not in COVARIANCES:
+        raise UserError(f"--covariance {arguments.covariance} is not known; choose {' or '.join(COVARIANCES)}.")
+    decisions = decision_estimands(law)
+    for text in arguments.decide:
+        decisions += decision_estimands(law, _given(text, "--decide"))
+    # What needs less than is given is asked at the same place by several options.
+    decisions = list({one.title: one for one in decisions}.values())
+    predictions = [prediction_estimand(law, _given(text, "--predict")) for text in arguments.predict]
+    known = [*coefficient_estimands(law, fixed), *decisions, *predictions]
+    profiles, influences = (
+        [one for name in names for one in find(name, known, law)] for names in (arguments.profile, arguments.influence)
+    )
+    return Asked(decisions, predictions, profiles, influences, covariance)
+
+
+def _given(text: str, option: str) -> dict[str, float]:
+    return {name: parse(value) for name, value in pairs(text.split(","), option)}
+
+
+def answer(
+    asked: Asked, result: FitResult, read: ReadRuns, resampled: Bootstrap | None, level: float, by: str
+) -> dict[str, Any]:
+    """Everything that is asked of a fit, as plain data."""
+    answers: dict[str, Any] = {}
+    far, runs = [], read.runs
+    options = {"covariance": asked.covariance, "by": by}
+    if asked.decisions:
+        decided = estimates.estimate(result, runs, asked.decisions, **options, resampled=resampled, level=level)
+        answers["decisions"] = estimates.to_json(decided, level)
+        far = estimates.beyond_each(decided, runs)
+    if asked.predictions:
+        predicted = [predict_run(result, runs, one, resampled, level, **options) for one in asked.predictions]
+        answers["predictions"] = [one.to_json() for one in predicted]
+        times = [(dict(one.given), estimates.beyond(estimates.reach(one.given), runs)) for one in asked.predictions]
+        far += [{"given": given, "times": factors} for given, factors in times if factors]
+    if asked.decisions or asked.predictions:
+        answers["beyond"] = far
+    if asked.profiles:
+        answers["profiles"] = [_profiled(one, result, read, level) for one in asked.profiles]
+    if asked.influences:
+        answers["influence"] = [_decisive(one, result, read) for one in asked.influences]
+    return answers
+
+
+def _named(one: Estimand) -> dict[str, Any]:
+    return {"name": one.name, "symbol": one.symbol, "given": dict(one.given)}
+
+
+def _profiled(one: Estimand, result: FitResult, read: ReadRuns, level: float) -> dict[str, Any]:
+    try:
+        found = profile(result, read.runs, one.functional, level)
+    except ValueError as why:
+        return _named(one) | {"reason": told(why)}
+    ends = {k: v for k, v in plain(found).items() if k in ("low", "middle", "high")}
+    return _named(one) | ends | {"level": level}
+
+
+def _decisive(one: Estimand, result: FitResult, read: ReadRuns) -> dict[str, Any]:
+    try:
+        found = deciding(result, read.runs, one.functional)
+    except ValueError as why:
+        return _named(one) | {"reason": told(why)}
+    runs = [_run_in_words(read, result, i) for i in found.runs]
+    return _named(one) | {"rows": [int(read.rows[i]) for i in found.runs], "runs": runs} | found.to_json()
+
+
+def _run_in_words(read: ReadRuns, result: FitResult, run: int) -> str:
+    """What tells a run apart: the sizes that the law reads, and its loss."""
+    sizes = {name: getattr(read.runs.design, name)[run] for name in type(result.law).inputs}
+    words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
+    return ", ".join([*words, f"{result.output} {read.runs.loss[run]:.4g}"])

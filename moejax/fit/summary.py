@@ -1,0 +1,286 @@
+"""What a fit says and what was asked of it, as a ``Result``: what ``moejax fit`` prints and ``moejax report`` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from moejax.fit import holdout
+from moejax.fit.estimands import where_in_words
+from moejax.fit.estimates import STANDARD
+from moejax.fit.extrapolation import sentences
+from moejax.fit.prediction import IF_THE_FORM_HOLDS
+from moejax.interval import Interval
+from moejax.quantities import format
+from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
+from moejax.wording import counted
+
+if TYPE_CHECKING:
+    from moejax.fit.fit_result import FitResult
+    from moejax.fit.stored_uncertainty import StoredUncertainty
+
+COVARIANCES = {
+    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
+    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+}
+"""What a covariance is, by its name."""
+
+Found = Mapping[str, Any]
+
+
+def summary(fit: FitResult, level: float, found: Found) -> Result:
+    """The fit, its coefficients with standard errors and intervals at ``level``, and what was found besides.
+
+    Args:
+      found: plain data under the names that ``fit.json`` has, such as ``held_out``, ``bootstrap`` and ``decisions``.
+    """
+    how = [] if fit.uncertainty is None else [_covariance(fit.uncertainty)]
+    versions = ", ".join(f"{name} {version}" for name, version in fit.versions.items())
+    return Result(
+        title=f"{type(fit.law).__name__}, fitted to {counted(fit.metrics.runs, 'run')}",
+        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse), *fit.warnings],
+        tables=[_quality(fit), coefficients(fit, level), *tables(found)],
+        notes=[*how, f"Data {fit.data_hash}, seed {fit.seed}; {versions}."],
+        data=fit.to_json() | dict(found),
+    )
+
+
+def tables(found: Found) -> list[Table]:
+    """The tables of what was found besides the fit, those that there are."""
+    return [table(found) for name, table in TABLES.items() if found.get(name)]
+
+
+def held_out(found: Found) -> Table:
+    """Errors of each split, and over all of them."""
+    rows = [[s["name"], *_errors(s["errors"]), s["fitted"]["rmse"]] for s in found["held_out"]]
+    if "held_out_together" in found:
+        rows.append(["all of these", *_errors(found["held_out_together"]), None])
+    columns = (
+        Column("held out"),
+        Column("runs"),
+        *(Column(name, ".5f") for name in ("MAE", "RMSE", "R²")),
+        Column("Huber", ".3g"),
+        Column("largest", percent(3)),
+        Column("RMSE fitted", ".5f"),
+    )
+    return Table("Errors on runs that were not fitted, nats/token", columns, rows, key="held-out")
+
+
+def resampled(found: Found) -> Table:
+    """Coefficients with the intervals of their resamples."""
+    resamples = found["bootstrap"]
+    columns = (
+        Column("coefficient"),
+        Column("standard deviation", ".4g"),
+        Column("median", ".4g"),
+        Column(f"{resamples['level']:.0%} interval"),
+        Column(""),
+    )
+    rows = [
+        [name, one["deviation"], one["middle"], _interval(one, "{:.4g}".format), _verdict(one)]
+        for name, one in resamples["coefficients"].items()
+    ]
+    notes = []
+    if few := resamples.get("few"):
+        notes.append(f"! {few}: these intervals are too small.")
+    if unfinished := resamples["unfinished"]:
+        notes.append(
+            f"! {unfinished} resamples were stopped before they converged: their coefficients were still on the way, "
+            f"so intervals of what these runs cannot tell apart may be too narrow."
+        )
+    title = f"Coefficients over {resamples['resamples']:,} resamples by {resamples['by']}"
+    return Table(title, columns, rows, notes, key="resamples")
+
+
+def _quality(fit: FitResult) -> Table:
+    m = fit.metrics
+    agreeing = f"{round(fit.agreeing * fit.polished)} of {fit.polished} ({fit.starts} screened)"
+    rows = [
+        ["objective (sum)", fit.value, ".8g"],
+        ["gradient norm", fit.gradient_norm, ".2g"],
+        ["starts agreeing", fit.agreeing, lambda _: agreeing],
+        ["condition number", fit.condition_number, ".3g"],
+        ["RMSE, nats", m.rmse, ".5f"],
+        ["MAE, nats", m.mae, ".5f"],
+        ["RMSE, log loss", m.rmse_log, ".5f"],
+        ["largest error", m.max_relative_error, percent(3)],
+        ["R²", m.r_squared, ".5f"],
+        ["Huber, mean", m.huber, ".4g"],
+        ["AICc", fit.aicc, ".1f"],
+        ["BIC", fit.bic, ".1f"],
+    ]
+    cells = [[name, Written(value, Column("", write).written(value))] for name, value, write in rows]
+    return Table("Fit", (Column(""), Column("")), cells, key="fit")
+
+
+def coefficients(fit: FitResult, level: float) -> Table:
+    """Coefficients, with standard errors and intervals where the fit holds a covariance."""
+    errors = fit.conf_int(level).to_dict("index") if fit.uncertainty is not None and fit.uncertainty.axes else {}
+    fields = {field.name: field.metadata for field in dataclasses.fields(fit.law)}
+    columns = (
+        Column("coefficient"),
+        Column("symbol"),
+        Column("value", ".8g"),
+        Column("std err", ".3g"),
+        Column(f"{level:.0%} interval"),
+        Column(""),
+        Column("meaning", words=True),
+    )
+    rows = []
+    for name, value in fit.coefficients.items():
+        one = errors.get(name, {"std_err": math.nan})
+        ends = f"[{one['low']:.4g}, {one['high']:.4g}]" if math.isfinite(one["std_err"]) else None
+        note = NOT_SET if name in fit.unidentified else "given" if name in fit.fixed else ""
+        rows.append([name, fields[name]["symbol"], value, one["std_err"], ends, note, fields[name]["meaning"]])
+    return Table("Coefficients", columns, rows, key="coefficients")
+
+
+def _covariance(uncertainty: StoredUncertainty) -> str:
+    """How standard errors came about."""
+    if not uncertainty.axes:
+        return "Standard errors: none, as these runs give no covariance."
+    counts = f", {counted(uncertainty.draw_count, uncertainty.by)}" if uncertainty.draw_count else ""
+    return f"Standard errors: {COVARIANCES[uncertainty.covariance]}{counts}."
+
+
+def _errors(of: Found) -> list[Any]:
+    return [of[name] for name in ("runs", "mae", "rmse", "r_squared", "huber", "max_relative_error")]
+
+
+def _decisions(found: Found) -> Table:
+    decided = found["decisions"]
+    by, level = next(((one["interval"]["by"], one["interval"]["level"]) for one in decided if one["interval"]), ("", 0))
+    columns = (
+        Column("decided"),
+        Column("at", words=True),
+        Column("value", format),
+        Column("std err", lambda value: format(value, 3)),
+        Column("df", ".2g"),
+        Column(f"{level:.0%} interval by {by}"),
+        Column(""),
+    )
+    few = dict.fromkeys(one["few"] for one in decided if "few" in one)
+    notes = [f"! {words}: intervals by resamples would be too small, and are not shown." for words in few]
+    if by == STANDARD:
+        notes.append("Intervals are Student's t with df degrees of freedom.")
+    return Table("Decisions", columns, [_decision(one) for one in decided], notes, key="decisions")
+
+
+def _decision(one: Found) -> list[Any]:
+    named = [_named(one), where_in_words(one["given"])]
+    if one["value"] is None:
+        return [*named, "no answer", None, None, None, None]
+    unknown = "at a bound" if one.get("at_a_bound") else "not known"
+    error = unknown if one["standard_error"] is None else one["standard_error"]
+    interval = one["interval"] or {}
+    ends = _interval(interval) if interval else None
+    return [*named, one["value"], error, interval.get("degrees_of_freedom"), ends, _verdict(interval)]
+
+
+def _predictions(found: Found) -> Table:
+    columns = (
+        Column("predicted"),
+        Column("at", words=True),
+        *(Column(name, _five) for name in ("low", "value", "high")),
+        Column("variance from coefficients", percent(0)),
+    )
+    far = [one["given"] for one in found.get("beyond", [])]
+    (first, *_), rows, notes = found["predictions"], [], []
+    for one in found["predictions"]:
+        where, ends = where_in_words(one["given"]), [one["low"], one[one["name"]], one["high"]]
+        rows.append([_named(one), where, *ends, one["from_coefficients"]])
+        if one["given"] in far:
+            notes.append(f"The range at {where} holds {IF_THE_FORM_HOLDS}.")
+    notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
+    title = f"Predicted: {first['level']:.0%} of such runs lie between low and high"
+    return Table(title, columns, rows, notes, key="predictions")
+
+
+def _beyond(found: Found) -> Table:
+    columns = (Column("asked at"), Column("", words=True))
+    rows = [
+        [where_in_words(one["given"]) or "the coefficients alone", " ".join(sentences(one["times"]))]
+        for one in found["beyond"]
+    ]
+    return Table("Outside the fitted runs", columns, rows, key="beyond")
+
+
+def _profiles(found: Found) -> Table:
+    columns = (
+        Column("asked"),
+        *(Column(name, _five) for name in ("low", "value", "high")),
+        Column("level", percent(0)),
+        Column("", words=True),
+    )
+    return Table("Profiles", columns, [_profile(one) for one in found["profiles"]], key="profiles")
+
+
+def _profile(one: Found) -> list[Any]:
+    if "reason" in one:
+        return [_asked(one), None, None, None, None, f"no profile. {one['reason']}"]
+    ends = {"smaller": one["low"], "larger": one["high"]}
+    low, high = ("open" if end is None else end for end in ends.values())
+    not_rejected = [f"no {side}" for side, end in ends.items() if end is None]
+    said = f"these runs reject {' and '.join(not_rejected)} value" if not_rejected else ""
+    return [_asked(one), low, one["middle"], high, one["level"], said]
+
+
+def _influence(found: Found) -> Table:
+    columns = (
+        Column("asked"),
+        Column("without", words=True),
+        *(Column(name, _five) for name in ("refitted", "predicted")),
+        Column("change", lambda value: f"{value:+.1%}"),
+    )
+    rows = [row for one in found["influence"] for row in _deciding(one)]
+    return Table("Runs that decide most", columns, rows, key="decisive")
+
+
+def _deciding(one: Found) -> list[list[Any]]:
+    if "reason" in one:
+        return [[_asked(one), f"no influence. {one['reason']}", None, None, None]]
+    value, without = one["value"], [f"row {row} ({run})" for row, run in zip(one["rows"], one["runs"], strict=True)]
+    numbers = [*zip(one["refitted"], one["predicted"], strict=True), (one["without_all"], None)]
+    changes = [number / value - 1 if number is not None and value else None for number, _ in numbers]
+    each = zip([*without, "all of these"], numbers, changes, strict=True)
+    return [
+        [_asked(one), "none", value, None, None],
+        *(["", run, "no answer" if refit is None else refit, guess, by] for run, (refit, guess), by in each),
+    ]
+
+
+def _named(one: Found) -> str:
+    return f"{one['name']} ({one['symbol']})"
+
+
+def _asked(one: Found) -> str:
+    where = where_in_words(one["given"])
+    return f"{_named(one)} at {where}" if where else _named(one)
+
+
+def _interval(one: Found, write: Callable[[float], str] = format) -> str:
+    low, high = (math.nan if one[end] is None else one[end] for end in ("low", "high"))
+    return Interval(low=low, middle=math.nan, high=high, deviation=math.nan, undefined=one["undefined"]).bounds(write)
+
+
+def _verdict(one: Found) -> str:
+    """Whether an interval determines anything."""
+    return NOT_DETERMINED if one.get("uninformative") else ""
+
+
+def _five(value: float) -> str:
+    return format(value, 5)
+
+
+TABLES: dict[str, Callable[[Found], Table]] = {
+    "held_out": held_out,
+    "bootstrap": resampled,
+    "decisions": _decisions,
+    "predictions": _predictions,
+    "beyond": _beyond,
+    "profiles": _profiles,
+    "influence": _influence,
+}
+"""How what was found is shown, by its name in ``fit.json``, in the order of reading."""
