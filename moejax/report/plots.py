@@ -81,7 +81,7 @@ PLOTS = by_name(
         draw=predictions.fitted_here,
         columns=PREDICTIONS.columns,
         example=synthetic.predictions,
-        shows="laws without published constants, predicted and measured loss",
+        shows="laws without constants, predicted and measured loss",
     ),
     Plot(
         name="runs",

@@ -20,10 +20,11 @@ from moejax.fit.read_runs import mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
 from moejax.papers.plots import ALL
-from moejax.report import evidence, sources
+from moejax.report import evidence, render, sources
 from moejax.report.figures.files import FORMATS, write_figure
 from moejax.report.gallery import write_gallery
 from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
+from moejax.result import Column, Result, Table
 
 EVIDENCE = ("fit", "profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
@@ -32,7 +33,8 @@ EVIDENCE = ("fit", "profile", "influence", "starts")
 def run(arguments: argparse.Namespace) -> int:
     """Draw, write, say where."""
     if arguments.list:
-        return _list(arguments.json)
+        render.show(_list(), as_json=arguments.json)
+        return 0
     if arguments.gallery:
         with out_folder(arguments.gallery), progress_display() as update:
             print(write_gallery(arguments.gallery, ALL.values(), update))
@@ -148,18 +150,17 @@ def _formats(text: str) -> list[str]:
     return names
 
 
-def _list(as_json: bool) -> int:
-    if as_json:
-        names = ("shows", "source", "law", "columns", "needs_table")
-        print(json_text({name: {key: getattr(p, key) for key in names} for name, p in ALL.items()}, indent=None))
-        return 0
-    of: dict[str, list[str]] = {}
+def _list() -> Result:
+    """Every figure with what it draws, a table per paper."""
+    papers: dict[str, list[tuple[str, ...]]] = {}
     for name, plot in ALL.items():
-        paper = plot.source.partition(",")[0]
-        where = plot.source.partition(", ")[2].replace("Figure", "Fig.")
+        paper, _, where = plot.source.partition(", ")
         mark = "*" if plot.needs_table else " "
-        of.setdefault(paper, []).append(f"{mark} {name:<17}{f'{where}: ' if where else ''}{plot.shows}")
-    for paper, lines in of.items():
-        print("\n".join([paper, *lines, ""]))
-    print("* is drawn from a table: moejax plot NAME says of which columns. The others draw a law, and runs of --runs.")
-    return 0
+        papers.setdefault(paper, []).append((f"{mark} {name}", where.replace("Figure", "Fig."), plot.shows))
+    columns = (Column(""), Column("", words=True), Column("", words=True))
+    names = ("shows", "source", "law", "columns", "needs_table")
+    notes = [
+        "* is drawn from a table, moejax plot NAME says of which columns; the others draw a law, and runs of --runs."
+    ]
+    data = {name: {key: getattr(plot, key) for key in names} for name, plot in ALL.items()}
+    return Result(tables=[Table(paper, columns, rows) for paper, rows in papers.items()], notes=notes, data=data)
