@@ -6,8 +6,10 @@ Only this file knows jaxopt, which is no longer maintained: replacing it is a ch
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import os
-import warnings
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -21,10 +23,25 @@ from jax.flatten_util import ravel_pytree
 from moejax.float64 import float64
 from moejax.progress import CountCallback
 
-with warnings.catch_warnings():
-    # jaxopt announces at import that it is no longer maintained.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import jaxopt
+
+def _lbfgs() -> Any:
+    """The class ``jaxopt.LBFGS``, without the rest of jaxopt where nobody has imported it.
+
+    ``import jaxopt`` imports all of its solvers, and with them SciPy's optimisers and numba, and announces that it is
+    no longer maintained. The file of this solver is found through a package that has not run, and is then forgotten.
+    """
+    spec = importlib.util.find_spec("jaxopt")
+    if "jaxopt" in sys.modules or spec is None:
+        return importlib.import_module("jaxopt").LBFGS
+    sys.modules["jaxopt"] = importlib.util.module_from_spec(spec)
+    try:
+        return importlib.import_module("jaxopt._src.lbfgs").LBFGS
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "jaxopt"]:
+            del sys.modules[name]
+
+
+LBFGS = _lbfgs()
 
 STALLED_STEPS = 4
 """A lane stops after this many steps in a row that lower the value by less than its rounding error."""
@@ -227,7 +244,7 @@ def _descend(
     def scaled(point: Any, lane: Any, scale: Any) -> Any:
         return objective(point, shared, lane) * scale
 
-    solver = jaxopt.LBFGS(scaled, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
+    solver = LBFGS(scaled, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
 
     def begin(point: Any, lane: Any) -> tuple[Any, Any]:
         state = solver.init_state(point, lane, 1.0)

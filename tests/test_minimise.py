@@ -1,5 +1,8 @@
 """Minimisation finds the lowest point to the last digits, in float64 inside a float32 process."""
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -66,3 +69,15 @@ def test_newton_takes_a_point_near_the_minimum_to_its_last_digits():
 def test_values_are_infinite_where_the_objective_is_not_a_number():
     found = values(lambda p, shared, lane: jnp.sqrt(p[0]), np.array([[4.0], [-1.0]]), None, None, chunk=4)
     np.testing.assert_array_equal(found, [2.0, np.inf])
+
+
+def test_the_solver_is_loaded_without_the_rest_of_jaxopt_which_imports_as_ever_afterwards():
+    code = (
+        "import sys, moejax.minimise;"
+        "print(sorted({'jaxopt', 'numba', 'scipy.optimize', 'scipy.stats'} & set(sys.modules)));"
+        "import jaxopt, jaxopt._src.base; print(jaxopt.LBFGS.__name__, jaxopt.loop.__name__, jaxopt._src.base.__name__)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert said == ["[]", "LBFGS jaxopt.loop jaxopt._src.base"]

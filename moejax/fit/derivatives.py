@@ -37,18 +37,34 @@ class FitDerivatives:
     data: Any
     weight: Float[np.ndarray, " runs"]
     point: Float[np.ndarray, " free"]
-    hessian: Float[np.ndarray, "free free"]
-    """Hessian of the weighted sum of penalties."""
-    scores: Float[np.ndarray, "runs free"]
-    """Slope of every run's penalty, before weights."""
-    bends: Float[np.ndarray, "runs free"]
-    """What a nat more in a run's loss adds to the slope of its penalty."""
     jacobian: Float[np.ndarray, "runs free"]
     """Slope of every run's residual, in the penalty's unit, in the coordinates."""
     psi: Float[np.ndarray, " runs"]
     """Slope of every run's penalty in its residual."""
     stiffness: Float[np.ndarray, " runs"]
     """Expected slope of psi in every run's residual: 2 for squares; for Huber's, the odds that it is within delta."""
+
+    @functools.cached_property
+    def _second(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # Standard errors need none of it, and it takes longer to compile than they do.
+        with float64():
+            hessian, scores, bends = _second_derivatives(self.objective, self.point, self.data, self.weight)
+        return np.asarray(hessian), np.asarray(scores), np.asarray(bends)
+
+    @property
+    def hessian(self) -> Float[np.ndarray, "free free"]:
+        """Hessian of the weighted sum of penalties."""
+        return self._second[0]
+
+    @property
+    def scores(self) -> Float[np.ndarray, "runs free"]:
+        """Slope of every run's penalty, before weights."""
+        return self._second[1]
+
+    @property
+    def bends(self) -> Float[np.ndarray, "runs free"]:
+        """What a nat more in a run's loss adds to the slope of its penalty."""
+        return self._second[2]
 
     @property
     def curvature(self) -> Float[np.ndarray, "free free"]:
@@ -71,8 +87,8 @@ class FitDerivatives:
     def evaluate(self, functional: Functional) -> tuple[np.ndarray, Any]:
         """What a functional is at the optimum, as a flat array, and how to put such an array into its pytree."""
         with float64():
-            flat, unravel = ravel_pytree(functional(law_at(self.objective, self.point, self.data)))
-            return np.asarray(flat), unravel
+            numbers = functional(law_at(self.objective, self.point, self.data))
+            return ravelled(numbers)
 
     def slopes(self, functional: Functional) -> Float[np.ndarray, "answers free"]:
         """Derivative of a functional in the coordinates."""
@@ -96,19 +112,14 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     data = data_of(objective, runs, result.fixed)
     with float64():
         point = np.asarray(objective.point_of(result.law, data))
-        hessian, scores, bends, jacobian, residual = (
-            np.asarray(x) for x in _derivatives(objective, point, data, runs.weight)
-        )
-        psi = np.asarray(jax.vmap(jax.grad(objective.penalty.of_residual))(residual))
+        jacobian, residual = (np.asarray(x) for x in _residuals(objective, point, data))
+        psi = np.asarray(_slopes_of(objective.penalty, residual))
     stiffness = _stiffness(objective.penalty, residual, runs.weight, len(point))
     return FitDerivatives(
         objective=objective,
         data=data,
         weight=runs.weight,
         point=point,
-        hessian=hessian,
-        scores=scores,
-        bends=bends,
         jacobian=jacobian,
         psi=psi,
         stiffness=stiffness,
@@ -144,6 +155,25 @@ def _stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> Float
     return np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
 
 
+def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any], Any]]:
+    """The numbers of a pytree as a flat array, and how to put such an array into the pytree; nothing is compiled."""
+    leaves, tree = jax.tree.flatten(numbers)
+    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+    ends = np.cumsum([array.size for array in arrays])
+
+    def unravel(flat: Any) -> Any:
+        parts = np.split(np.asarray(flat), ends[:-1])
+        return tree.unflatten([part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)])
+
+    return np.concatenate([array.ravel() for array in arrays]), unravel
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes_of(penalty: Penalty, residuals: Any) -> Any:
+    """Derivative of a penalty at every residual."""
+    return jax.vmap(jax.grad(penalty.of_residual))(residuals)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _bends_of(penalty: Penalty, residuals: Any) -> Any:
     """Second derivative of a penalty at many residuals."""
@@ -151,19 +181,27 @@ def _bends_of(penalty: Penalty, residuals: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _derivatives(objective: FitObjective, point: Any, data: Any, weights: Any) -> tuple[Any, ...]:
-    def penalties(at: Any, loss: Any) -> Any:
-        return objective.penalties(at, {**data, "loss": loss})
+def _residuals(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
+    """Slope of every run's residual in the coordinates, and the residuals."""
 
     def residuals(at: Any) -> Any:
         return RESIDUALS[objective.penalty.residual](objective.predicted(at, data), data["loss"])
+
+    return jax.jacfwd(residuals)(point), residuals(point)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _second_derivatives(objective: FitObjective, point: Any, data: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """``FitDerivatives.hessian``, ``scores`` and ``bends``."""
+
+    def penalties(at: Any, loss: Any) -> Any:
+        return objective.penalties(at, {**data, "loss": loss})
 
     ones = jnp.ones_like(data["loss"])
     # A run's penalty depends on its own loss alone, so one directional derivative holds all of them.
     bends = jax.jvp(lambda loss: jax.jacfwd(penalties)(point, loss), (data["loss"],), (ones,))[1]
     hessian = jax.hessian(lambda at: jnp.sum(weights * penalties(at, data["loss"])))(point)
-    scores = jax.jacfwd(penalties)(point, data["loss"])
-    return hessian, scores, bends, jax.jacfwd(residuals)(point), residuals(point)
+    return hessian, jax.jacfwd(penalties)(point, data["loss"]), bends
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

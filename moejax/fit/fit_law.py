@@ -17,7 +17,7 @@ from moejax.fit.identify import identify
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.noise import noise, outliers
 from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
-from moejax.fit.reparametrised import minimise_reparametrised
+from moejax.fit.reparametrised import Reparametrised, minimise_reparametrised, unchanged
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts, WarmStart
 from moejax.float64 import float64
@@ -142,10 +142,12 @@ def _descend(
     progress: Progress,
     stage: str,
 ) -> minimise.Lanes:
+    # In its own coordinates through the reparametrisation that changes nothing: the reparametrised search from the best
+    # end is then the same compiled program, and compiling it is most of the time that a small table takes.
     return minimise.minimise_lanes(
-        objective,
+        Reparametrised(objective),
         points,
-        data,
+        unchanged(data, points.shape[1]),
         np.broadcast_to(weights, (len(points), len(weights))),
         tolerance=search.tolerance,
         max_iterations=iterations,

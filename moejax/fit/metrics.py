@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from moejax.fit.objective import Huber, outputs
+from moejax.fit.objective import Huber, outputs, penalties_of
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 
@@ -60,7 +60,7 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     square = np.average(error**2, weights=weight)
     variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
     with float64():
-        penalties = np.asarray(Huber()(predicted, measured))
+        penalties = np.asarray(penalties_of(Huber(), predicted, measured))
     return Metrics(
         runs=len(measured),
         mae=float(np.average(np.abs(error), weights=weight)),

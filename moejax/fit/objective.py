@@ -150,9 +150,8 @@ class FitObjective:
     def point_of(self, law: Any, data: Mapping[str, Any]) -> Any:
         """The point at which a law (in its own parameterisation) sits."""
         values = laws.coefficients(laws.in_units(law, data["units"]))
-        return jnp.stack(
-            [OUTWARD[self.signs[n]](jnp.asarray(values[n], float) / self._size(n, data)) for n in self.free]
-        )
+        sizes = [self._size(name, data) for name in self.free]
+        return _coordinates(tuple(self.signs[name] for name in self.free), [values[name] for name in self.free], sizes)
 
     def predicted(self, point: Any, data: Mapping[str, Any]) -> Any:
         """What the law gives every run at a point."""
@@ -164,6 +163,24 @@ class FitObjective:
 
     def __call__(self, point: Any, data: Mapping[str, Any], weights: Any) -> Any:
         return jnp.sum(weights * self.penalties(point, data)) / data["scale"]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _coordinates(signs: tuple[str, ...], values: Any, sizes: Any) -> Any:
+    """Coordinates of coefficients with these signs, each measured in its size."""
+    pairs = zip(signs, values, sizes, strict=True)
+    return jnp.stack([OUTWARD[sign](jnp.asarray(value, float) / size) for sign, value, size in pairs])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def penalties_of(penalty: Penalty, predicted: Any, observed: Any) -> Any:
+    """``penalty(predicted, observed)``, compiled as one."""
+    return penalty(predicted, observed)
+
+
+@jax.jit
+def _asked(law: Any, design: designs.Design) -> Any:
+    return jax.vmap(law)(design)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -213,7 +230,7 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
     typical = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
     with float64():
         # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
-        flat = np.asarray(objective.penalty(jnp.full(len(runs), typical), jnp.asarray(runs.loss)))
+        flat = np.asarray(penalties_of(objective.penalty, np.full(len(runs), typical), runs.loss))
     spread = float(np.average(flat, weights=runs.weight))
     return {
         "design": designs.in_units(runs.design, units),
@@ -233,7 +250,7 @@ def describes_its_dimensions(law: type, runs: Runs) -> bool:
     sizes = 0.3 + 0.01 * np.arange(len(signs))
     one = law(**{n: -x if s == "-" else x for (n, s), x in zip(signs.items(), sizes, strict=True)})
     with float64():
-        plain = jax.vmap(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}))(runs.design)
-        centred = jax.vmap(one)(designs.in_units(runs.design, units))
+        plain = _asked(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}), runs.design)
+        centred = _asked(one, designs.in_units(runs.design, units))
     pairs = zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True)
     return all(np.allclose(one, other, rtol=1e-6, equal_nan=True) for one, other in pairs)

@@ -31,6 +31,11 @@ class Reparametrised:
         return self.objective(shared["start"] + shared["rotation"] @ offset, shared["data"], weights)
 
 
+def unchanged(data: Any, free: int) -> dict[str, Any]:
+    """What makes ``Reparametrised`` its objective, in the coordinates as they are."""
+    return {"start": np.zeros(free), "rotation": np.eye(free), "data": data}
+
+
 def minimise_reparametrised(
     objective: FitObjective,
     start: Float[np.ndarray, " free"],

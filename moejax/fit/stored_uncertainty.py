@@ -219,7 +219,7 @@ def _shares(at: Any, axis: Any, law_at: Any) -> dict[str, float]:
     with float64():
         law, step = jax.jvp(lambda point: law_at(at.objective, point, at.data), (at.point,), (axis,))
     values, steps = coefficients(law), coefficients(step)
-    return {name: float(steps[name] / values[name]) for name in at.objective.free if float(values[name]) != 0}
+    return {name: float(steps[name]) / float(values[name]) for name in at.objective.free if float(values[name]) != 0}
 
 
 def _with(law: Any, values: Mapping[str, Any]) -> Any:

@@ -1,8 +1,13 @@
-"""A machine with libtpu and without a TPU computes on its CPU, and libtpu is not asked."""
+"""A machine with libtpu and without a TPU computes on its CPU; a prediction compiles without optimising."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
-from moejax.cli.process import keep_libtpu_quiet
+from moejax.cli.parsers import predict
+from moejax.cli.process import compile_without_optimising, keep_libtpu_quiet
 
 
 @pytest.fixture
@@ -38,3 +43,26 @@ def test_what_the_user_has_set_stays(installed):
 def test_without_libtpu_nothing_is_set(installed, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert platforms(installed) is None
+
+
+def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit():
+    words = predict.EXAMPLE.split()[1:]
+    # A process that has JAX already compiles as XLA does by itself.
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", f"{first}; from moejax.__main__ import main; main(sys.argv[1:])", *words, "--json"],
+            env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for first in ("import sys", "import sys, jax")
+    ]
+    assert said[0] == said[1]
+
+
+def test_what_is_set_of_the_compiler_stays(monkeypatch):
+    monkeypatch.delitem(sys.modules, "jax")
+    environment = {"XLA_FLAGS": "--xla_backend_optimization_level=2 --xla_dump_to=here"}
+    compile_without_optimising(environment)
+    assert environment["XLA_FLAGS"].startswith("--xla_backend_optimization_level=2 --xla_dump_to=here")
+    assert environment["XLA_FLAGS"].count("optimization_level") == 1

@@ -6,6 +6,7 @@ import argparse
 
 from moejax.cli.number import number, whole_number
 from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments
+from moejax.cli.process import compile_without_optimising
 from moejax.errors import UserError
 
 NAME = "predict"
@@ -55,6 +56,12 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--constants names a set of one law; name that law with --law instead of all.")
     if is_fit(arguments.law) and arguments.constants is not None:
         raise UserError(f"--constants names a published set, and {arguments.law} is a fit with constants of its own.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the laws' formulas, each of which is computed once, as quickly as can be."""
+    if not is_fit(arguments.law):
+        compile_without_optimising()
 
 
 def command(arguments: argparse.Namespace) -> str:
