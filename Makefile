@@ -10,7 +10,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery laws settings errata test test-all slow referees resolve test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow referees resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -32,10 +32,13 @@ test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test slow referees resolve
+	$(MAKE) test lint-docs slow referees resolve
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
+
+lint-docs: $(VENV)/.installed  ## whether pages link to what is there, and show commands, targets and names that exist
+	$(BIN)/pytest -q -m docs $$(grep -rl 'mark\.docs' tests)
 
 # The slow tests in parts of about the same length, each in processes of its own (see HEAVIEST).
 SLOW_PARTS ?= 0/8 1/8 2/8 3/8 4/8 5/8 6/8 7/8

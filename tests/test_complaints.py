@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROW = re.compile(r"\| (?P<threads>[^|]*#\d+[^|]*) \| [^|]* \| `(?P<file>tests/[\w/]+\.py)::(?P<test>\w+)` \|")
+pytestmark = pytest.mark.docs
 ROWS = [match.groupdict() for match in ROW.finditer(Path("docs/training.md").read_text())]
 
 

@@ -201,6 +201,7 @@ def test_a_damaged_record_does_not_cost_its_neighbours(tmp_path):
     assert [f.name for f in found if isinstance(f, Corrupt)] == ["web.arrayrecord:30"]
 
 
+@pytest.mark.docs
 def test_the_guide_names_every_format_and_source():
     table = Path("docs/data.md").read_text().split("## What can be read")[1].split("**Tokenizers**")[0]
     assert set(re.findall(r"`(\.\w+)`", table)) - {".gz", ".zst", ".idx"} == set(FORMATS)

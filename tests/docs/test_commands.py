@@ -5,9 +5,12 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import parser_of, split_overrides
 
+pytestmark = pytest.mark.docs
 PAGES = [
     Path("README.md"),
     Path("CONTRIBUTING.md"),

@@ -104,6 +104,7 @@ def test_a_folder_without_the_errata_is_answered_in_a_sentence(tmp_path, capsys)
     assert "`moejax reproduce --errata` writes it" in capsys.readouterr().err
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", [name for name in LAWS if PUBLISHED[name]])
 def test_a_page_has_every_constant_to_its_digits(name):
     constants = (DOCS / "laws" / f"{name}.md").read_text().partition("## Constants")[2]
@@ -116,6 +117,7 @@ def test_a_page_has_every_constant_to_its_digits(name):
         assert [float(value) for value in shown] == pytest.approx(exact, rel=1e-8)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", [name for name in LAWS if PUBLISHED[name]])
 def test_a_law_with_constants_has_a_figure(name):
     drawn_by = {plot.law for plot in ALL.values() if not plot.needs_table}
@@ -138,6 +140,7 @@ def test_a_paper_is_known_by_how_its_title_begins():
     assert paper_of("Kaplan et al. 2020, Table 2") is None
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", sorted((DOCS / "laws").iterdir()), ids=lambda page: page.stem)
 def test_a_link_to_a_heading_of_another_page_leads_to_one(page):
     for target, anchor in re.findall(r"\]\(([^)#:]+)#([^)]+)\)", page.read_text()):

@@ -25,6 +25,7 @@ def table():
     return pd.DataFrame({"params_active": active, "tokens": tokens, "loss": np.asarray(exact) * noise})
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", sorted(Path("docs").glob("*.md")), ids=lambda page: page.stem)
 def test_what_the_python_of_a_page_imports_exists(page):
     for text in BLOCK.findall(page.read_text()):

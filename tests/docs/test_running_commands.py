@@ -278,6 +278,7 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     assert not failed
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(("part", "test"), ELSEWHERE.items(), ids=ELSEWHERE)
 def test_what_is_not_run_here_is_run_by_a_test_that_exists(part, test):
     assert any(re.search(part, line) for line in FIRST)
@@ -285,6 +286,7 @@ def test_what_is_not_run_here_is_run_by_a_test_that_exists(part, test):
     assert name in {node.name for node in ast.parse(Path("tests", file).read_text()).body if hasattr(node, "name")}
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("part", [*LESS, *INSTEAD])
 def test_what_is_changed_of_a_command_is_shown(part):
     assert any(re.search(part, line) for line in FIRST)

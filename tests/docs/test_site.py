@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
 PAGES = sorted(Path("docs").rglob("*.md"))
 
 

@@ -110,6 +110,7 @@ def test_every_decision_has_the_slope_that_small_changes_of_the_coefficients_sho
             assert float(slope) == pytest.approx(measured, rel=1e-4, abs=1e-12), estimand.title
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
 def test_the_fitting_guide_names_what_every_law_decides(law):
     guide = Path("docs/fitting.md").read_text().split("| law | given | decides |")[1].split("\n\n")[0]

@@ -19,6 +19,7 @@ def test_an_example_prints_the_numbers_in_its_comments(code, capsys):
         assert any(f"{number:.{digits - 1}e}" == f"{float(promised):.{digits - 1}e}" for number in printed), promised
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", LAWS)
 def test_the_list_of_laws_links_the_page_of_every_law(name):
     assert f"[`{name}`](laws/{name}.md)" in PAGE.partition("## The laws, one by one")[2]
