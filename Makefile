@@ -10,7 +10,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 # tests runs out of them, and XLA crashes.
 HEAVIEST := tests/model tests/routing tests/train
 
-.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow referees resolve test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -32,7 +32,7 @@ test: lint  ## lint, types and the whole test suite, but what takes minutes
 	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test lint-docs slow referees resolve
+	$(MAKE) test lint-docs slow parity resolve
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -46,8 +46,8 @@ SLOW_PARTS ?= 0/8 1/8 2/8 3/8 4/8 5/8 6/8 7/8
 slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW_PARTS=2/8
 	failed=0; for part in $(SLOW_PARTS); do $(BIN)/pytest -n 2 -r s -m slow --part $$part || failed=1; done; exit $$failed
 
-referees: $(VENV)/.referees $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
-	$(BIN)/pytest -n 2 -m referee tests/referees
+parity: $(VENV)/.parity $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
+	$(BIN)/pytest -n 2 -m parity tests/parity
 
 resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with every file of constraints (asks the package index)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
@@ -85,10 +85,10 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	  -e '.[dev]' $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
-$(VENV)/.referees: $(VENV)/.installed constraints/referees.txt
+$(VENV)/.parity: $(VENV)/.installed constraints/parity.txt
 	@echo "Installing PyTorch, transformers, lm-evaluation-harness and tokamax into $(VENV): 1 GB in a build for CPUs; several where pip finds only CUDA's."
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
-	  torch transformers accelerate lm-eval tokamax -c constraints/referees.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	  torch transformers accelerate lm-eval tokamax -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt

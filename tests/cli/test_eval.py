@@ -1,4 +1,4 @@
-"""moejax eval without the harness; with it, tests/referees/test_harness.py."""
+"""moejax eval without the harness; with it, tests/parity/test_harness.py."""
 
 import pytest
 

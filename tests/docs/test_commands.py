@@ -43,6 +43,8 @@ SHOWN = [
 MAKE = [
     (str(page), target)
     for page in PAGES
+    # The log's entries name what there was on their day.
+    if page.name != "log.md"
     for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", page.read_text(), re.M)
 ]
 

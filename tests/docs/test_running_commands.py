@@ -38,7 +38,7 @@ SHOWN["help"] = [
 SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
 
 ELSEWHERE = {
-    r"^moejax eval": "referees/test_harness.py::ours",
+    r"^moejax eval": "parity/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
     r"prepare hf:": "data/test_hugging_face.py::test_a_data_set_is_read_from_the_files_it_is_kept_in",

@@ -16,9 +16,9 @@ from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
 
 
-def test_every_family_is_drawn_here_and_has_several_variants_before_the_referees():
+def test_every_family_is_drawn_here_and_has_several_variants_in_the_parity_tests():
     assert ARCHITECTURES.keys() == SMALL.keys() == FAMILIES.keys()
-    variants = runpy.run_path(str(Path(__file__).parent.parent / "referees" / "variants.py"))["VARIANTS"]
+    variants = runpy.run_path(str(Path(__file__).parent.parent / "parity" / "variants.py"))["VARIANTS"]
     assert {family for family, several in variants.items() if len(several) > 3} == FAMILIES.keys()
 
 

@@ -18,7 +18,7 @@ STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 PILOT = ["--config", STUDIES / "chapter_002.py:pilot", "--config.recipe.batch_tokens=8388608"]
 SHARDED = ["--config.recipe.mesh.fsdp=-1", "--config.recipe.mesh.data=1"]
 
-pytestmark = pytest.mark.skipif(not ENGINES.exists(), reason="SkyPilot and kubernetes-validate: make referees")
+pytestmark = pytest.mark.skipif(not ENGINES.exists(), reason="SkyPilot and kubernetes-validate: make parity")
 
 KUBERNETES = """
 import json, sys, jsonschema, kubernetes_validate

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import referee  # noqa: F401  (nothing is fetched)
+import transformers_models  # noqa: F401  (nothing is fetched)
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture

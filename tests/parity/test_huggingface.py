@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import referee
+import transformers_models
 from variants import CASES, VARIANTS
 
 from moejax.huggingface import FAMILIES
@@ -44,17 +44,17 @@ def relative_error(ours, theirs):
 
 @pytest.mark.parametrize(("family", "variant"), CASES)
 def test_logits_and_gradients_are_the_same(family, variant, tmp_path, record_property):
-    model = referee.make(family, VARIANTS[family][variant])
+    model = transformers_models.make(family, VARIANTS[family][variant])
     model.save_pretrained(tmp_path / "theirs")
     from_huggingface(tmp_path / "theirs", tmp_path / "ours")
     (loss, logits), gradient = our_loss_and_gradient(*load_weights(tmp_path / "ours"), TOKENS)
 
-    error = relative_error(np.asarray(logits), referee.logits(model, TOKENS))
+    error = relative_error(np.asarray(logits), transformers_models.logits(model, TOKENS))
     record_property("relative error of logits", float(error))
     assert error < TOLERANCE
 
     # Their gradient goes the way of their parameters.
-    their_loss = referee.become_gradient(model, TOKENS)
+    their_loss = transformers_models.become_gradient(model, TOKENS)
     model.save_pretrained(tmp_path / "their gradient")
     from_huggingface(tmp_path / "their gradient", tmp_path / "mapped")
     theirs = dict(flat(load_weights(tmp_path / "mapped").params))
@@ -71,28 +71,28 @@ def test_logits_and_gradients_are_the_same(family, variant, tmp_path, record_pro
 
 @pytest.mark.parametrize(("family", "variant"), CASES)
 def test_every_bit_comes_back_and_gives_the_same_logits_there(family, variant, tmp_path):
-    model = referee.make(family, VARIANTS[family][variant])
+    model = transformers_models.make(family, VARIANTS[family][variant])
     model.save_pretrained(tmp_path / "theirs")
     from_huggingface(tmp_path / "theirs", tmp_path / "ours")
     to_huggingface(tmp_path / "ours", tmp_path / "back", shard_bytes=20_000)
     assert len(list((tmp_path / "back").glob("*.safetensors"))) > 1
-    assert referee.tensors(tmp_path / "back") == referee.tensors(tmp_path / "theirs")
-    again = referee.logits(referee.load(tmp_path / "back"), TOKENS)
-    np.testing.assert_array_equal(again, referee.logits(model, TOKENS))
+    assert transformers_models.tensors(tmp_path / "back") == transformers_models.tensors(tmp_path / "theirs")
+    again = transformers_models.logits(transformers_models.load(tmp_path / "back"), TOKENS)
+    np.testing.assert_array_equal(again, transformers_models.logits(model, TOKENS))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_stays_bfloat16_and_comes_back_to_the_bit(family, tmp_path):
     import torch
 
-    model = referee.make(family, VARIANTS[family]["plain"]).to(torch.bfloat16)
+    model = transformers_models.make(family, VARIANTS[family]["plain"]).to(torch.bfloat16)
     model.save_pretrained(tmp_path / "theirs")
     from_huggingface(tmp_path / "theirs", tmp_path / "ours")
     to_huggingface(tmp_path / "ours", tmp_path / "back")
-    assert referee.tensors(tmp_path / "back") == referee.tensors(tmp_path / "theirs")
-    assert referee.load(tmp_path / "back").dtype == torch.bfloat16
+    assert transformers_models.tensors(tmp_path / "back") == transformers_models.tensors(tmp_path / "theirs")
+    assert transformers_models.load(tmp_path / "back").dtype == torch.bfloat16
     # The numbers are those of a float32 model of the same, rounded, parameters.
-    wide = referee.logits(referee.load(tmp_path / "back").float(), TOKENS)
+    wide = transformers_models.logits(transformers_models.load(tmp_path / "back").float(), TOKENS)
     assert relative_error(np.asarray(our_logits(*load_weights(tmp_path / "ours"), TOKENS)), wide) < TOLERANCE
 
 
@@ -106,7 +106,7 @@ def test_a_model_of_ours_gives_the_same_logits_there(family, tmp_path):
     bias = transformer.init_expert_bias(architecture)
     save_weights(tmp_path / "ours", architecture, params, bias)
     to_huggingface(tmp_path / "ours", tmp_path / "theirs", family=family)
-    theirs = referee.logits(referee.load(tmp_path / "theirs"), TOKENS)
+    theirs = transformers_models.logits(transformers_models.load(tmp_path / "theirs"), TOKENS)
     ours = np.asarray(our_logits(architecture, params, bias, TOKENS))
     assert relative_error(ours, theirs) < TOLERANCE
 

@@ -8,7 +8,7 @@ from moejax.kernels.experts import Experts
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
 
-tokamax = pytest.importorskip("tokamax", reason="tokamax is not installed: make referees")
+tokamax = pytest.importorskip("tokamax", reason="tokamax is not installed: make parity")
 
 pytestmark = pytest.mark.filterwarnings("ignore:jax.experimental.pallas.dot was moved:DeprecationWarning")
 KERNEL = "__gpu$xla.gpu.triton"

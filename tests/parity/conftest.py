@@ -1,4 +1,4 @@
-"""Tests against other people's implementations, which `make referees` installs."""
+"""Tests against other people's implementations, which `make parity` installs."""
 
 import importlib.util
 
@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items):
         name for name in ("torch", "transformers", "lm_eval", "accelerate") if importlib.util.find_spec(name) is None
     ]
     for item in items:
-        if "tests/referees/" in item.path.as_posix():
-            item.add_marker(pytest.mark.referee)
+        if "tests/parity/" in item.path.as_posix():
+            item.add_marker(pytest.mark.parity)
             if missing and item.path.name not in WITHOUT_PYTORCH:
-                item.add_marker(pytest.mark.skip(reason=f"{', '.join(missing)} not installed: make referees"))
+                item.add_marker(pytest.mark.skip(reason=f"{', '.join(missing)} not installed: make parity"))
