@@ -33,9 +33,13 @@ def lies(name: str, low: float, high: float, rows: str = "all rows") -> str:
     return f"{name} {'lie' if many else 'lies'} between {smallest} and {largest}{where}"
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that an unknown one may have meant, the likeliest first; three at most."""
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], alike: float = 0.5) -> list[str]:
+    """The known names that an unknown one may have meant, the likeliest first; three at most.
+
+    Args:
+      alike: the least that names have in common, from 0 to 1, as difflib counts it.
+    """
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=alike)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import importlib
 import io
@@ -23,7 +22,7 @@ from moejax.cli.process import keep_libtpu_quiet
 from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
-from moejax.wording import says
+from moejax.wording import did_you_mean, says
 
 DONE, USERS = 0, 2
 
@@ -161,9 +160,7 @@ def _run(words: list[str]) -> int:
         return DONE
     name, *rest = words
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(COMMANDS)}."
-        return _fail(f"{name} is no command; {hint}")
+        return _fail(f"{name} is no command; {did_you_mean(name, COMMANDS)}")
     try:
         arguments = _arguments(name, rest)
         parser = _parser_module(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,6 +17,7 @@ from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import require_inputs
 from moejax.laws.predict import check_design
 from moejax.quantities import format
+from moejax.wording import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,8 @@ def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
     """
     if named := [one for one in estimands if name in (one.name, one.symbol)]:
         return named
-    known = list(dict.fromkeys(f"{one.name} ({one.symbol})" for one in estimands))
-    near = difflib.get_close_matches(name, [one.name for one in estimands], n=3, cutoff=0.6)
-    hint = f"nearest are {', '.join(near)}; " if near else ""
-    raise UserError(f"There is no estimand {name}; {hint}known are {', '.join(known)}. {what_is_decided(law)}")
+    known = dict.fromkeys(one.name for one in estimands)
+    raise UserError(f"There is no estimand {name}; {did_you_mean(name, known)} {what_is_decided(law)}")
 
 
 def what_is_decided(law: type) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws.design import FIELDS, Design
 from moejax.quantities import parse
-from moejax.wording import told
+from moejax.wording import did_you_mean, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +256,5 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
 def _unknown(read: ReadRuns, name: str) -> str:
     columns = [str(column) for column in read.frame.columns]
     derived = [n for n in (*FIELDS, *DERIVED) if _derived(read, n) is not None and n not in columns]
-    near = difflib.get_close_matches(name, columns + derived, n=3, cutoff=0.5)
-    hint = f"nearest are {', '.join(near)}" if near else f"they have {', '.join(columns + derived)}"
-    return f"The runs have no {name} to hold out by; {hint}. Write NAME, NAME:LEAST or NAME=VALUE."
+    hint = did_you_mean(name, columns + derived)
+    return f"The runs have no {name} to hold out by; {hint} Write NAME, NAME:LEAST or NAME=VALUE."

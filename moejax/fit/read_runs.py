@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from moejax.fit.units import gaps, wrong_units
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.predict import POSITIVE, law_class
-from moejax.wording import told
+from moejax.wording import nearest, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,8 +204,8 @@ def mapped(frame: Any, mapping: Mapping[str, str], named: str) -> Any:
         try:
             computed[name] = evaluate(expression, frame)
         except ValueError as error:
-            near = difflib.get_close_matches(expression, map(str, frame.columns), n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            near = nearest(expression, map(str, frame.columns))
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise UserError(
                 f"{named}: {name}={expression} cannot be computed: {told(error).rstrip('.')}.{hint}"
             ) from error
@@ -238,15 +237,16 @@ def _require(frame: Any, names: Sequence[str], named: str, ours: Named) -> None:
     if not missing:
         return
     meanings = {name: run_table.COLUMNS[name].meaning if name in run_table.COLUMNS else "wanted" for name in missing}
-    near = dict.fromkeys(c for name in missing for c in difflib.get_close_matches(name, columns, n=3, cutoff=0.5))
+    near = dict.fromkeys(c for name in missing for c in nearest(name, columns))
     # A column's name may hold what moves a terminal's cursor.
-    shown = ", ".join(repr(c) if not c.isprintable() else c for c in (near if len(missing) == 1 and near else columns))
-    hint = f"nearest are {shown}" if near and len(missing) == 1 else f"the columns are {shown}"
+    one = len(missing) == 1 and near
+    shown = [repr(c) if not c.isprintable() else c for c in (near if one else columns)]
+    hint = f"did you mean {' or '.join(shown)}?" if one else f"the columns are {', '.join(shown)}."
     said = " ".join(ours.undecided).replace("'", " ").split()
     unsaid = [name for name in missing if not any(word.startswith(f"{name}=") for word in said)]
     asked = f" Say which is which: {' '.join(f'--map {name}=COLUMN' for name in unsaid)}." if unsaid else ""
     raise UserError(
-        f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}."
+        f"{named} has no column {', none '.join(f'{name} ({meaning})' for name, meaning in meanings.items())}; {hint}"
         + "".join([asked, *(f" {note}" for note in ours.undecided)])
     )
 

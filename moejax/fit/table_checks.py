@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -16,7 +15,7 @@ from moejax.laws import LAWS
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS
 from moejax.run_table import COLUMNS
-from moejax.wording import command, listed, some
+from moejax.wording import command, listed, nearest, some
 
 SETTINGS = (
     *("learning_rate", "batch_tokens", "weight_decay", "schedule", "warmup_tokens", "decay_tokens"),
@@ -272,7 +271,7 @@ def _slips(frame: Any, used: set[str]) -> tuple[str, ...]:
     notes = []
     for column in map(str, frame.columns):
         if column not in used and column not in COLUMNS and column not in FIELDS and our_name(column) == column:
-            near = difflib.get_close_matches(column, missing, n=1, cutoff=ALIKE)
+            near = nearest(column, missing, ALIKE)[:1]
             notes += [
                 f"Column {column} is not read. If it is {name}, say {map_option(name, quoted(column))}."
                 for name in near

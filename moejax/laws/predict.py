@@ -6,9 +6,8 @@ Laws themselves stay pure and check nothing.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +20,7 @@ from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import Law, require_inputs
 from moejax.laws.published import Published
-from moejax.wording import listed
+from moejax.wording import did_you_mean, listed
 
 POSITIVE = (
     *("params_total", "params_active", "tokens", "unique_tokens", "flops"),
@@ -63,7 +62,7 @@ def law_name(name: str) -> str:
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES.get(asked, asked)
     if known not in LAWS:
-        raise UserError(f"There is no law '{name}'. {_nearest(asked, [*LAWS, *ALIASES])}")
+        raise UserError(f"There is no law '{name}'; {did_you_mean(asked, [*LAWS, *ALIASES])}")
     return known
 
 
@@ -89,7 +88,7 @@ def published(name: str, constants: str | None = None) -> Published:
     if constants is None:
         return next(iter(sets.values()))
     if constants not in sets:
-        raise UserError(f"The law '{law}' has no set of constants '{constants}'. {_nearest(constants, sets)}")
+        raise UserError(f"The law '{law}' has no set of constants '{constants}'; {did_you_mean(constants, sets)}")
     return sets[constants]
 
 
@@ -210,9 +209,3 @@ def factor(value: float, smallest: Any, largest: Any) -> float:
 
 
 ROUNDING = 1e-9
-
-
-def _nearest(asked: str, names: Iterable[str]) -> str:
-    names = list(names)
-    close = difflib.get_close_matches(asked, names, n=3, cutoff=0.5)
-    return f"Did you mean {listed(close, 'or')}?" if close else f"There are {listed(names)}."

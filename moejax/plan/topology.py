@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import itertools
 import math
@@ -12,6 +11,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
+from moejax.wording import did_you_mean
 
 CPU = "cpu"
 
@@ -95,9 +95,8 @@ def parse(text: str) -> Topology:
     chip, _, sizes = text.strip().lower().partition(":")
     tori = [name for name, one in CHIPS.items() if one.torus_dimensions]
     if chip not in (*tori, CPU):
-        near = difflib.get_close_matches(chip, (*tori, CPU), n=3, cutoff=0.4) or [*tori, CPU]
         why = "; its chips are not joined to a torus" if chip in CHIPS else ""
-        raise UserError(f"No plan can be made for {chip!r}{why}; did you mean {' or '.join(near)}?")
+        raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, (*tori, CPU))}")
     if chip == CPU:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
             raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")

@@ -194,9 +194,9 @@ def test_what_decides_nothing_is_a_sentence_with_what_would(law, given, words):
         decision_estimands(law, given)
 
 
-def test_a_name_that_is_not_known_lists_the_known_ones():
+def test_a_name_that_is_not_known_is_answered_by_the_nearest_and_by_what_the_law_decides():
     estimands = [*coefficient_estimands(Chinchilla), *decision_estimands(Chinchilla, {"flops": 1e22})]
-    with pytest.raises(ValueError, match=r"nearest are tokens_exponent.*irreducible \(E\).*optimal_tokens \(D\*\)"):
+    with pytest.raises(ValueError, match=r"did you mean tokens_exponent.*optimal_tokens \(D\*\)"):
         find("tokens_exponnt", estimands, Chinchilla)
     assert [estimand.name for estimand in find("beta", estimands, Chinchilla)] == ["tokens_exponent"]
 

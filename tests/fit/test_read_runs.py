@@ -38,7 +38,7 @@ def with_cell(row, column, value):
         (with_cell(3, "params_active", 1e9), r"params_active exceeds params_total in 1 of 4 rows \(row 4\)"),
         (with_cell(3, "tokens", "lots"), r"tokens is empty or not finite \(it holds 'lots' in row 4\) in 1 of 4 rows"),
         (FRAME.assign(loss=np.nan), r"loss is empty or not finite in 4 of 4 rows \(rows 1, 2, 3, 4\)"),
-        (FRAME.rename(columns={"params_active": "param_active"}), "nearest are param_active.*--map params_active="),
+        (FRAME.rename(columns={"params_active": "param_active"}), "did you mean param_active.*--map params_active="),
         (FRAME.drop(columns="params_active"), "no column params_active"),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_weight_that_cannot_be_is_a_sentence(weights, words):
 
 
 def test_a_weight_that_is_not_there_is_named_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no column cuont .*nearest are count"):
+    with pytest.raises(ValueError, match=r"no column cuont .*did you mean count"):
         read_runs(FRAME.assign(count=1), Chinchilla, weight="cuont")
 
 

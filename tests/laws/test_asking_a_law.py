@@ -28,7 +28,7 @@ def test_a_paper_finds_its_law():
 
 
 def test_an_unknown_law_is_answered_with_the_nearest_names():
-    with pytest.raises(ValueError, match="Did you mean chinchilla"):
+    with pytest.raises(ValueError, match="did you mean chinchilla"):
         law_name("chinchila")
 
 
