@@ -39,7 +39,7 @@ class Rule(NamedTuple):
     slopes: tuple[float, ...] | None
 
 
-class Inputs(NamedTuple):
+class TiledInputs(NamedTuple):
     """Heads first, so that a tile is one matrix per head; T is a multiple of the tile."""
 
     query: Float[Array, "B G R T K"]
@@ -69,7 +69,7 @@ def tiled(
     # What is added behind is later than every real query, so that none sees it.
     queries, keys, values = (_padded(jnp.swapaxes(x, 1, 2), tile, axis=2) for x in (query, key, value))
     batch, heads, *of_head = queries.shape
-    inputs = Inputs(
+    inputs = TiledInputs(
         query=queries.reshape(batch, groups, heads // groups, *of_head),
         key=keys,
         value=values,
@@ -98,7 +98,7 @@ def _product(equation: str, a: Array, b: Array) -> Array:
     return jnp.einsum(equation, a, b.astype(a.dtype), preferred_element_type=F32)
 
 
-def _scores(rule: Rule, inputs: Inputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
+def _scores(rule: Rule, inputs: TiledInputs, i: Any, j: Any) -> Float[Array, "B G R t s"]:
     """Logits of tile i of the queries with tile j of the keys."""
     query, key = _cut(rule, inputs.query, i), _cut(rule, inputs.key, j)
     scores = _product("bgrtk,bgsk->bgrts", query, key) * rule.scale
@@ -128,7 +128,7 @@ def _last_query_tile(rule: Rule, j: Any, tiles: int) -> Any:
     )
 
 
-def _forward(rule: Rule, inputs: Inputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
+def _forward(rule: Rule, inputs: TiledInputs) -> tuple[Float[Array, "B G R T V"], Float[Array, "B G R T 1"]]:
     """Outputs, and the logsumexp of each query's scores."""
     shape, width = inputs.query.shape[:-1], inputs.value.shape[-1]
     row = (*shape[:-1], rule.tile, 1)
@@ -155,7 +155,9 @@ def _forward(rule: Rule, inputs: Inputs) -> tuple[Float[Array, "B G R T V"], Flo
     return lax.fori_loop(0, shape[-1] // rule.tile, of_queries, results)
 
 
-def _backward(rule: Rule, saved: tuple[Inputs, Array, Array], dmixed: Float[Array, "B G R T V"]) -> tuple[Inputs]:
+def _backward(
+    rule: Rule, saved: tuple[TiledInputs, Array, Array], dmixed: Float[Array, "B G R T V"]
+) -> tuple[TiledInputs]:
     inputs, mixed, logsumexp = saved
     tiles = inputs.query.shape[-2] // rule.tile
     # Softmax: the gradient of a score is its weight times (gradient of the weight - the weighted mean of those).
@@ -188,15 +190,15 @@ def _backward(rule: Rule, saved: tuple[Inputs, Array, Array], dmixed: Float[Arra
     dsinks = None
     if inputs.sinks is not None:
         dsinks = -(jnp.exp(inputs.sinks[..., None, None] - logsumexp) * mean).sum((0, 3, 4))
-    return (Inputs(dquery.astype(inputs.query.dtype), dkey, dvalue, dsinks, None),)
+    return (TiledInputs(dquery.astype(inputs.query.dtype), dkey, dvalue, dsinks, None),)
 
 
-def _save(rule: Rule, inputs: Inputs) -> tuple[Array, tuple[Inputs, Array, Array]]:
+def _save(rule: Rule, inputs: TiledInputs) -> tuple[Array, tuple[TiledInputs, Array, Array]]:
     mixed, logsumexp = _forward(rule, inputs)
     return mixed, (inputs, mixed, logsumexp)
 
 
-def _outputs(rule: Rule, inputs: Inputs) -> Float[Array, "B G R T V"]:
+def _outputs(rule: Rule, inputs: TiledInputs) -> Float[Array, "B G R T V"]:
     return _forward(rule, inputs)[0]
 
 

@@ -25,7 +25,7 @@ from moejax.kernels.permutation import permute, permute_weights, unpermute
 F32 = jnp.float32
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """``size`` rows of one expert from ``start``, of which the first ``rows`` are its own."""
 
     expert: Any
@@ -59,7 +59,7 @@ def block_sizes(rows_per_expert: int, model: int, hidden: int) -> tuple[int, ...
 
 
 def _each_block(
-    offsets: Int[Array, " experts_and_one"], sizes: tuple[int, ...], body: Callable[[Block, Any], Any], carry: Any
+    offsets: Int[Array, " experts_and_one"], sizes: tuple[int, ...], body: Callable[[RowBlock, Any], Any], carry: Any
 ) -> Any:
     """Fold ``body(block, carry)`` over the blocks of all experts."""
     full = sizes[-1]
@@ -71,13 +71,13 @@ def _each_block(
             # A loop that runs once or not at all: unlike a conditional, it copies nothing.
             runs = ((head > shorter) & (head <= size)).astype(jnp.int32)
             carry = lax.fori_loop(
-                0, runs, lambda i, c, size=size: body(Block(expert, start + i * size, head, size, True), c), carry
+                0, runs, lambda i, c, size=size: body(RowBlock(expert, start + i * size, head, size, True), c), carry
             )
         start = start + head
         return lax.fori_loop(
             0,
             (stop - start) // full,
-            lambda i, c: body(Block(expert, start + i * full, full, full, False), c),
+            lambda i, c: body(RowBlock(expert, start + i * full, full, full, False), c),
             carry,
         )
 
@@ -123,7 +123,7 @@ def forward(
 ) -> tuple[Array, ...]:
     """Weighted outputs [R, D] and, for the backward pass if ``is_saving``, the gate and up projections [R, F]."""
 
-    def body(block: Block, carry):
+    def body(block: RowBlock, carry):
         own = block.weights(experts)
         gate, up = project_up(block.of(x), own)
         y = project_down(gate, up, block.of(weight), own)
@@ -145,7 +145,7 @@ def backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     """Gradients of the rows, of their weights and of the experts, the last summed in float32."""
 
-    def body(block: Block, carry):
+    def body(block: RowBlock, carry):
         dx, dweight, dexperts = carry
         own = block.weights(experts)
         block_dy = block.of(dy).astype(F32)

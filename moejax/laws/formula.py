@@ -85,13 +85,13 @@ class Least:
 
 
 @dataclass(frozen=True)
-class Series:
+class Summation:
     """The sum of a term over i = 1, 2, …, as far as its coefficients with the index i go."""
 
     term: Tree
 
 
-Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Least | Series
+Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Least | Summation
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def names(tree: Tree) -> Iterator[str]:
         case Sum(parts) | Product(parts):
             for part in parts:
                 yield from names(part)
-        case Negative(part) | Apply(_, part) | Series(part):
+        case Negative(part) | Apply(_, part) | Summation(part):
             yield from names(part)
         case Quotient(one, other) | Power(one, other) | Least(one, other):
             yield from names(one)
@@ -223,7 +223,7 @@ class _Reader:
 
     def term(self) -> Tree:
         if self.took("Σ"):
-            return Series(self.term())
+            return Summation(self.term())
         tree = self.factor()
         while sign := self.took("·", "/"):
             other = self.factor()

@@ -15,8 +15,8 @@ from moejax.laws.formula import (
     Power,
     Product,
     Quotient,
-    Series,
     Sum,
+    Summation,
     Tree,
 )
 
@@ -75,7 +75,7 @@ def _drawn(tree: Tree, inline: bool = False) -> str:
         case Least(one, other):
             both = _drawn(one, inline) + _operator(",") + _drawn(other, inline)
             return _row(f"<mi>min</mi>{_operator('(')}{both}{_operator(')')}")
-        case Series(term):
+        case Summation(term):
             sigma = f"<munder>{_operator('∑')}<mi>i</mi></munder>"
             return sigma + _inside(term, 2, inline)
     raise AssertionError(tree)
@@ -86,7 +86,7 @@ def _binding(tree: Tree) -> int:
     match tree:
         case Sum() | Negative():
             return 1
-        case Product() | Quotient() | Series():
+        case Product() | Quotient() | Summation():
             return 2
         case Power() | Apply():
             return 3

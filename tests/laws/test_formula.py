@@ -22,8 +22,8 @@ from moejax.laws.formula import (
     Power,
     Product,
     Quotient,
-    Series,
     Sum,
+    Summation,
     formula,
     names,
     parse,
@@ -56,7 +56,7 @@ def evaluate(tree, known):
             return FUNCTIONS[function](at(argument))
         case Least(one, other):
             return min(at(one), at(other))
-        case Series(term):
+        case Summation(term):
             (indexed,) = (name for name in names(term) if name.endswith("_i"))
             return math.fsum(
                 evaluate(term, known | {"i": i, indexed: one}) for i, one in enumerate(known[indexed], start=1)
