@@ -1,4 +1,4 @@
-"""The explorer without a browser: choices and links, what is seen and where it comes from, what is refused."""
+"""The explorer without a browser: states and links, what is seen and where it comes from, what is refused."""
 
 import importlib.util
 import json
@@ -26,16 +26,16 @@ from moejax.laws.five_factor import ZHAO_2025, active_experts_range, shared_shar
 from moejax.laws.predict import predict
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
 from moejax.report.explorer import page, serve, vector
-from moejax.report.explorer.choice import PRESETS, Choice, of_link
+from moejax.report.explorer.available import find_available
 from moejax.report.explorer.config import config
 from moejax.report.explorer.curves import WITHIN
 from moejax.report.explorer.knobs import KNOBS
-from moejax.report.explorer.offer import offer
+from moejax.report.explorer.state import PRESETS, ExplorerState, of_link
 from moejax.report.explorer.vector import svg
 from moejax.report.explorer.view import view
 from moejax.report.figures.panels import Axis, Panel, Series
 
-LAWS = tuple(offer().laws)
+LAWS = tuple(find_available().laws)
 REPEATS = "data_constrained:muennighoff-2023"
 SEVERAL = ("effective_params:chapter-002", "five_factor:zhao-2025", "sparsity:abnar-2025", REPEATS)
 """Laws that are compiled here: each takes seconds."""
@@ -43,13 +43,13 @@ SEVERAL = ("effective_params:chapter-002", "five_factor:zhao-2025", "sparsity:ab
 
 @pytest.fixture(scope="module")
 def views():
-    """Views of choices, each made once."""
+    """Views of states, each made once."""
     made = {}
 
-    def see(choice):
-        if choice not in made:
-            made[choice] = view(choice, offer())
-        return made[choice]
+    def see(state):
+        if state not in made:
+            made[state] = view(state, find_available())
+        return made[state]
 
     return see
 
@@ -59,24 +59,24 @@ def query(link):
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_a_link_brings_back_the_choice_to_the_last_digit(law):
-    start = offer().start
-    for choice in (
+def test_a_link_brings_back_the_state_to_the_last_digit(law):
+    start = find_available().start
+    for state in (
         start,
-        Choice(law=law, params_active=1.23456789e9, flops=3.3e22, shared_share=0.123),
-        Choice(law=law).like("kimi-k2"),
-        Choice(law=law, unique_tokens=2.5e10).like("kimi-k2"),
-        Choice(law=law).like("kimi-k2").moved("tokens", 15.5e12),
-        Choice(law=law).like("deepseek-v3.1").moved("granularity", 4.0),
-        *(Choice(law=law).preset(name) for name in PRESETS),
+        ExplorerState(law=law, params_active=1.23456789e9, flops=3.3e22, shared_share=0.123),
+        ExplorerState(law=law).like("kimi-k2"),
+        ExplorerState(law=law, unique_tokens=2.5e10).like("kimi-k2"),
+        ExplorerState(law=law).like("kimi-k2").moved("tokens", 15.5e12),
+        ExplorerState(law=law).like("deepseek-v3.1").moved("granularity", 4.0),
+        *(ExplorerState(law=law).preset(name) for name in PRESETS),
     ):
-        assert of_link(query(choice.link(start)), offer().laws, start) == choice
+        assert of_link(query(state.link(start)), find_available().laws, start) == state
 
 
 def test_the_link_of_the_start_is_empty_and_other_names_of_a_query_are_left_alone():
-    start = offer().start
+    start = find_available().start
     assert start.link(start) == ""
-    assert of_link({"session_id": "s_1", "utm": "x"}, offer().laws, start) == start
+    assert of_link({"session_id": "s_1", "utm": "x"}, find_available().laws, start) == start
 
 
 @pytest.mark.parametrize(
@@ -92,41 +92,41 @@ def test_the_link_of_the_start_is_empty_and_other_names_of_a_query_are_left_alon
 )
 def test_a_link_that_cannot_be_is_refused_in_a_sentence(said, words):
     with pytest.raises(ValueError, match=words):
-        of_link(said, offer().laws, offer().start)
+        of_link(said, find_available().laws, find_available().start)
 
 
 def test_flops_are_held_when_the_size_moves_and_follow_when_tokens_do():
-    choice = Choice()
-    assert choice.moved("params_active", 1e9).flops == choice.flops
-    more = choice.moved("tokens", 2 * choice.tokens)
-    assert math.isclose(more.flops, 2 * choice.flops)
-    assert math.isclose(more.tokens, 2 * choice.tokens)
+    state = ExplorerState()
+    assert state.moved("params_active", 1e9).flops == state.flops
+    more = state.moved("tokens", 2 * state.tokens)
+    assert math.isclose(more.flops, 2 * state.flops)
+    assert math.isclose(more.tokens, 2 * state.tokens)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_published_model_is_counted_as_accounting_counts_it(name):
-    choice = Choice().like(name)
-    exact = design_of(CATALOGUE[name].architecture, choice.tokens)
-    seen = choice.values
+    state = ExplorerState().like(name)
+    exact = design_of(CATALOGUE[name].architecture, state.tokens)
+    seen = state.values
     assert math.isclose(seen["params_active"], exact.params_active)
     assert math.isclose(seen["params_active"] * seen["expansion"], exact.params_total)
     assert math.isclose(seen["params_active"] * seen["embedding_share"], exact.params_embedding)
     assert math.isclose(seen["granularity"], exact.granularity, rel_tol=1e-6)
-    assert choice.moved("flops", 1e22).moved("unique_tokens", 1e9).model == name
-    assert choice.moved("expansion", 2.0).model == ""
+    assert state.moved("flops", 1e22).moved("unique_tokens", 1e9).model == name
+    assert state.moved("expansion", 2.0).model == ""
 
 
 @pytest.mark.parametrize("law", SEVERAL)
 @pytest.mark.matrix(2)
 def test_the_loss_of_a_published_model_is_what_predict_says_of_it(law, views):
-    choice = Choice(law=law).like("deepseek-v3.1")
-    exact = replace(design_of(CATALOGUE["deepseek-v3.1"].architecture, choice.tokens), unique_tokens=choice.tokens)
-    assert math.isclose(views(choice).prediction.loss, predict(law.split(":")[0], exact).loss, rel_tol=1e-7)
+    state = ExplorerState(law=law).like("deepseek-v3.1")
+    exact = replace(design_of(CATALOGUE["deepseek-v3.1"].architecture, state.tokens), unique_tokens=state.tokens)
+    assert math.isclose(views(state).prediction.loss, predict(law.split(":")[0], exact).loss, rel_tol=1e-7)
 
 
 @pytest.mark.parametrize("law", SEVERAL)
 def test_the_command_of_the_page_prints_its_numbers(law, views, capsys):
-    seen = views(Choice(law=law).like("deepseek-v3.1"))
+    seen = views(ExplorerState(law=law).like("deepseek-v3.1"))
     program, command, *words = seen.command.split()
     assert (program, main([command, *words, "--json"])) == ("moejax", 0)
     (answer,) = json.loads(capsys.readouterr().out)["predictions"]
@@ -135,7 +135,7 @@ def test_the_command_of_the_page_prints_its_numbers(law, views, capsys):
 
 
 def test_curves_pass_through_the_point_that_predict_gives(views):
-    seen = views(Choice(law="five_factor:zhao-2025").like("deepseek-v3.1"))
+    seen = views(ExplorerState(law="five_factor:zhao-2025").like("deepseek-v3.1"))
     loss = seen.prediction.loss
     for name in ("params_active", "active_experts", "compute"):
         here = next(s for s in seen.panels[name].series if s.label == "here")
@@ -146,19 +146,19 @@ def test_curves_pass_through_the_point_that_predict_gives(views):
 
 def test_presets_have_the_numbers_of_the_chapter_and_the_losses_of_its_law(views):
     for name, (active, expansion, *_) in CONFIGURATIONS.items():
-        seen = views(Choice().preset(name))
+        seen = views(ExplorerState().preset(name))
         design = Design(params_active=active, params_total=active * expansion, tokens=BUDGET / (6 * active))
         assert math.isclose(seen.prediction.loss, predict("chapter_002", design).loss, rel_tol=1e-12)
 
 
 def test_the_three_movements_of_the_chapter(views):
-    dense, deepseek, switch = (views(Choice().preset(name)) for name in PRESETS)
+    dense, deepseek, switch = (views(ExplorerState().preset(name)) for name in PRESETS)
 
     def curves(seen, name="compute"):
         by = {s.label: np.asarray(s.y) for s in seen.panels[name].series}
         return by["this structure"], by["dense, equal active"]
 
-    for merged in (dense, views(Choice().preset(list(PRESETS)[1]).dense())):
+    for merged in (dense, views(ExplorerState().preset(list(PRESETS)[1]).dense())):
         np.testing.assert_allclose(*curves(merged), rtol=1e-12)
         assert merged.dense == merged.prediction.loss
     mixture, beside = curves(deepseek)
@@ -171,20 +171,20 @@ def test_the_three_movements_of_the_chapter(views):
 
 
 def test_optimum_and_range_are_those_of_the_closed_forms(views):
-    seen = views(Choice())
+    seen = views(ExplorerState())
     size = seen.ranges[0]
     claim = effective_params.compute_optimal(effective_params.CHAPTER_002, BUDGET, 18.1)
     assert check(claim).holds
     assert math.isclose(size.best, claim.value["params_active"], rel_tol=1e-6)
     for end in (size.low, size.high):
-        risen = view(Choice().moved("params_active", end), offer()).prediction.loss
+        risen = view(ExplorerState().moved("params_active", end), find_available()).prediction.loss
         assert math.isclose(
-            risen - views(Choice().moved("params_active", size.best)).prediction.loss, WITHIN, rel_tol=1e-5
+            risen - views(ExplorerState().moved("params_active", size.best)).prediction.loss, WITHIN, rel_tol=1e-5
         )
 
 
 def test_ranges_of_zhao_are_those_of_its_table(views):
-    seen = views(Choice(law="five_factor:zhao-2025"))
+    seen = views(ExplorerState(law="five_factor:zhao-2025"))
     found = {r.name: r for r in seen.ranges}
     design = seen.design
     for name, closed in (("active_experts", active_experts_range), ("shared_share", shared_share_range)):
@@ -195,20 +195,20 @@ def test_ranges_of_zhao_are_those_of_its_table(views):
 
 
 def test_a_law_that_gains_for_ever_has_no_best_expansion_and_says_so(views):
-    seen = views(Choice())
+    seen = views(ExplorerState())
     expansion = next(r for r in seen.ranges if r.name == "expansion")
     assert expansion.endless
     assert "no end: higher is better" in page.optimum(seen)
 
 
 def test_only_what_a_law_reads_has_a_slice(views):
-    assert {r.name for r in views(Choice()).ranges} == {"params_active", "expansion"}
-    zhao = {r.name for r in views(Choice(law="five_factor:zhao-2025")).ranges}
+    assert {r.name for r in views(ExplorerState()).ranges} == {"params_active", "expansion"}
+    zhao = {r.name for r in views(ExplorerState(law="five_factor:zhao-2025")).ranges}
     assert zhao == {"params_active", "expansion", "active_experts", "shared_share"}
 
 
 def repeated(**changes):
-    one = Choice(law=REPEATS, params_active=7.03e9, expansion=1.0, expert_expansion=1.0, flops=1e22)
+    one = ExplorerState(law=REPEATS, params_active=7.03e9, expansion=1.0, expert_expansion=1.0, flops=1e22)
     return replace(one, **{"unique_tokens": 25e9, **changes})
 
 
@@ -244,7 +244,7 @@ def test_the_curve_along_unique_tokens_ends_at_tokens_that_are_all_different(vie
 
 
 def test_a_law_that_does_not_price_repeats_says_so_and_its_loss_stays(views):
-    limited, free = views(Choice(unique_tokens=1e12)), views(Choice())
+    limited, free = views(ExplorerState(unique_tokens=1e12)), views(ExplorerState())
     assert limited.prediction.loss == free.prediction.loss
     assert "unique_tokens" not in limited.panels
     assert "takes a repeated token for a new one" in page.headline(limited)
@@ -252,7 +252,7 @@ def test_a_law_that_does_not_price_repeats_says_so_and_its_loss_stays(views):
 
 def test_steps_of_a_slider_hold_the_value_exactly_and_stay_between_its_ends():
     for name, knob in KNOBS.items():
-        value = getattr(Choice(), name)
+        value = getattr(ExplorerState(), name)
         steps, at = knob.steps(value)
         assert steps[at] == value
         assert steps == sorted(set(steps))
@@ -263,7 +263,7 @@ def test_steps_of_a_slider_hold_the_value_exactly_and_stay_between_its_ends():
 def test_drawings_are_well_formed_and_say_what_they_show(views):
     from xml.etree import ElementTree
 
-    seen = views(Choice(law="five_factor:zhao-2025").like("deepseek-v3.1"))
+    seen = views(ExplorerState(law="five_factor:zhao-2025").like("deepseek-v3.1"))
     for name, panel in seen.panels.items():
         root = ElementTree.fromstring(svg(panel))
         assert panel.title in root.attrib["aria-label"], name
@@ -307,7 +307,7 @@ def own_fit(tmp_path_factory):
 
 
 def test_a_fit_of_ones_own_comes_first_and_starts_at_the_largest_run(own_fit, capsys):
-    found = offer(str(own_fit))
+    found = find_available(str(own_fit))
     key = next(iter(found.laws))
     assert key == f"fit:{own_fit.name}"
     assert found.start.law == key
@@ -320,13 +320,13 @@ def test_a_fit_of_ones_own_comes_first_and_starts_at_the_largest_run(own_fit, ca
     assert (program, main([command, *words, "--json"])) == ("moejax", 0)
     (answer,) = json.loads(capsys.readouterr().out)["predictions"]
     assert math.isclose(answer["values"]["loss"], seen.prediction.loss, rel_tol=1e-9)
-    alone = offer(str(own_fit / "fit.json"))
+    alone = find_available(str(own_fit / "fit.json"))
     assert alone.start.law == key
     assert alone.runs is None
 
 
 def test_a_table_alone_shows_its_runs_beside_the_published_laws(own_fit):
-    found = offer(str(own_fit / "runs.csv"))
+    found = find_available(str(own_fit / "runs.csv"))
     assert next(iter(found.laws)) == LAWS[0]
     assert len(found.runs) == 24
 
@@ -336,22 +336,24 @@ def test_the_file_of_a_published_model_is_that_model(tmp_path):
     from moejax.cli.commands.config import read
 
     path = tmp_path / "config.py"
-    path.write_text(config(Choice().like("qwen3-30b-a3b")))
+    path.write_text(config(ExplorerState().like("qwen3-30b-a3b")))
     settings = read(str(path)).to_dict()
     assert build(Architecture, settings["architecture"]) == CATALOGUE["qwen3-30b-a3b"].architecture
-    assert settings["recipe"]["budgets_tokens"] == [pytest.approx(Choice().like("qwen3-30b-a3b").tokens, rel=1e-6)]
+    assert settings["recipe"]["budgets_tokens"] == [
+        pytest.approx(ExplorerState().like("qwen3-30b-a3b").tokens, rel=1e-6)
+    ]
 
 
-@pytest.mark.parametrize("choice", [Choice(), *(Choice().preset(name) for name in list(PRESETS)[::2])])
+@pytest.mark.parametrize("state", [ExplorerState(), *(ExplorerState().preset(name) for name in list(PRESETS)[::2])])
 @pytest.mark.matrix(1)
-def test_the_file_of_sliders_is_a_model_near_them(choice, tmp_path, capsys):
+def test_the_file_of_sliders_is_a_model_near_them(state, tmp_path, capsys):
     path = tmp_path / "config.py"
-    path.write_text(config(choice))
+    path.write_text(config(state))
     assert main(["count", f"--config={path}", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
     total, active = counted["params_total"], counted["params_active"]
-    assert math.isclose(active, choice.params_active, rel_tol=0.06)
-    assert math.isclose(total, choice.params_active * choice.expansion, rel_tol=0.16)
+    assert math.isclose(active, state.params_active, rel_tol=0.06)
+    assert math.isclose(total, state.params_active * state.expansion, rel_tol=0.16)
 
 
 def complaint(capsys, *words):

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from moejax.report.explorer import serve
-from moejax.report.explorer.offer import offer
+from moejax.report.explorer.available import find_available
 from moejax.report.explorer.view import view
 
 
@@ -15,7 +15,7 @@ def run(arguments: argparse.Namespace) -> int:
     serve.check_marimo()
     listening = serve.listen(arguments.port)
     with listening:
-        found = offer(arguments.source)
+        found = find_available(arguments.source)
         view(found.start, found)
         serve.serve(arguments.source, listening, browser=not arguments.no_browser, say=_say)
 

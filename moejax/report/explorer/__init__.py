@@ -1,1 +1,1 @@
-"""The explorer: ``choice`` is what is chosen, ``view`` what is seen of it, ``app`` the marimo page."""
+"""The explorer: ``state`` is what is chosen, ``view`` what is seen of it, ``app`` the marimo page."""

@@ -19,27 +19,27 @@ def _():
     import marimo as mo  # type: ignore[import-not-found]
 
     from moejax.report.explorer import page
-    from moejax.report.explorer.choice import PRESETS, models, of_link
+    from moejax.report.explorer.available import find_available
     from moejax.report.explorer.config import config
     from moejax.report.explorer.knobs import KNOBS
-    from moejax.report.explorer.offer import offer
     from moejax.report.explorer.serve import SOURCE
+    from moejax.report.explorer.state import PRESETS, models, of_link
     from moejax.report.explorer.view import view
     from moejax.wording import told
 
-    offered = offer(os.environ.get(SOURCE, ""))
-    return KNOBS, PRESETS, config, mo, models, of_link, offered, page, replace, told, view
+    available = find_available(os.environ.get(SOURCE, ""))
+    return KNOBS, PRESETS, config, mo, models, of_link, available, page, replace, told, view
 
 
 @app.cell
-def _(mo, of_link, offered, told):
+def _(mo, of_link, available, told):
     try:
-        start, alarm = of_link(mo.query_params().to_dict(), offered.laws, offered.start), ""
+        start, alarm = of_link(mo.query_params().to_dict(), available.laws, available.start), ""
     except ValueError as why:
-        start, alarm = offered.start, told(why)
-    # Controls stand in lists: a bare one would make a page twice, for its value and for the choice that follows it.
+        start, alarm = available.start, told(why)
+    # Controls stand in lists: a bare one would make a page twice, for its value and for the state that follows it.
     # What is chosen, and what controls are made from when another control has moved them.
-    get_choice, set_choice = mo.state(start)
+    get_state, set_state = mo.state(start)
     get_all, set_all = mo.state(start)
     get_model, set_model = mo.state(start)
     get_flops, set_flops = mo.state(start)
@@ -47,12 +47,12 @@ def _(mo, of_link, offered, told):
     return (
         alarm,
         get_all,
-        get_choice,
+        get_state,
         get_flops,
         get_model,
         get_tokens,
         set_all,
-        set_choice,
+        set_state,
         set_flops,
         set_model,
         set_tokens,
@@ -61,18 +61,18 @@ def _(mo, of_link, offered, told):
 
 
 @app.cell
-def _(set_all, set_choice, set_flops, set_model, set_tokens, start):
+def _(set_all, set_state, set_flops, set_model, set_tokens, start):
     # A cell that names a getter runs again, and makes its controls anew, under the hand that moves them: controls read
     # this instead.
-    now = {"choice": start}
+    now = {"state": start}
 
     def keep(after):
-        now["choice"] = after
-        set_choice(after)
+        now["state"] = after
+        set_state(after)
 
     def turn(name, value):
-        """A slider moved: the choice follows, and the controls that depend on it."""
-        before = now["choice"]
+        """A slider moved: the state follows, and the controls that depend on it."""
+        before = now["state"]
         after = before.moved(name, value)
         keep(after)
         if name == "tokens":
@@ -93,9 +93,9 @@ def _(set_all, set_choice, set_flops, set_model, set_tokens, start):
 
 @app.cell
 def _(KNOBS, mo, turn):
-    def slider(name, choice):
+    def slider(name, state):
         # Its steps by their numbers: the largest sizes are no whole numbers to a browser.
-        steps, at = KNOBS[name].steps(getattr(choice, name))
+        steps, at = KNOBS[name].steps(getattr(state, name))
         return mo.ui.slider(
             0, len(steps) - 1, 1, value=at, full_width=True, on_change=lambda step: turn(name, steps[int(step)])
         )
@@ -129,45 +129,45 @@ def _(choose, get_model, mo, models, now):
             value=get_model().model or "none",
             label="published model",
             full_width=True,
-            on_change=lambda name: choose(now["choice"].like(name or "")),
+            on_change=lambda name: choose(now["state"].like(name or "")),
         )
     ]
     return (model_menu,)
 
 
 @app.cell
-def _(keep, mo, now, offered, page, replace, start):
+def _(keep, mo, now, available, page, replace, start):
     law_menu = [
         mo.ui.dropdown(
-            options={page.law_label(key, offered): key for key in offered.laws},
-            value=page.law_label(start.law, offered),
+            options={page.law_label(key, available): key for key in available.laws},
+            value=page.law_label(start.law, available),
             label="law and coefficients",
             full_width=True,
             allow_select_none=False,
-            on_change=lambda key: keep(replace(now["choice"], law=key)),
+            on_change=lambda key: keep(replace(now["state"], law=key)),
         )
     ]
     return (law_menu,)
 
 
 @app.cell
-def _(PRESETS, choose, mo, now, offered, view):
+def _(PRESETS, choose, mo, now, available, view):
     def press(label, change):
-        return mo.ui.button(label=label, on_click=lambda _: choose(change(now["choice"])))
+        return mo.ui.button(label=label, on_click=lambda _: choose(change(now["state"])))
 
-    def best(choice):
+    def best(state):
         """The best size of this structure, where there is one."""
-        found = view(choice, offered).ranges[0]
-        return choice if found.endless else choice.moved("params_active", found.best)
+        found = view(state, available).ranges[0]
+        return state if found.endless else state.moved("params_active", found.best)
 
-    presets = [press(name, lambda choice, name=name: choice.preset(name)) for name in PRESETS]
-    steps = [press("G → 1: dense", lambda choice: choice.dense()), press("to the best size", best)]
+    presets = [press(name, lambda state, name=name: state.preset(name)) for name in PRESETS]
+    steps = [press("G → 1: dense", lambda state: state.dense()), press("to the best size", best)]
     return presets, steps
 
 
 @app.cell
-def _(get_choice, mo):
-    get_choice()  # A file is of one choice: another one asks again.
+def _(get_state, mo):
+    get_state()  # A file is of one state: another one asks again.
     make_config = mo.ui.run_button(label="make config.py")
     return (make_config,)
 
@@ -176,12 +176,12 @@ def _(get_choice, mo):
 def _(
     alarm,
     flops_slider,
-    get_choice,
+    get_state,
     law_menu,
     make_config,
     mo,
     model_menu,
-    offered,
+    available,
     page,
     presets,
     sliders,
@@ -193,12 +193,12 @@ def _(
     controls = {**sliders, "flops": flops_slider[0], "tokens": tokens_slider[0]}
     try:
         # The link tells what differs from a page without one.
-        seen = page.seen(view(get_choice(), offered), offered)
+        seen = page.seen(view(get_state(), available), available)
     except ValueError as wrong:
         seen = page.alarm(told(wrong))
     mo.Html(
         page.whole(
-            controls=page.controls(get_choice(), controls, law_menu[0], model_menu[0], presets, steps, make_config),
+            controls=page.controls(get_state(), controls, law_menu[0], model_menu[0], presets, steps, make_config),
             seen=(page.alarm(alarm) if alarm else "") + seen,
         )
     )
@@ -206,11 +206,11 @@ def _(
 
 
 @app.cell
-def _(config, get_choice, make_config, mo, page, told):
+def _(config, get_state, make_config, mo, page, told):
     mo.stop(not make_config.value, None)
     try:
         with mo.status.spinner("Looking for whole numbers; the first time takes some seconds."):
-            text = config(get_choice())
+            text = config(get_state())
         saved = page.config_file(text, mo.download(text.encode(), filename="config.py", label="config.py"))
     except ValueError as wrong:
         saved = page.alarm(told(wrong))

@@ -11,14 +11,14 @@ from moejax.design.shapes import Shapes
 from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.effective_params import CHAPTER_002
-from moejax.report.explorer.choice import Choice
+from moejax.report.explorer.state import ExplorerState
 from moejax.result import size
 
 SHORT = 0.9
 """Share of the total parameters that whole numbers may fall to."""
 
 
-def config(choice: Choice) -> str:
+def config(state: ExplorerState) -> str:
     """A Python file with the published model that is chosen, or the buildable shape nearest to the sliders.
 
     Such a shape has the proportions of GLM-4.5-Air, or without experts of Tian's dense 6.1B, and the sliders' numbers
@@ -28,32 +28,32 @@ def config(choice: Choice) -> str:
     Raises:
       UserError: no whole-numbered shape comes near.
     """
-    like = find(choice.model).architecture if choice.model else _like(choice)
-    total = choice.params_active * choice.expansion
-    tokens = Constraint(name="tokens", low=choice.tokens, high=choice.tokens)
+    like = find(state.model).architecture if state.model else _like(state)
+    total = state.params_active * state.expansion
+    tokens = Constraint(name="tokens", low=state.tokens, high=state.tokens)
     sizes = (
-        Constraint(name="params_active", low=choice.params_active, high=choice.params_active),
+        Constraint(name="params_active", low=state.params_active, high=state.params_active),
         Constraint(name="params_total", low=SHORT * total, high=total),
     )
-    constraints = (tokens,) if choice.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
+    constraints = (tokens,) if state.model else (tokens, sizes[0]) if not like.is_moe else (tokens, *sizes)
     # All that a shape can be is held, so that the law decides nothing: any that reads both sizes would do.
     problem = Problem(law=CHAPTER_002, constraints=constraints, space=Shapes(like, CHAPTER_002.inputs))
-    built = max_tokens_within(problem, like) if choice.model else build(optimise(problem))
+    built = max_tokens_within(problem, like) if state.model else build(optimise(problem))
     if built is None:
         raise UserError("No whole-numbered shape comes near these numbers; move a slider, or take a published model.")
-    what = choice.model or f"{size(choice.params_active, 3)} active of {size(total, 3)} parameters"
-    says = f"From moejax explore: {what}, {size(choice.tokens, 3)} tokens."
-    return config_text(built, choice.model or "explored", says, problem.assumptions.sequence_length)
+    what = state.model or f"{size(state.params_active, 3)} active of {size(total, 3)} parameters"
+    says = f"From moejax explore: {what}, {size(state.tokens, 3)} tokens."
+    return config_text(built, state.model or "explored", says, problem.assumptions.sequence_length)
 
 
-def _like(choice: Choice) -> Architecture:
-    if choice.expansion < 1 / SHORT:
+def _like(state: ExplorerState) -> Architecture:
+    if state.expansion < 1 / SHORT:
         return CATALOGUE[DENSE].architecture
     like = CATALOGUE[MIXTURE].architecture
-    shared = round(choice.active_experts * choice.shared_share)
+    shared = round(state.active_experts * state.shared_share)
     return like.replace(
         num_shared_experts=shared,
-        top_k=max(1, round(choice.active_experts) - shared),
-        expert_hidden=max(1, round(2 * like.model_dim / choice.granularity)),
+        top_k=max(1, round(state.active_experts) - shared),
+        expert_hidden=max(1, round(2 * like.model_dim / state.granularity)),
         shared_expert_gate=like.shared_expert_gate and shared > 0,
     )

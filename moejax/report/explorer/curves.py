@@ -18,7 +18,7 @@ from moejax.laws.design import Design
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
 
 Values = Mapping[str, Any]
-"""``Choice.values``: numbers, or what JAX traces."""
+"""``ExplorerState.values``: numbers, or what JAX traces."""
 
 WITHIN = 0.001
 """Nats by which the loss may rise in a practical range, as `moejax design` has it."""
@@ -45,7 +45,7 @@ def curves(law: Any, values: Mapping[str, float], grids: Mapping[str, np.ndarray
     """Everything that is drawn for a law of the loss, in float64.
 
     Args:
-      values: ``Choice.values``.
+      values: ``ExplorerState.values``.
       grids: where to draw, by the name of a knob: all of ``STRUCTURE``, ``unique_tokens`` and ``flops``; and
         ``cells_active`` and ``cells_expansion``, the columns and rows of the landscape of sizes.
 

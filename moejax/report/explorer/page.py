@@ -10,9 +10,9 @@ from typing import Any
 from moejax.fit.prediction import range_in_words
 from moejax.laws.predict import law_name
 from moejax.quantities import format
-from moejax.report.explorer.choice import Choice
+from moejax.report.explorer.available import Available
 from moejax.report.explorer.knobs import KNOBS
-from moejax.report.explorer.offer import Offer
+from moejax.report.explorer.state import ExplorerState
 from moejax.report.explorer.vector import legend, svg
 from moejax.report.explorer.view import WITHIN, Range, View
 from moejax.result import size
@@ -27,7 +27,7 @@ def whole(controls: str, seen: str) -> str:
 
 
 def controls(
-    choice: Choice,
+    state: ExplorerState,
     sliders: Mapping[str, Any],
     law: Any,
     model: Any,
@@ -38,7 +38,7 @@ def controls(
     """Menus, presets and sliders, each slider under its name and value; the widgets are written as they are."""
     knobs = "".join(
         f'<div class="knob" id="knob-{name}"><label>{knob.words} <small>{knob.letters}</small></label>'
-        f"<output>{written(name, getattr(choice, name))}</output><div>{sliders[name]}</div></div>"
+        f"<output>{written(name, getattr(state, name))}</output><div>{sliders[name]}</div></div>"
         for name, knob in KNOBS.items()
     )
     return f"""{_heading("Laws of mixtures", 1)}{law}{model}
@@ -55,10 +55,10 @@ def _row(widgets: Sequence[Any]) -> str:
     return "".join(f"{one}" for one in widgets)
 
 
-def seen(view: View, offer: Offer) -> str:
+def seen(view: View, available: Available) -> str:
     """Everything that moves."""
-    link = view.choice.link(offer.start)
-    return headline(view) + figures(view) + optimum(view) + every_law(view, offer) + footer(view, link)
+    link = view.state.link(available.start)
+    return headline(view) + figures(view) + optimum(view) + every_law(view, available) + footer(view, link)
 
 
 def alarm(sentence: str) -> str:
@@ -75,10 +75,10 @@ def config_file(text: str, download: Any) -> str:
     )
 
 
-def law_label(key: str, offer: Offer) -> str:
+def law_label(key: str, available: Available) -> str:
     """A law as a list offers it."""
     law, _, constants = key.partition(":")
-    return f"your fit: {constants}" if offer.laws[key].published is None else f"{law}, {constants}"
+    return f"your fit: {constants}" if available.laws[key].published is None else f"{law}, {constants}"
 
 
 def written(name: str, value: float) -> str:
@@ -91,13 +91,13 @@ def written(name: str, value: float) -> str:
 
 
 def headline(view: View) -> str:
-    """The loss, the dense model's beside it, and what else follows from the choice."""
-    choice, loss = view.choice, view.prediction.loss
+    """The loss, the dense model's beside it, and what else follows from the state."""
+    state, loss = view.state, view.prediction.loss
     gain = view.dense - loss
     than = "equal to" if abs(gain) < 5e-7 else f"{abs(gain):.4f} nats {'below' if gain > 0 else 'above'}"
     facts = [
-        ("training tokens", size(choice.tokens, 4)),
-        ("training FLOPs", f"{choice.flops:.3e}".replace("e+", "e")),
+        ("training tokens", size(state.tokens, 4)),
+        ("training FLOPs", f"{state.flops:.3e}".replace("e+", "e")),
         ("total parameters", size(view.design.params_total, 4)),
         ("leverage by Tian", f"{view.leverage:.3g}"),
     ]
@@ -132,10 +132,10 @@ def _best(best: Range | None, view: View) -> str:
 
 def _repeats(view: View) -> str:
     """What repeated tokens cost, where there are some."""
-    choice = view.choice
-    if choice.epochs <= 1:
+    state = view.state
+    if state.epochs <= 1:
         return ""
-    seen = f"{choice.epochs:.3g} epochs of {size(choice.unique_tokens, 3)} unique tokens"
+    seen = f"{state.epochs:.3g} epochs of {size(state.unique_tokens, 3)} unique tokens"
     if not view.prices_repeats:
         return f'<p id="repeats">{seen}; this law takes a repeated token for a new one.</p>'
     return f'<p id="repeats">{seen}; if all were different, the loss would be {view.unrepeated:.4f}.</p>'
@@ -153,12 +153,12 @@ def _beyond(view: View) -> str:
         sentences.append(f"Beyond the fitted range: {'; '.join(said)}.")
     elif view.prediction.unchecked:
         sentences.append(f"Nobody says for which range of {', '.join(view.prediction.unchecked)} this was fitted.")
-    if view.offered.fit is not None:
-        sentences.insert(0, range_in_words(view.offered.fit, view.interval, beyond=bool(said)))
-        sentences += () if view.offered.fit.uncertainty is None else view.offered.fit.uncertainty.dropped
-    sentences += view.offered.warnings
-    if view.offered.published is not None and view.offered.published.remark:
-        sentences.append(view.offered.published.remark)
+    if view.available_law.fit is not None:
+        sentences.insert(0, range_in_words(view.available_law.fit, view.interval, beyond=bool(said)))
+        sentences += () if view.available_law.fit.uncertainty is None else view.available_law.fit.uncertainty.dropped
+    sentences += view.available_law.warnings
+    if view.available_law.published is not None and view.available_law.published.remark:
+        sentences.append(view.available_law.published.remark)
     return "".join(f'<p class="note">{html.escape(sentence)}</p>' for sentence in sentences)
 
 
@@ -179,7 +179,7 @@ def optimum(view: View) -> str:
         for r in view.ranges
     )
     table = _table(("", "now", "best", f"within {WITHIN:g} nats of it", "gain, millinats"), rows)
-    budget = f"{view.choice.flops:.3g}".replace("e+", "e")
+    budget = f"{view.state.flops:.3g}".replace("e+", "e")
     return f"""
 <section class="optimum">{_heading("Optimum and practical range")}{table}
 <p class="note">One at a time at {budget} FLOPs, the others held; tokens spend the budget. What the law does not read is
@@ -204,13 +204,13 @@ def _between(found: Range) -> str:
     return f"{low} – {high}" + (" and on" if found.ends[1] else "")
 
 
-def every_law(view: View, offer: Offer) -> str:
+def every_law(view: View, available: Available) -> str:
     """What all published laws say of the design."""
     rows = []
     for key, values in view.every.items():
         law, _, constants = key.partition(":")
         said = ", ".join(f"{_number(name, value)} {name.replace('_', ' ')}" for name, value in values.items())
-        chosen = ' class="chosen"' if key == view.choice.law else ""
+        chosen = ' class="chosen"' if key == view.state.law else ""
         rows.append(f'<tr{chosen}><th scope="row">{law_name(law)}</th><td>{constants}</td><td>{said}</td></tr>')
     table = _table(("law", "constants", "says"), "".join(sorted(rows)))
     return f"""
@@ -228,4 +228,4 @@ def footer(view: View, link: str) -> str:
     anchor = f'<a id="permalink" href="{html.escape(link or "?", quote=True)}">Link to this page</a>'
     return f"""
 <section class="footer"><p>The same in a terminal: <code id="command">{html.escape(view.command)}</code></p>
-<p>{anchor} · {html.escape(view.offered.source)}</p></section>"""
+<p>{anchor} · {html.escape(view.available_law.source)}</p></section>"""

@@ -1,4 +1,4 @@
-"""What is seen of a choice: numbers, panels, optimum and practical range, and what every law says."""
+"""What is seen of a state: numbers, panels, optimum and practical range, and what every law says."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from moejax.laws import PUBLISHED
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.predict import Prediction, predict
-from moejax.report.explorer.choice import Choice
+from moejax.report.explorer.available import Available, AvailableLaw
 from moejax.report.explorer.curves import WITHIN, curves, design_of
 from moejax.report.explorer.knobs import KNOBS, STRUCTURE
-from moejax.report.explorer.offer import Offer, Offered
+from moejax.report.explorer.state import ExplorerState
 from moejax.report.figures import leverage
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, Axis, Field, Panel, Series
 from moejax.report.figures.style import BLUE, INK, ORANGE
@@ -74,8 +74,8 @@ class Range:
 class View:
     """A page's data."""
 
-    choice: Choice
-    offered: Offered
+    state: ExplorerState
+    available_law: AvailableLaw
     prediction: Prediction
     """Of the chosen law: what `moejax predict` says."""
     interval: Mapping[str, float] | None
@@ -101,44 +101,44 @@ class View:
     @property
     def prices_repeats(self) -> bool:
         """Whether to the law a repeated token is not a new one."""
-        return "unique_tokens" in self.offered.law.inputs
+        return "unique_tokens" in self.available_law.law.inputs
 
     @property
     def command(self) -> str:
         """The command that gives the same numbers in a terminal."""
-        law, _, constants = self.choice.law.partition(":")
-        if self.offered.published is None:
-            words = ["moejax predict", f"--law {self.offered.file}"]
+        law, _, constants = self.state.law.partition(":")
+        if self.available_law.published is None:
+            words = ["moejax predict", f"--law {self.available_law.file}"]
         else:
             words = ["moejax predict", f"--law {law}", f"--constants {constants}"]
-        read = [*self.offered.law.inputs, *(["params_embedding"] if self.choice.embedding_share else [])]
+        read = [*self.available_law.law.inputs, *(["params_embedding"] if self.state.embedding_share else [])]
         return " ".join(
             words + [f"--{n.replace('_', '-')} {getattr(self.design, n):.12g}" for n in FIELDS if n in read]
         )
 
 
-def view(choice: Choice, offer: Offer) -> View:
+def view(state: ExplorerState, available: Available) -> View:
     """Everything that is shown.
 
     Raises:
       UserError: the design is none that the law can be asked about.
     """
-    offered = offer.laws[choice.law]
+    available_law = available.laws[state.law]
     with jax.enable_x64(True):
-        point = design_of(choice.values)
+        point = design_of(state.values)
     design = Design(**{n: float(value) for n in FIELDS if (value := getattr(point, n)) is not None})
-    prediction = predict(offered.published or offered.fit or offered.law, design)
-    grids = _grids(choice)
-    found = curves(offered.law, choice.values, grids)
-    ranges = [_range(choice, name, found) for name in STRUCTURE if _reads(found, name)]
-    effective = offered.law.effective(design) if isinstance(offered.law, EffectiveParams) else None
+    prediction = predict(available_law.published or available_law.fit or available_law.law, design)
+    grids = _grids(state)
+    found = curves(available_law.law, state.values, grids)
+    ranges = [_range(state, name, found) for name in STRUCTURE if _reads(found, name)]
+    effective = available_law.law.effective(design) if isinstance(available_law.law, EffectiveParams) else None
     ratio = float(design.activation_ratio)
-    every, leverage = _every(design, offer)
+    every, leverage = _every(design, available)
     return View(
-        choice=choice,
-        offered=offered,
+        state=state,
+        available_law=available_law,
         prediction=prediction,
-        interval=None if offered.fit is None else range_of(offered.fit, design),
+        interval=None if available_law.fit is None else range_of(available_law.fit, design),
         design=design,
         dense=float(found["dense"]),
         unrepeated=float(found["unrepeated"]),
@@ -146,25 +146,25 @@ def view(choice: Choice, offer: Offer) -> View:
         ranges=ranges,
         dense_best=float(found["optima"]["dense"]["best"]),
         dense_least=float(found["optima"]["dense"]["least"]),
-        panels=_panels(choice, offer, grids, found, [r.name for r in ranges], ratio),
+        panels=_panels(state, available, grids, found, [r.name for r in ranges], ratio),
         leverage=leverage,
         every=every,
     )
 
 
-def _grids(choice: Choice) -> dict[str, np.ndarray]:
+def _grids(state: ExplorerState) -> dict[str, np.ndarray]:
     """Ends at whole decades, so that axes stay while a knob is turned."""
-    middle = math.floor(math.log10(choice.flops) + 0.5)
+    middle = math.floor(math.log10(state.flops) + 0.5)
     lines = {name: KNOBS[name].line(POINTS) for name in STRUCTURE}
-    sizes = _decades(choice.params_active, 2)
-    few, many = _decades(choice.tokens, 2)
-    few = min(few, 10 ** math.floor(math.log10(choice.unique_tokens))) if math.isfinite(choice.unique_tokens) else few
-    most = max(64.0, 10 ** math.ceil(math.log10(choice.expansion)))
+    sizes = _decades(state.params_active, 2)
+    few, many = _decades(state.tokens, 2)
+    few = min(few, 10 ** math.floor(math.log10(state.unique_tokens))) if math.isfinite(state.unique_tokens) else few
+    most = max(64.0, 10 ** math.ceil(math.log10(state.expansion)))
     return {
         **lines,
         "params_active": np.geomspace(*sizes, POINTS),
         "expansion": np.geomspace(1.0, most, POINTS),
-        "expert_expansion": np.geomspace(1.0, max(most, choice.expert_expansion), POINTS),
+        "expert_expansion": np.geomspace(1.0, max(most, state.expert_expansion), POINTS),
         "unique_tokens": np.geomspace(few, many, POINTS),
         "flops": np.geomspace(10.0 ** (middle - DECADES), 10.0 ** (middle + DECADES), BUDGETS),
         "cells_active": np.geomspace(*sizes, CELLS[0]),
@@ -182,7 +182,7 @@ def _reads(found: Mapping[str, Any], name: str) -> bool:
     return bool(np.ptp(along) > MOVES) or name == "params_active"
 
 
-def _range(choice: Choice, name: str, found: Mapping[str, Any]) -> Range:
+def _range(state: ExplorerState, name: str, found: Mapping[str, Any]) -> Range:
     optimum, knob = found["optima"][name], KNOBS[name]
     low, high = knob.low, knob.high
     if name == "params_active":
@@ -192,7 +192,7 @@ def _range(choice: Choice, name: str, found: Mapping[str, Any]) -> Range:
     ]
     return Range(
         name=name,
-        now=getattr(choice, name),
+        now=getattr(state, name),
         best=float(optimum["best"]),
         low=float(optimum["low"]),
         high=float(optimum["high"]),
@@ -202,16 +202,16 @@ def _range(choice: Choice, name: str, found: Mapping[str, Any]) -> Range:
 
 
 def _panels(
-    choice: Choice,
-    offer: Offer,
+    state: ExplorerState,
+    available: Available,
     grids: Mapping[str, np.ndarray],
     found: Mapping[str, Any],
     read: Sequence[str],
     ratio: float,
 ) -> dict[str, Panel | Field]:
     loss, budget = float(found["loss"]), grids["flops"]
-    here = Series(label="here", x=[choice.flops], y=[loss], mark="points", colour=INK)
-    runs = _runs(offer, "flops", choice)
+    here = Series(label="here", x=[state.flops], y=[loss], mark="points", colour=INK)
+    runs = _runs(available, "flops", state)
     compute = [*_both(budget, found["budgets"]), here, *runs]
     frontier = [*_both(budget, found["frontier"]), here, *runs]
     panels: dict[str, Panel | Field] = {
@@ -219,15 +219,15 @@ def _panels(
         "frontier": Panel(x=FLOPS, y=LOSS, series=frontier, title="The best size at every budget"),
     }
     for name in read:
-        panels[name] = _slice(choice, offer, name, grids[name], found)
-    if "unique_tokens" in offer.laws[choice.law].law.inputs:
+        panels[name] = _slice(state, available, name, grids[name], found)
+    if "unique_tokens" in available.laws[state.law].law.inputs:
         unique = [*_both(grids["unique_tokens"], found["slices"]["unique_tokens"])]
-        at = Series(label="here", x=[choice.tokens / choice.epochs], y=[loss], mark="points", colour=INK)
+        at = Series(label="here", x=[state.tokens / state.epochs], y=[loss], mark="points", colour=INK)
         panels["unique_tokens"] = Panel(x=UNIQUE, y=LOSS, series=[*unique, at], title="Along unique tokens")
     cells = np.asarray(found["cells"])
     floor = float(np.nanmin(cells))
     steps = np.array([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2])
-    at = Series(label="here", x=[choice.params_active], y=[choice.expansion], mark="points", colour=ORANGE)
+    at = Series(label="here", x=[state.params_active], y=[state.expansion], mark="points", colour=ORANGE)
     panels["sizes"] = Field(
         x=ACTIVE,
         y=EXPANSION,
@@ -239,8 +239,8 @@ def _panels(
         marks=[at],
         contours=floor + steps,
     )
-    star = Series(label="here", x=[choice.granularity], y=[ratio], mark="points", colour=ORANGE)
-    landscape = leverage.field(offer.leverage.law, choice.flops, [star])
+    star = Series(label="here", x=[state.granularity], y=[ratio], mark="points", colour=ORANGE)
+    landscape = leverage.field(available.leverage.law, state.flops, [star])
     panels["leverage"] = replace(landscape, title="Efficiency leverage at this budget")
     return panels
 
@@ -253,7 +253,7 @@ def _both(x: np.ndarray, found: Mapping[str, Any]) -> list[Series]:
     ]
 
 
-def _slice(choice: Choice, offer: Offer, name: str, x: np.ndarray, found: Mapping[str, Any]) -> Panel:
+def _slice(state: ExplorerState, available: Available, name: str, x: np.ndarray, found: Mapping[str, Any]) -> Panel:
     """The loss of the budget along one knob, its best and its practical range."""
     series, optimum = _both(x, found["slices"][name]), found["optima"][name]
     if name != "params_active":
@@ -271,8 +271,8 @@ def _slice(choice: Choice, offer: Offer, name: str, x: np.ndarray, found: Mappin
         best, dense = found["optima"]["dense"]["best"], float(found["optima"]["dense"]["least"])
         if x[0] <= best <= x[-1]:
             series.append(Series(label="best", x=[best], y=[dense], mark="stars", colour=ORANGE))
-        series += _runs(offer, name, choice)
-    series.append(Series(label="here", x=[getattr(choice, name)], y=[float(found["loss"])], mark="points", colour=INK))
+        series += _runs(available, name, state)
+    series.append(Series(label="here", x=[getattr(state, name)], y=[float(found["loss"])], mark="points", colour=INK))
     ys = np.concatenate([np.ravel(s.y) for s in series])
     ys = ys[np.isfinite(ys)]
     top = min(float(ys.max()), max(float(ys.min()) + VALLEY, float(found["loss"]) + 0.02))
@@ -281,12 +281,12 @@ def _slice(choice: Choice, offer: Offer, name: str, x: np.ndarray, found: Mappin
     return Panel(x=AXES[name], y=LOSS, series=series, title=f"Along {KNOBS[name].words}", ylim=ylim)
 
 
-def _runs(offer: Offer, column: str, choice: Choice) -> list[Series]:
-    table = offer.runs
+def _runs(available: Available, column: str, state: ExplorerState) -> list[Series]:
+    table = available.runs
     if table is None or column not in table or "loss" not in table:
         return []
     if column != "flops" and "flops" in table:
-        table = table[np.isclose(table["flops"].to_numpy(float), choice.flops, rtol=NEAR)]
+        table = table[np.isclose(table["flops"].to_numpy(float), state.flops, rtol=NEAR)]
     if not len(table):
         return []
     x, y = (table[name].to_numpy(dtype=float) for name in (column, "loss"))
@@ -296,12 +296,12 @@ def _runs(offer: Offer, column: str, choice: Choice) -> list[Series]:
 _PUBLISHED = {f"{law}:{name}": known.law for law, sets in PUBLISHED.items() for name, known in sets.items()}
 
 
-def _every(design: Design, offer: Offer) -> tuple[dict[str, dict[str, float]], float]:
+def _every(design: Design, available: Available) -> tuple[dict[str, dict[str, float]], float]:
     asked = {
         key: law for key, law in _PUBLISHED.items() if all(getattr(design, name) is not None for name in law.inputs)
     }
     with float64():
-        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (asked, offer.leverage.law, design))
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (asked, available.leverage.law, design))
         said, leverage = jax.tree.map(float, _answers(*exact))
     return {key: dict(zip(asked[key].outputs, values, strict=True)) for key, values in said.items()}, leverage
 

@@ -15,14 +15,14 @@ from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult, load
 from moejax.laws import PUBLISHED
 from moejax.laws.published import Published
-from moejax.report.explorer.choice import Choice
+from moejax.report.explorer.state import ExplorerState
 from moejax.run_table import DataFrame
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offered:
+class AvailableLaw:
     """A law with its coefficients."""
 
     law: Any
@@ -37,12 +37,12 @@ class Offered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
-    """What a page offers."""
+class Available:
+    """What a page has to show."""
 
-    laws: Mapping[str, Offered]
+    laws: Mapping[str, AvailableLaw]
     """Laws of the loss, one's own first."""
-    leverage: Offered
+    leverage: AvailableLaw
     """The law of efficiency leverage: Tian's, or one's own."""
     runs: DataFrame = field(default=None, compare=False)
     """Runs to be shown, if there are any."""
@@ -50,17 +50,17 @@ class Offer:
     """What was given."""
 
     @property
-    def start(self) -> Choice:
+    def start(self) -> ExplorerState:
         """The first law; with runs, at the size and budget of the one of most FLOPs."""
         law = next(iter(self.laws))
         if not self.named:
-            return Choice()
-        largest = Choice(law=law)
+            return ExplorerState()
+        largest = ExplorerState(law=law)
         if self.runs is None or not {"params_active", "flops"} <= set(self.runs):
             return largest
         row = self.runs.loc[self.runs["flops"].idxmax()]
         times, unique = float(row.get("expansion", 1.0)), float(row.get("unique_tokens", math.inf))
-        return Choice(
+        return ExplorerState(
             law=law,
             params_active=float(row["params_active"]),
             flops=float(row["flops"]),
@@ -70,28 +70,28 @@ class Offer:
 
 
 @functools.lru_cache(maxsize=8)
-def offer(source: str = "") -> Offer:
-    """What is offered beside the published laws: nothing, a fit, a table of runs, or a folder of them.
+def find_available(source: str = "") -> Available:
+    """What is available beside the published laws: nothing, a fit, a table of runs, or a folder of them.
 
     Raises:
       UserError: there is no such file or folder, or nothing in it that can be shown.
     """
     own, runs = _own(Path(source)) if source else ({}, None)
     published = {
-        f"{law}:{name}": Offered(law=known.law, source=known.source, published=known)
+        f"{law}:{name}": AvailableLaw(law=known.law, source=known.source, published=known)
         for law, sets in PUBLISHED.items()
         for name, known in sets.items()
         if "loss" in known.law.outputs
     }
     known = next(iter(PUBLISHED["leverage"].values()))
-    leverage = Offered(law=known.law, source=known.source, published=known)
+    leverage = AvailableLaw(law=known.law, source=known.source, published=known)
     for key in [key for key, one in own.items() if "efficiency_leverage" in one.law.outputs]:
         leverage = own.pop(key)
     laws = {key: one for key, one in own.items() if "loss" in one.law.outputs}
-    return Offer(laws={**laws, **published}, leverage=leverage, runs=runs, named=source)
+    return Available(laws={**laws, **published}, leverage=leverage, runs=runs, named=source)
 
 
-def _own(source: Path) -> tuple[dict[str, Offered], DataFrame]:
+def _own(source: Path) -> tuple[dict[str, AvailableLaw], DataFrame]:
     if not source.exists():
         raise UserError(f"There is no {source}; give a fit.json, a run table, a folder of them, or nothing at all.")
     if source.is_file():
@@ -108,13 +108,13 @@ def _own(source: Path) -> tuple[dict[str, Offered], DataFrame]:
     return _fits(files), _runs(tables[0]) if tables else None
 
 
-def _fits(files: list[Path]) -> dict[str, Offered]:
+def _fits(files: list[Path]) -> dict[str, AvailableLaw]:
     found = {}
     for path in files:
         fit = load(path)
         name = path.stem if path.stem != "fit" else path.resolve().parent.name
         source = f"your fit {path}, {fit.metrics.runs} runs"
-        found[f"fit:{name}"] = Offered(law=fit.law, source=source, file=str(path), fit=fit, warnings=fit.warnings)
+        found[f"fit:{name}"] = AvailableLaw(law=fit.law, source=source, file=str(path), fit=fit, warnings=fit.warnings)
     return found
 
 

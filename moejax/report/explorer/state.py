@@ -26,11 +26,11 @@ PRESETS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class ExplorerState:
     """A law and one design. Tokens follow from FLOPs: 6·N_act·D = C."""
 
     law: str = "effective_params:chapter-002"
-    """A key of ``Offer.laws``."""
+    """A key of ``Available.laws``."""
     model: str = ""
     """The published model whose numbers these are, if they are one's."""
     params_active: float = 37e9
@@ -60,15 +60,15 @@ class Choice:
         """The numbers from which all else follows."""
         return {name: getattr(self, name) for name in (*STRUCTURE, "flops", "unique_tokens", "embedding_share")}
 
-    def moved(self, name: str, value: float) -> Choice:
+    def moved(self, name: str, value: float) -> ExplorerState:
         """After a slider: FLOPs stay when the size moves, and follow tokens."""
         if name == "tokens":
             return replace(self, flops=FLOPS_PER_PARAM_AND_TOKEN * self.params_active * value)
         changes: dict[str, Any] = {name: value}
         return replace(self, model="", **changes) if name in STRUCTURE else replace(self, **changes)
 
-    def like(self, model: str) -> Choice:
-        """The sizes of a published model, at the budget that is chosen; the same choice for no model.
+    def like(self, model: str) -> ExplorerState:
+        """The sizes of a published model, at the budget that is chosen; the same state for no model.
 
         A dense model counts as one expert of one.
         """
@@ -88,18 +88,18 @@ class Choice:
             embedding_share=float(design.params_embedding / design.params_active),
         )
 
-    def preset(self, name: str) -> Choice:
+    def preset(self, name: str) -> ExplorerState:
         """One of ``PRESETS``. The chapter gives N_act, G and C; all parameters are taken to be experts."""
         active, expansion = PRESETS[name]
         sizes = {"params_active": active, "expansion": expansion, "expert_expansion": expansion}
         return replace(self, model="", flops=BUDGET, embedding_share=0.0, **sizes)
 
-    def dense(self) -> Choice:
+    def dense(self) -> ExplorerState:
         """The same with one expert of one: where the two curves are one."""
         return replace(self, model="", expansion=1.0, expert_expansion=1.0)
 
-    def link(self, start: Choice) -> str:
-        """The query from which ``of_link`` makes this choice: what differs from ``start``; empty there."""
+    def link(self, start: ExplorerState) -> str:
+        """The query from which ``of_link`` makes this state: what differs from ``start``; empty there."""
         like = start.like(self.model)
         changed = {
             f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != getattr(like, f.name)
@@ -110,20 +110,20 @@ class Choice:
         return f"?{urlencode(written, safe=':.')}" if written else ""
 
 
-def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: Choice) -> Choice:
-    """The choice that a link says, from ``start``; names that are no field are left to others.
+def of_link(query: Mapping[str, Any], laws: Mapping[str, Any], start: ExplorerState) -> ExplorerState:
+    """The state that a link says, from ``start``; names that are no field are left to others.
 
     Raises:
       UserError: an unknown law or model, or a number that is none or beyond its slider.
     """
-    choice = start
-    said = {f.name: str(query[f.name]) for f in fields(Choice) if f.name in query}
+    state = start
+    said = {f.name: str(query[f.name]) for f in fields(ExplorerState) if f.name in query}
     if "law" in said and said["law"] not in laws:
         raise UserError(unknown(f"law={said['law']}", said["law"], list(laws)))
     if "model" in said:
-        choice = choice.like(said.pop("model"))
-    law = said.pop("law", choice.law)
-    return replace(choice, law=law, **{name: _number(name, text) for name, text in said.items()})
+        state = state.like(said.pop("model"))
+    law = said.pop("law", state.law)
+    return replace(state, law=law, **{name: _number(name, text) for name, text in said.items()})
 
 
 def models() -> tuple[str, ...]:
