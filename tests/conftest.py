@@ -22,6 +22,8 @@ QUICKLY = "--xla_backend_optimization_level=0" + (
 )
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Python's readline, imported by the process that started pytest's workers, leaves them the width of a terminal.
+os.environ.pop("COLUMNS", None)
 # Every training in this process finds JAX begun, with threads that do not depend on the machine's cores.
 os.environ["NPROC"] = "4"
 # Of processes that tests start, which have no fake devices.

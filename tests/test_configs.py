@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from moejax import run_table
-from moejax.cli.commands.config import load
+from moejax.cli.commands.config import load, read
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.conversion import choose_family
 from moejax.laws import accounting
@@ -357,3 +358,15 @@ def test_chapter_002_holds_out_a_larger_run_and_pilots_the_real_one():
     (pilot,) = study("chapter_002", "pilot").models.values()
     counts = accounting.params(pilot)
     assert (counts.total, counts.active) == pytest.approx((671e9, 37e9), rel=0.02)
+
+
+def test_a_config_is_read_as_it_is_now_and_nothing_is_written_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "mine.py"
+    source = "import ml_collections\n\n\ndef get_config():\n    return ml_collections.ConfigDict({'size': 1})\n"
+    for size in (1, 2):
+        # Of the same length and the same second.
+        file.write_text(source.replace("1", str(size)))
+        os.utime(file, (0, 0))
+        assert read(str(file)).size == size
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]

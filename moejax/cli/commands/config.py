@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+from importlib.machinery import SourceFileLoader
+from types import CodeType
 from typing import TypeVar
 
 from ml_collections import ConfigDict
@@ -33,16 +35,27 @@ def load(cls: type[T], config: str, overrides: list[str]) -> T:
     return build(cls, settings)
 
 
+class _WithoutBytecode(SourceFileLoader):
+    """Python's loader of a file, without a ``__pycache__`` beside it.
+
+    Nothing is written beside a reader's files. And bytecode is told from its source's by size and whole seconds, so a
+    script that writes config after config would be given one of before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def read(config: str) -> ConfigDict:
     """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
     name, _, argument = config.partition(":")
     path = find(config)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    loader = _WithoutBytecode(path.stem, str(path))
+    spec = importlib.util.spec_from_loader(path.stem, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
     if not callable(vars(module).get("get_config")):
