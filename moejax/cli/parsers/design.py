@@ -14,7 +14,8 @@ from moejax.errors import UserError
 NAME = "design"
 OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
 HELP = (
-    "Choose what to train for a budget: sizes, shape, tokens; with what every constraint is worth and how flat it is."
+    "Choose what to train for a budget: sizes, shape, tokens; with the price of every constraint and the flat region "
+    "around the optimum."
 )
 EXAMPLE = """\
 moejax design --law zhao --flops 1e24 --chips 512 --memory 80G
@@ -30,7 +31,10 @@ moejax design --law leverage --flops 1e22 --sweep expert_expansion=2:128 --sweep
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument(
-        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper, or a file of `moejax fit --out`"
+        "--law",
+        required=True,
+        metavar="NAME|FIT|all",
+        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`",
     )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     parser.add_argument(
@@ -49,16 +53,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="build widths and heads nearest to the optimum, not the multiples that hardware likes",
     )
     around = parser.add_argument_group("around the optimum")
-    around.add_argument("--within", type=float, default=0.001, metavar="NATS", help="of the flat region (%(default)s)")
+    around.add_argument(
+        "--within",
+        type=float,
+        default=0.001,
+        metavar="NATS",
+        help="rise of the loss that bounds the flat region (%(default)s)",
+    )
     around.add_argument(
         "--sweep",
         action="append",
         metavar="NAME=LOW:HIGH",
         help="the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
     )
-    around.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for intervals")
-    around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
-    around.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    around.add_argument("--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for intervals")
+    around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples of --runs")
+    around.add_argument(
+        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+    )
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write design.json, and config.py to train it")

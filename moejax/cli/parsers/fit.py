@@ -37,11 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--covariance",
         default="sandwich",
         metavar="NAME",
-        help="of the standard errors: sandwich, or gauss-newton (%(default)s)",
+        help="what standard errors are computed from: sandwich or gauss-newton (%(default)s)",
     )
-    trust.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples for intervals")
-    trust.add_argument("--by", default="group", metavar="WHAT", help="resample by group or by run (%(default)s)")
-    trust.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
+    trust.add_argument(
+        "--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples for intervals (0)"
+    )
+    trust.add_argument("--by", default="group", metavar="WHAT", help="what is resampled: group or run (%(default)s)")
+    trust.add_argument(
+        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+    )
     add_split_arguments(trust)
     _add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))
     whole = parser.add_argument_group("a whole procedure instead")

@@ -10,16 +10,23 @@ from moejax.cli.number import SEEDS
 
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
     """Add the law that is fitted."""
-    parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; recipes of papers bring theirs")
+    parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; a paper's --recipe needs none")
 
 
 def add_objective_arguments(group: Any) -> None:
     """Add what is minimised."""
     group.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
     group.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
-    group.add_argument("--residual", default="log", metavar="NAME", help="log or nats (%(default)s)")
-    group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="give a coefficient")
-    group.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    group.add_argument(
+        "--residual",
+        default="log",
+        metavar="NAME",
+        help="residual of log loss (log) or of loss (nats) (%(default)s)",
+    )
+    group.add_argument("--fix", action="append", default=[], metavar="NAME=VALUE", help="hold a coefficient at a value")
+    group.add_argument(
+        "--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of starts and resamples (%(default)s)"
+    )
 
 
 def add_search_arguments(group: Any) -> None:
@@ -27,7 +34,7 @@ def add_search_arguments(group: Any) -> None:
     group.add_argument(
         "--starts",
         metavar="COUNT|NAME",
-        help="how many points, spread by the data's scale (2048), or a paper's grid: hoffmann (4,500), abnar (437,400)",
+        help="number of starting points (2048), or a paper's grid: hoffmann (4,500), abnar (437,400)",
     )
     group.add_argument(
         "--every-start", action="store_true", help="follow every start to its end, as the papers do (slow)"

@@ -17,8 +17,13 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("words", nargs="*", metavar="show NAME", help="show one law, by its name or its paper's")
-    parser.add_argument("--pages", type=Path, metavar="DIR", help="write DIR/laws/NAME.md for every law, and stop")
-    parser.add_argument("--json", action="store_true", help="print machine-readable")
+    parser.add_argument(
+        "--pages",
+        type=Path,
+        metavar="DIR",
+        help="write DIR/laws/NAME.md for every law; DIR must hold errata.md and gallery.md, and no page of a law yet",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,12 @@ moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T -
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
-    parser.add_argument("--law", required=True, metavar="NAME[,NAME…]", help="laws to fit; several are also told apart")
+    parser.add_argument(
+        "--law",
+        required=True,
+        metavar="NAME[,NAME…]",
+        help="laws to fit; with several, runs that tell which is right are worth more",
+    )
     parser.add_argument(
         "--target",
         action="append",
@@ -32,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is to become certain: loss:params_active=7B,tokens=2T; a published model's, deepseek-v3.1:tokens="
         "14.8T; a decision, 'N*:flops=1e25'; a coefficient. May be repeated",
     )
-    parser.add_argument("--flops", type=number, required=True, metavar="NUMBER", help="of all new runs together")
+    parser.add_argument("--flops", type=number, required=True, metavar="NUMBER", help="FLOPs of all new runs together")
     parser.add_argument("--k", type=count(0, 1_000), default=10, metavar="COUNT", help="new runs at most (%(default)s)")
     what = parser.add_argument_group("what could be trained", "by default shapes like those in the table")
     add_architecture_arguments(parser, required=False)
@@ -45,9 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="no run has more than FACTOR times the total or active parameters or tokens of the table's largest "
         "(%(default)g)",
     )
-    what.add_argument("--largest", type=number, metavar="FLOPS", help="of one run at most")
-    what.add_argument("--repeats", type=count(0, 1_000), default=1, metavar="COUNT", help="of one run (%(default)s)")
-    what.add_argument("--sequence-length", type=whole_number, metavar="TOKENS", help="of shapes (the table's, or 4096)")
+    what.add_argument("--largest", type=number, metavar="FLOPS", help="most FLOPs of one run")
+    what.add_argument(
+        "--repeats",
+        type=count(0, 1_000),
+        default=1,
+        metavar="COUNT",
+        help="how often one run may be proposed (%(default)s)",
+    )
+    what.add_argument(
+        "--sequence-length",
+        type=whole_number,
+        metavar="TOKENS",
+        help="sequence length of the shapes (the table's, or 4096)",
+    )
     add_table_arguments(parser)
     fitting = parser.add_argument_group("fitting")
     add_objective_arguments(fitting)

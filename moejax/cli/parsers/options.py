@@ -30,7 +30,8 @@ def add_exportable_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exportable",
         metavar="hf[:FAMILY]",
-        help="train only what moejax convert --to hf can write, by any family or by this one",
+        help="refuse, before training, an architecture that moejax convert --to hf cannot write (in any family, or in "
+        "FAMILY)",
     )
 
 

@@ -26,12 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor; -1 takes what the others leave")
     parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
-    parser.add_argument("--microbatches", type=whole_number, metavar="N", help="parts of a batch, one after another")
+    parser.add_argument(
+        "--microbatches", type=whole_number, metavar="N", help="parts of a batch that are computed one after another"
+    )
     parser.add_argument(
         "--search", action="store_true", help="try meshes, remat policies and microbatches, and rank them"
     )
-    parser.add_argument("--compile", type=count(0, 1_000), default=6, metavar="N", help="of a search (default: 6)")
-    parser.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
+    parser.add_argument(
+        "--compile",
+        type=count(0, 1_000),
+        default=6,
+        metavar="N",
+        help="how many of the ranked candidates of --search are compiled (default: 6)",
+    )
+    parser.add_argument("--price", type=number, metavar="COST", help="price of one chip for an hour, in any currency")
     parser.add_argument("--out", metavar="DIR", help="write plan.json and the compiled program's text, program.txt")
     parser.add_argument("--json", action="store_true", help="print the plan on stdout as JSON")
 

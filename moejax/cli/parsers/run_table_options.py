@@ -12,21 +12,31 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a table of runs is read with."""
     table = parser.add_argument_group("reading the table")
     table.add_argument(
-        "--map", action="append", default=[], metavar="OURS=THEIRS", help="a column, or arithmetic on columns"
+        "--map",
+        action="append",
+        default=[],
+        metavar="OURS=THEIRS",
+        help="take our column from theirs, or from arithmetic on theirs",
     )
     table.add_argument(
         "--where",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="keep the rows that meet it, as 'seed == 42 and tokens > 1B' (docs/fitting.md has the language)",
+        help="keep the rows for which it holds, such as 'seed == 42 and tokens > 1B' (syntax: docs/fitting.md)",
     )
-    table.add_argument("--loss", default="loss", metavar="COLUMN", help="what is fitted (%(default)s)")
-    table.add_argument("--group", metavar="COLUMN", help="rows that belong together (else: what shares its sizes)")
-    table.add_argument("--weight", metavar="COLUMN", help="how often each row counts; 0 keeps it out")
-    table.add_argument("--drop-invalid", action="store_true", help="leave out rows that cannot be, and say so")
+    table.add_argument("--loss", default="loss", metavar="COLUMN", help="column of the loss (%(default)s)")
     table.add_argument(
-        "--drop-duplicates", action="store_true", help="leave out rows that repeat a run to the digit, and say so"
+        "--group",
+        metavar="COLUMN",
+        help="column that names the group of a row (default: rows of equal sizes are a group)",
+    )
+    table.add_argument("--weight", metavar="COLUMN", help="column of each row's weight; a row of weight 0 is left out")
+    table.add_argument(
+        "--drop-invalid", action="store_true", help="leave out rows with impossible values, and report them"
+    )
+    table.add_argument(
+        "--drop-duplicates", action="store_true", help="leave out rows that repeat another one exactly, and report them"
     )
     table.add_argument(
         "--best-by",
@@ -34,7 +44,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
         help="columns that were swept (learning_rate,batch_tokens): keep the best of rows that differ only in them",
     )
     table.add_argument(
-        "--trust-units", action="store_true", help="sizes, tokens and FLOPs are right, however unlikely they look"
+        "--trust-units", action="store_true", help="accept sizes, tokens and FLOPs whose units look wrong"
     )
 
 
@@ -45,7 +55,15 @@ def add_split_arguments(group: Any) -> None:
         action="append",
         default=[],
         metavar="COLUMN",
-        help="test on the largest runs in it; COLUMN:LEAST on those from there on, COLUMN=VALUE on those that equal it",
+        help="test on the runs with the largest value in COLUMN; COLUMN:LEAST: LEAST or more; COLUMN=VALUE: VALUE",
     )
-    group.add_argument("--each", metavar="COLUMN", help="hold out each of its values in turn; group: each architecture")
-    group.add_argument("--folds", type=count(0, 10_000), default=0, metavar="COUNT", help="cross-validate over groups")
+    group.add_argument(
+        "--each", metavar="COLUMN", help="hold out each value of COLUMN in turn; `group` holds out each architecture"
+    )
+    group.add_argument(
+        "--folds",
+        type=count(0, 10_000),
+        default=0,
+        metavar="COUNT",
+        help="number of folds of a cross-validation over groups",
+    )

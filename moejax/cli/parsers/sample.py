@@ -22,17 +22,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=count(0), default=200, metavar="N", help="tokens at most (default: 200)")
     parser.add_argument("--samples", type=count(0, 10_000), default=1, metavar="N", help="continuations (default: 1)")
     parser.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="0 takes the likeliest (default: 1)"
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="temperature; 0 takes the likeliest token (default: 1)",
     )
     parser.add_argument(
-        "--top-k", type=count(0, 10_000_000), default=0, metavar="K", help="draw among so many (default: all)"
+        "--top-k",
+        type=count(0, 10_000_000),
+        default=0,
+        metavar="K",
+        help="draw from the K likeliest tokens (default: all)",
     )
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw among this probability (default: 1)"
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="draw from the likeliest tokens whose probabilities sum to P (default: 1)",
     )
-    parser.add_argument("--seed", type=SEEDS, default=0, help="of the draws (default: 0)")
+    parser.add_argument("--seed", type=SEEDS, default=0, help="seed of the draws (default: 0)")
     parser.add_argument("--tokenizer", metavar="NAME", help="bytes or a tokenizer.json (default: the model's own)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="type to compute in")
     parser.add_argument("--json", action="store_true", help="print prompt and continuations on stdout as JSON")
 
 

@@ -25,17 +25,24 @@ EXAMPLE = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
-    parser.add_argument("action", nargs="*", metavar="status DIR | gather DIR", help="of a study that was started")
+    parser.add_argument(
+        "action",
+        nargs="*",
+        metavar="status DIR | gather DIR",
+        help="show how far the study in DIR is, or write its run table",
+    )
     add_config_argument(parser, STUDY, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out; needs no --config")
-    parser.add_argument("--workers", type=WORKERS, metavar="N", help="trainings at a time (default: one per core)")
+    parser.add_argument(
+        "--workers", type=WORKERS, metavar="N", help="trainings that run at the same time (default: one per core)"
+    )
     parser.add_argument(
         "--vmap",
         type=count(1, 4_096),
         default=1,
         metavar="N",
-        help="train up to N models at once that differ in seed, learning rate and weight decay alone (default: 1)",
+        help="train up to N models in one process that differ in seed, learning rate and weight decay alone (1)",
     )
     parser.add_argument("--json", action="store_true", help="print the conclusions on stdout as JSON")
     add_exportable_argument(parser)
@@ -43,9 +50,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     before.add_argument(
         "--dry-run", action="store_true", help="print runs, FLOPs, memory, time and cost; train nothing"
     )
-    before.add_argument("--chip", default="h100", metavar="NAME", help="to estimate on: h800, v5p, … (%(default)s)")
-    before.add_argument("--mfu", type=number, default=0.4, metavar="SHARE", help="of its peak, reached (%(default)s)")
-    before.add_argument("--price", type=number, metavar="COST", help="of one chip for an hour, in any currency")
+    before.add_argument(
+        "--chip", default="h100", metavar="NAME", help="chip to estimate for: h800, v5p, … (%(default)s)"
+    )
+    before.add_argument(
+        "--mfu",
+        type=number,
+        default=0.4,
+        metavar="SHARE",
+        help="share of the chip's peak FLOP/s that is assumed (%(default)s)",
+    )
+    before.add_argument("--price", type=number, metavar="COST", help="price of one chip for an hour, in any currency")
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,7 @@ EXAMPLE = """\
   moejax train --out runs/tiny                       # goes on with what runs/tiny holds
   moejax train --config=configs/tiny.py --config.vmap.learning_rates=1e-3,3e-3,1e-2 --out runs/rates
   moejax train --config=configs/tiny.py --processes 2 --out runs/tiny-2
-  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # hold it to what convert --to hf writes
+  moejax train --config=configs/tiny.py --exportable hf --out runs/tiny-hf    # one that convert --to hf can write
   srun moejax train --config=FILE.py --distributed --out runs/large"""
 
 
@@ -34,13 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
     parser.add_argument("--json", action="store_true", help="print the run rows on stdout as JSON")
     parser.add_argument(
-        "--accept-changes", action="store_true", help="go on with settings that change the numbers (DIR/history.json)"
+        "--accept-changes",
+        action="store_true",
+        help="resume although settings that change the loss are different now (DIR/history.json records them)",
     )
     parser.add_argument(
         "--profile",
         type=_steps,
         metavar="A:B",
-        help="record the steps A to B, of all, with JAX's profiler in OUT/profile",
+        help="record steps A to B with JAX's profiler in OUT/profile; steps are counted over trunk and branches",
     )
     add_exportable_argument(parser)
     parser.add_argument("--cpu-devices", type=WORKERS, metavar="N", help="split a CPU into N devices, for a mesh")
@@ -48,19 +50,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cpu-threads",
         type=WORKERS,
         metavar="N",
-        help="of XLA on a CPU (default: 4); another number rounds otherwise",
+        help="threads of XLA on a CPU (default: 4); another number changes how sums are rounded",
     )
-    many = parser.add_argument_group("many processes", "every one of them runs the same command, with one DIR for all")
+    many = parser.add_argument_group("many processes", "every process runs the same command, with the same --out DIR")
     many.add_argument(
-        "--processes", type=count(1, 100_000), metavar="N", help="so many; by itself, starts them all here"
-    )
-    many.add_argument("--coordinator", metavar="HOST:PORT", help="where they meet: an address of process 0's machine")
-    many.add_argument("--process", type=count(0, 99_999), metavar="I", help="which this is, from 0")
-    many.add_argument(
-        "--distributed", action="store_true", help="Slurm, Open MPI, Kubernetes or Cloud TPU tells all of this"
+        "--processes",
+        type=count(1, 100_000),
+        metavar="N",
+        help="number of processes; given alone, all N are started on this machine",
     )
     many.add_argument(
-        "--wait", type=float, default=300.0, metavar="SECONDS", help="for each other, at most (default: 300)"
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="an address and port of process 0's machine, where all processes connect",
+    )
+    many.add_argument("--process", type=count(0, 99_999), metavar="I", help="number of this process, from 0")
+    many.add_argument(
+        "--distributed", action="store_true", help="take the three from Slurm, Open MPI, Kubernetes or Cloud TPU"
+    )
+    many.add_argument(
+        "--wait",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="longest time that processes wait for each other (default: 300)",
     )
     parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     # Folders of trainings that are vmapped with that in --out.
