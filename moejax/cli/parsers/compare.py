@@ -10,7 +10,7 @@ from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_
 
 NAME = "compare"
 OUTPUTS = ("compare.json", "compare.md", "predicted_vs_actual.csv")
-HELP = "fit every law that a table of runs allows, and test all on the same held-out runs"
+HELP = "Fit every law that a table of runs allows, and test all on the same held-out runs."
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
 moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
@@ -20,7 +20,9 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
-    parser.add_argument("--laws", default="all", metavar="NAMES", help="separated by commas (%(default)s)")
+    parser.add_argument(
+        "--laws", default="all", metavar="NAMES", help="names of laws, separated by commas (%(default)s)"
+    )
     add_table_arguments(parser)
     add_objective_arguments(parser.add_argument_group("fitting (every law alike)"))
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))

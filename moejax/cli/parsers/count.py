@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         default=4096,
         metavar="TOKENS",
-        help="for attention scores (%(default)s)",
+        help="tokens of a sequence, for the FLOPs of attention scores (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print machine-readable, exact numbers")
 

@@ -13,7 +13,7 @@ from moejax.errors import UserError
 
 NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
-HELP = "fit a law to a table of runs"
+HELP = "Fit a law to a table of runs."
 RECIPES = ("launch-check", "zhao", "tian", "abnar")
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000

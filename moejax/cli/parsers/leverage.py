@@ -27,14 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("a", metavar="A", help=family)
     parser.add_argument("b", metavar="B", help="the same, of the other family")
-    parser.add_argument("--law", metavar="NAME|FIT", help="of the loss: a law or its paper, or a file of `moejax fit`")
+    parser.add_argument(
+        "--law", metavar="NAME|FIT", help="a law of the loss or its paper, or fit.json of `moejax fit --out`"
+    )
     parser.add_argument(
         "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"
     )
-    parser.add_argument("--level", type=float, default=0.9, metavar="SHARE", help="of the intervals (%(default)s)")
-    parser.add_argument("--runs", type=Path, metavar="RUNS", help="the table of a fit, for an interval")
-    parser.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="resamples of it")
-    parser.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="of starts and resamples (%(default)s)")
+    parser.add_argument(
+        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for an interval"
+    )
+    parser.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples of --runs")
+    parser.add_argument(
+        "--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of starts and resamples (%(default)s)"
+    )
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
 

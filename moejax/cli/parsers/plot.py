@@ -38,8 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--estimand", metavar="NAME", help="coefficient that influence is about (the last, if not given)"
     )
     parser.add_argument("--synthetic", action="store_true", help="synthetic data where a table is needed")
-    parser.add_argument("--format", default="png,svg", metavar="NAMES", help="of png, svg, pdf (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="(%(default)s)")
+    parser.add_argument(
+        "--format",
+        default="png,svg",
+        metavar="NAMES",
+        help="formats, of png, svg and pdf, separated by commas (%(default)s)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="output folder (%(default)s)")
     parser.add_argument("--gallery", type=Path, metavar="DIR", help="write DIR/gallery.md with every figure, and stop")
     add_active_convention(parser)
     parser.add_argument("--json", action="store_true", help="print the figures' data on stdout as JSON")

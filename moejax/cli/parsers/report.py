@@ -30,13 +30,19 @@ EXAMPLE = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("source", metavar="DIR|RUNS|FIT", help="folder of a study or a fit, run table, or fit.json")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for a table or a fit (NAME-report beside it)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder, for a table or a fit (default: NAME-report beside it)"
+    )
     table = parser.add_argument_group("a run table")
     table.add_argument(
-        "--laws", default="", metavar="NAMES", help="to fit, separated by commas (what the columns allow)"
+        "--laws", default="", metavar="NAMES", help="laws to fit, separated by commas (all that the columns allow)"
     )
-    table.add_argument("--flops", type=number, metavar="NUMBER", help="budget to decide about (ten times the largest)")
-    table.add_argument("--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="bootstrap (%(default)s)")
+    table.add_argument(
+        "--flops", type=number, metavar="NUMBER", help="budget of the decisions (ten times that of the largest run)"
+    )
+    table.add_argument(
+        "--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="number of bootstrap resamples (%(default)s)"
+    )
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
 
