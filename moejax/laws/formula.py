@@ -2,7 +2,7 @@
 
 A docstring's first paragraph is one equation or more, joined by commas, ``with`` and ``and``, up to a full stop. The
 others say what each letter is: the letter, ``is``, and between double backticks a field of ``Design`` or an output of
-the law, or a product or quotient of such.
+the law, or a product or quotient of such. Every product has its sign, ``N^a·D^b``: letters side by side are no product.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Analysis:
     """Budget at which the fitted laws are asked for the best model."""
     hold_out: str = "tokens"
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
-    ``hold_out_models``."""
+    ``hold_out_models``. A law that the other runs cannot set is not fitted."""
     hold_out_models: tuple[str, ...] = ()
     seed: int = 0
 
