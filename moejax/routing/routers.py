@@ -2,7 +2,7 @@
 
 A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
 ``bias`` moves the choice of experts and never their weights; ``key`` is for routers with noise, which None switches
-off. Further options have the names of the fields of an Architecture that set them.
+off. Each further option is set by the field of an Architecture of the same name, which must exist.
 """
 
 from __future__ import annotations
