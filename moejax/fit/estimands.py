@@ -116,7 +116,10 @@ def what_is_decided(law: type) -> str:
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:
-        return f"{law.__name__} decides nothing by itself; ask it of a run (--predict)."
+        return (
+            f"{law.__name__} decides nothing by itself; ask it of a run (--predict), or let moejax design search its "
+            f"optimum (--law FIT)."
+        )
     return (
         f"{law.__name__} decides by "
         + "; by ".join(f"{where}: {', '.join(names)}" for where, names in parts.items())

@@ -82,10 +82,17 @@ def brief(found: Findings) -> Result:
             best(found, BRIEF_BEST),
             *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
-            *([] if analysed.decisions else [Table("Decisions: none of the laws has a closed form for its optimum.")]),
+            *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
         ],
     )
+
+
+def no_decision(found: Findings) -> str:
+    """Why nothing is decided, in the end of a sentence."""
+    if not found.concluded.analysed.laws:
+        return "none, for no law could be fitted."
+    return "none of the laws has a closed form for its optimum."
 
 
 def _lead(found: Findings) -> str:

@@ -144,7 +144,8 @@ class Study:
             left = runs
         return [
             f"Beside what is held out, {len(left)} of {len(runs)} runs are left to set the {coefficients} coefficients "
-            f"of {name}, too few to test it: give more models or budgets_tokens, or a smaller law in analysis.laws."
+            f"of {name}, too few: it will not be fitted. Give more models or budgets_tokens, hold out other runs "
+            f"(analysis.hold_out_models), or name a smaller law in analysis.laws."
             for name in self.analysis.laws
             if len(left) < (coefficients := len(fields(LAWS[name])))
         ]

@@ -20,6 +20,7 @@ from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.model.moe import router_arguments
 from moejax.routing import ROUTERS
+from moejax.routing.routers import router_options
 
 Read = Callable[[str], np.ndarray]
 """A parameter by its dotted name."""
@@ -28,8 +29,8 @@ OF_THE_MIXTURE = frozenset(
     {
         *("dense_hidden", "num_dense_layers", "num_last_dense_layers", "num_experts", "top_k", "expert_hidden"),
         *("num_shared_experts", "shared_hidden", "layer_pattern", "router", "norm_topk_prob", "routed_scaling_factor"),
-        *("num_groups", "top_k_groups", "threshold", "router_bias", "expert_bias", "capacity_factor", "activation"),
-        *("expert_mlp_bias", "shared_expert_gate"),
+        *("router_bias", "expert_bias", "capacity_factor", "activation", "expert_mlp_bias", "shared_expert_gate"),
+        *(option for router in ROUTERS for option in router_options(router)),
     }
 )
 """Fields of an Architecture in which a mixture may differ from the dense model that it starts from."""

@@ -1,5 +1,6 @@
 """What every router promises, and what each promises of its own."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_draws import draw_logits
 
-from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, update_bias
+from moejax.architecture import Architecture
+from moejax.routing.routers import INPUT_NOISE, ROUTERS, group_limited, noisy_topk, router_options, update_bias
 
 TOKENS, EXPERTS = 48, 8
 
@@ -42,6 +44,11 @@ PROMISES = {
 }
 LEARNING = [name for name, promise in PROMISES.items() if promise.learns]
 CHOOSING = [name for name in LEARNING if PROMISES[name].causal]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_routers_options_are_fields_of_an_architecture(router):
+    assert set(router_options(router)) <= {field.name for field in dataclasses.fields(Architecture)}
 
 
 def route(name, logits, **options):
