@@ -148,10 +148,11 @@ def queued() -> dict[str, str]:
     Raises:
       UserError: there is no Slurm, or it does not answer.
     """
-    if shutil.which("squeue") is None or shutil.which("sbatch") is None:
+    # submitit asks for srun where it queues, though only the jobs call it.
+    if not all(map(shutil.which, ("sbatch", "squeue", "srun"))):
         raise UserError(
-            "Slurm's commands (sbatch, squeue) are not on this machine; log in where they are, or see what would be "
-            "submitted without --submit."
+            "Slurm's commands (sbatch, squeue, srun) are not all on this machine; log in where they are, or see what "
+            "would be submitted without --submit."
         )
     command = ["squeue", "--noheader", "--array", "--me", "--format=%i %T"]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -210,7 +210,7 @@ def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue) are not on this machine"),
+        (["slurm", "--out", "OUT"], "Slurm's commands (sbatch, squeue, srun) are not all on this machine"),
         (["gke", "--out", "gs://b/x", *IMAGE], "kubectl is not on this machine (and gcloud"),
         (["gke", "--out", "gs://b/x", *IMAGE, "--xpk", "C"], "xpk and gcloud are not on this machine"),
         (["sky", "--out", "gs://b/x"], "SkyPilot (sky) is not on this machine"),

@@ -108,6 +108,7 @@ FILES = {
 STAND_INS = {
     "sbatch": "echo Submitted batch job 7",
     "squeue": "",
+    "srun": "",
     "kubectl": """case $1 in get) echo '{"items": []}';; apply) cat;; esac""",
     "sky": "",
 }
