@@ -11,15 +11,11 @@ import os
 import tempfile
 import warnings
 from collections import defaultdict
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-# An unknown flag ends the process, and later XLAs have the emitters alone.
-QUICKLY = "--xla_backend_optimization_level=0" + (
-    " --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
-)
+from moejax.cli.process import without_optimising
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Python's readline, imported by the process that started pytest's workers, leaves them the width of a terminal.
@@ -27,7 +23,7 @@ os.environ.pop("COLUMNS", None)
 # Every training in this process finds JAX begun, with threads that do not depend on the machine's cores.
 os.environ["NPROC"] = "4"
 # Of processes that tests start, which have no fake devices.
-os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else QUICKLY
+os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else without_optimising()
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", os.environ["MOEJAX_TEST_XLA_FLAGS"]]
 )
@@ -44,7 +40,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import jaxopt  # noqa: F401
 
-import jax  # noqa: E402
+import jax
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

@@ -59,5 +59,7 @@ def above_zero(most: float = math.inf) -> Callable[[str], float]:
 SEEDS = count(0, 2**31 - 1)
 """For ``add_argument("--seed", type=SEEDS)``."""
 RESAMPLES = count(0, 100_000)
+LENGTHS = count(1, 10**12)
+"""Tokens of a sequence, which is only computed with."""
 WORKERS = count(1, 1_024)
 """Processes, or devices of a CPU, on this machine."""

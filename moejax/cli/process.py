@@ -34,18 +34,24 @@ def compile_without_optimising(environment: MutableMapping[str, str] = os.enviro
     For commands that compute each formula once, of a few numbers: these are the same to the bit, and compiling, which
     is half of such a command's time, takes half as long. What the user has set stays.
     """
-    if "jax" in sys.modules:
-        return
+    if "jax" not in sys.modules:
+        environment["XLA_FLAGS"] = without_optimising(environment.get("XLA_FLAGS", ""))
+
+
+def without_optimising(flags: str = "") -> str:
+    """``XLA_FLAGS`` with those by which a CPU's programs are soonest compiled; what is set in ``flags`` stays.
+
+    Bits of large arrays may then depend on how many cores the process sees: not for trainings.
+    """
     # Only here, as it takes a third of the time of --help.
     from importlib.metadata import version
 
-    flags = environment.get("XLA_FLAGS", "")
     wanted = ["xla_backend_optimization_level=0"]
     # An unknown flag ends the process, and later XLAs have the emitters alone.
     if version("jaxlib").startswith("0.10."):
         wanted.append("xla_cpu_use_fusion_emitters=false")
     added = [f"--{flag}" for flag in wanted if flag.partition("=")[0] not in flags]
-    environment["XLA_FLAGS"] = " ".join([*flags.split(), *added])
+    return " ".join([*flags.split(), *added])
 
 
 def stay_on(core: int | None) -> None:

@@ -478,3 +478,20 @@ def test_a_closed_stream_changes_no_status(words, closed, status):
     )
     assert done.returncode == status
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["count", "--arch", "glm-4.5"],
+        ["predict", "--law", "all", "--arch", "glm-4.5", "--tokens", "1T"],
+        ["design", "--law", "zhao", "--flops", "1e22"],
+        ["next", "runs.csv", "--law", "chinchilla", "--target", "E", "--flops", "1e20"],
+    ],
+)
+@pytest.mark.parametrize("length", ["0", "-5"])
+def test_a_sequence_has_at_least_one_token_wherever_its_length_is_asked(words, length, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([*words, f"--sequence-length={length}"])
+    assert "--sequence-length: " in (said := capsys.readouterr().err)
+    assert "from 1 to" in said

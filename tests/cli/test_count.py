@@ -76,7 +76,6 @@ def test_a_config_file_is_counted_and_takes_an_argument(tmp_path, capsys):
     [
         (["--arch", "gpt-oss"], "did you mean"),
         (["--config", "nowhere.py"], "There is no config file"),
-        (["--arch", "glm-4.5", "--sequence-length", "0"], "at least one token"),
     ],
 )
 def test_mistakes_are_answered_in_sentences(arguments, sentence, capsys):

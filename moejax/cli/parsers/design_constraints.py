@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import number, whole_number
-from moejax.cli.parsers.options import add_active_convention
+from moejax.cli.number import LENGTHS, number, whole_number
+from moejax.cli.parsers.options import add_active_convention, add_sequence_length
 
 AT_MOST = {
     "flops": "training FLOPs",
@@ -48,12 +48,10 @@ def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
         "--convention", default="exact", metavar="NAME", help="how a shape's FLOPs are counted (%(default)s)"
     )
     add_active_convention(counted)
-    counted.add_argument(
-        "--sequence-length", type=whole_number, default=4096, metavar="TOKENS", help="of training (%(default)s)"
-    )
+    add_sequence_length(counted, "of training")
     counted.add_argument(
         "--context",
-        type=whole_number,
+        type=LENGTHS,
         default=32768,
         metavar="TOKENS",
         help="tokens that --kv-bytes counts (%(default)s)",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import count, number, whole_number
+from moejax.cli.number import count, number
 from moejax.cli.parsers.fit_options import add_objective_arguments, add_search_arguments
-from moejax.cli.parsers.options import add_architecture_arguments
+from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.errors import UserError
 
@@ -58,12 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COUNT",
         help="how often one run may be proposed (%(default)s)",
     )
-    what.add_argument(
-        "--sequence-length",
-        type=whole_number,
-        metavar="TOKENS",
-        help="sequence length of the shapes (the table's, or 4096)",
-    )
+    add_sequence_length(what, "sequence length of the shapes (the table's, or 4096)", default=None)
     add_table_arguments(parser)
     fitting = parser.add_argument_group("fitting")
     add_objective_arguments(fitting)

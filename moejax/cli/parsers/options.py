@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from moejax.cli.number import LENGTHS
 from moejax.cli.settings import ARCHITECTURE
 
 
@@ -43,3 +44,9 @@ def add_active_convention(group: Any) -> None:
         help="active parameters at a total and a sparsity, where only these are known: proportional (all are experts'; "
         "the default), backbone_by_active, backbone_by_total",
     )
+
+
+def add_sequence_length(group: Any, meaning: str, default: int | None = 4096) -> None:
+    """Add ``--sequence-length``, in tokens, at least one."""
+    said = meaning if default is None else f"{meaning} (%(default)s)"
+    group.add_argument("--sequence-length", type=LENGTHS, default=default, metavar="TOKENS", help=said)

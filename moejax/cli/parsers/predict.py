@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import number, whole_number
-from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments
+from moejax.cli.number import number
+from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments, add_sequence_length
 from moejax.cli.process import compile_without_optimising
 from moejax.errors import UserError
 
@@ -36,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     add_architecture_arguments(parser, required=False)
-    parser.add_argument(
-        "--sequence-length",
-        type=whole_number,
-        default=4096,
-        metavar="TOKENS",
-        help="for the FLOPs of --arch or --config (%(default)s)",
-    )
+    add_sequence_length(parser, "for the FLOPs of --arch or --config")
     design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
     for name, meaning in DESIGN_OPTIONS.items():
         design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
