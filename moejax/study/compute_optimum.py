@@ -27,7 +27,7 @@ class ComputeOptimum:
 
     law: str
     expansion: float
-    """Total over active parameters of the family that is decided about; 1 is dense."""
+    """Total over active parameters of the family that is decided about; 1 is dense, or of a law that reads none."""
     flops: float
     statement: str
     checked: Checked
@@ -88,7 +88,10 @@ def decide(
 
 
 def family(decision: ComputeOptimum) -> str:
-    """Which models a decision is about: dense, or the ratio of their total to their active parameters."""
+    """Which models a decision is about: dense, the ratio of their total to their active parameters, or any ratio."""
+    rule = _split_rule(decision.law)
+    if rule is None or "expansion" not in rule.given:
+        return "any expansion"
     return "dense" if decision.expansion == 1 else f"total/active = {decision.expansion:.2f}"
 
 

@@ -11,6 +11,7 @@ from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.report.report import DATA, PAGE, as_data, write_report
 from moejax.report.study_figures import FIGURES
+from moejax.study.compute_optimum import family
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}
 
@@ -90,6 +91,12 @@ def test_limits_are_on_the_page_when_an_interval_spans_everything(undetermined, 
     text = write_report(undetermined).read_text(encoding="utf-8")
     assert text.count("not determined") > html.count("not determined")
     assert any("are not determined" in limit for limit in undetermined.analysed.limits)
+
+
+def test_a_law_of_active_parameters_alone_decides_for_any_expansion(concluded):
+    said = {(decision.law, family(decision)) for decision in concluded.analysed.decisions}
+    assert {label for law, label in said if law == "chinchilla"} == {"any expansion"}
+    assert "dense" in {label for law, label in said if law == "effective_params"}
 
 
 def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):
