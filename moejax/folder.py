@@ -276,7 +276,12 @@ def changes(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
 
 def differences(old: Any, new: Any) -> list[str]:
     """What differs between two nested values, as ``a.b was 1, is 2``."""
-    return [f"{path} was {was!r}, is {now!r}" for path, (was, now) in changes(old, new).items()]
+    return [f"{path} was {_short(was)}, is {_short(now)}" for path, (was, now) in changes(old, new).items()]
+
+
+def _short(value: Any, most: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def open_regular(path: Path, flags: int) -> int | None:

@@ -57,6 +57,10 @@ class Interval:
         return f"{self.middle:.4g} {self.ends('{:.4g}'.format)}"
 
 
+UNKNOWN = Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
+"""Where no answer is finite."""
+
+
 def interval(answers: Any, level: float = 0.9) -> Interval:
     """The central interval of resampled answers, those that are not finite left out and counted.
 
@@ -67,7 +71,7 @@ def interval(answers: Any, level: float = 0.9) -> Interval:
     answers = np.asarray(answers, np.float64).ravel()
     finite = answers[np.isfinite(answers)]
     if not len(finite):
-        return Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
+        return UNKNOWN
     low, middle, high = np.quantile(finite, [(1 - level) / 2, 0.5, (1 + level) / 2])
     return Interval(
         low=float(low),

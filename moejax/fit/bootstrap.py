@@ -23,7 +23,7 @@ from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.folder import atomic_write
-from moejax.interval import Interval, interval
+from moejax.interval import UNKNOWN, Interval, interval
 from moejax.laws.law import coefficients
 from moejax.wording import counted
 
@@ -54,13 +54,14 @@ class Bootstrap:
         return jax.tree.map(lambda answers: self.interval_of(answers, level), self.evaluate(functional))
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
-        """Interval of an answer, from what it is under every law; NaN where it is not."""
-        return interval(answers, level)
+        """Interval of an answer, from what it is under every law; NaN where it is not, or where every resample is the
+        table itself, as there is one group."""
+        return interval(answers, level) if self.draws > 1 else UNKNOWN
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
         """Interval of every coefficient; one that vanished in a resample counts as 0 there."""
         return {
-            name: interval(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
+            name: self.interval_of(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
             for name, v in coefficients(self.laws).items()
         }
 

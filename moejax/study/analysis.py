@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,26 @@ import jax
 import numpy as np
 
 from moejax import run_table
+from moejax.errors import UserError
 from moejax.fit import holdout
-from moejax.fit.bootstrap import Bootstrap, bootstrap
+from moejax.fit.bootstrap import Bootstrap, bootstrap, too_few
+from moejax.fit.estimands import Estimand
+from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.model_selection import Compared, ModelSelection, choose
 from moejax.fit.read_runs import read_runs
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import with_uncertainty
-from moejax.interval import Interval
+from moejax.interval import UNKNOWN, Interval
 from moejax.laws import LAWS
+from moejax.laws.accounting import design_of
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
+from moejax.laws.design import FIELDS, Design
 from moejax.progress import ProgressCallback
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
-from moejax.study.study import Analysis
+from moejax.study.study import Analysis, Study
 from moejax.wording import told
 
 
@@ -102,6 +108,28 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
     return Analysed(runs=len(frame), laws=fitted, decisions=decisions, selection=selection, limits=caveats)
 
 
+def warnings(study: Study) -> list[str]:
+    """Before anything is trained, what the analysis will not be able to do with the runs, in sentences."""
+    models, designs = [], []
+    for training in study.trainings():
+        for budget in training.recipe.budgets_tokens:
+            models.append(training.name)
+            designs.append(design_of(training.architecture, budget, training.recipe.data.sequence_length))
+    known = {name: np.asarray([getattr(design, name) for design in designs], np.float64) for name in FIELDS}
+    runs = runs_from(Design(**known), np.ones(len(designs)))
+    try:
+        left = int(np.sum(~_split(runs, models, study.analysis).held_out))
+    except UserError as error:
+        return [f"{told(error)} No law will be fitted (analysis.hold_out)."] if study.analysis.laws else []
+    return [
+        f"Beside what is held out, {left} of {len(runs)} runs are left to set the {coefficients} coefficients "
+        f"of {name}, too few: it will not be fitted. Give more models or budgets_tokens, hold out other runs "
+        f"(analysis.hold_out_models), or name a smaller law in analysis.laws."
+        for name in study.analysis.laws
+        if left < (coefficients := len(fields(LAWS[name])))
+    ]
+
+
 def _analyse_law(
     name: str, table: Path, frame: Any, analysis: Analysis, stage: Callable[[int, str], None]
 ) -> tuple[FittedLaw, Compared, dict[str, float], list[ComputeOptimum]]:
@@ -112,23 +140,43 @@ def _analyse_law(
     """
     # Units were checked where the table came from: a training, or the table that was named.
     read = read_runs(table, LAWS[name], trust_units=True)
-    stage(0, f"fitting {name} to {len(read.runs)} runs")
-    fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
-    stage(1, f"{name}: {analysis.resamples} bootstrap resamples")
-    resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
-    stage(2, f"{name}: predicting what is held out from the rest")
+    # First: where the other runs cannot set the law, nothing else is computed.
+    stage(0, f"{name}: predicting what is held out from the rest")
     split = _split(read.runs, list(read.frame["model"]), analysis)
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
+    stage(1, f"fitting {name} to {len(read.runs)} runs")
+    fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
+    stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
+    resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
+    interval = functools.partial(_intervals, fit, read.runs, resampled)
     fitted = _fitted(name, fit, resampled, read.runs, _held_out(read.runs, split, tested), analysis)
     budget = analysis.decision_flops
     largest = float((FLOPS_PER_PARAM_AND_TOKEN * frame["params_active"] * frame["tokens"]).max())
     expansions = [float(v) for v in frame["expansion"]] if "expansion" in frame else [1.0]
     decided = [
-        decide(name, fit.law, resampled, expansion, claim_of, budget, largest)
+        decide(name, fit.law, interval, expansion, claim_of, budget, largest)
         for expansion, claim_of in claims(name, budget, expansions)
     ]
     compared = Compared(name=name, fit=fit, held_out=(tested,))
     return fitted, compared, holdout.beyond(read.runs, [split]), decided
+
+
+def _intervals(
+    fit: FitResult, runs: Runs, resampled: Bootstrap, functional: Callable[[Any], dict[str, Any]]
+) -> dict[str, Interval]:
+    """The interval of every number that a function of a law gives: by standard errors, whose Student's t knows how few
+    groups there are, where resamples of so few would give one that is too small."""
+    if not too_few(fit, resampled.draws, resampled.by):
+        return resampled.interval(functional)
+
+    def number(law: Any, name: str) -> Any:
+        return functional(law)[name]
+
+    estimands = [
+        Estimand(name=name, symbol="", given={}, functional=functools.partial(number, name=name))
+        for name in functional(fit.law)
+    ]
+    return {one.estimand.name: one.interval or UNKNOWN for one in estimate(fit, runs, estimands)}
 
 
 def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum]) -> list[str]:
@@ -144,12 +192,12 @@ def limits(frame: Any, fitted: list[FittedLaw], decisions: list[ComputeOptimum])
         f"{len(frame)} runs of {frame['group'].nunique()} models span a factor of {' and '.join(span)}{seeds}; "
         f"published laws rest on hundreds of runs over factors of 100 and more."
     ]
+    if frame["group"].nunique() == 1:
+        caveats.append("One model's runs share its luck, and a resample of one model is itself: no interval is known.")
     for law in fitted:
         if law.not_determined:
             names = ", ".join(law.not_determined)
-            caveats.append(
-                f"{law.name}: these runs do not determine {names}; the interval spans more than a factor of 10."
-            )
+            caveats.append(f"{law.name}: these runs do not determine {names} to within a factor of 10.")
         caveats += [f"{law.name}: {warning}" for warning in law.fit.warnings]
     for decision in decisions:
         open_ones = [name for name, interval in decision.intervals.items() if interval.uninformative]

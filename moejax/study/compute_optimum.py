@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from moejax.fit.bootstrap import Bootstrap
 from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws import DECISIONS, LAWS
@@ -19,6 +18,9 @@ from moejax.laws.decision import DecisionRule
 
 ClaimOf = Callable[[Any], Claim]
 """From a law to the claim about its optimum, at one budget."""
+
+IntervalOf = Callable[[Callable[[Any], dict[str, Any]]], dict[str, Interval]]
+"""From a function of a law, whose values are numbers by name, to the interval of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,8 @@ class ComputeOptimum:
     statement: str
     checked: Checked
     intervals: dict[str, Interval]
-    """Intervals of ``params_active``, ``tokens`` and the loss there, over bootstrap resamples."""
+    """Intervals of ``params_active``, ``tokens`` and the loss there: over bootstrap resamples, or by standard errors
+    where there are too few models to resample."""
     prices: dict[str, float] = field(default_factory=dict)
     """What a limit is worth: change of the least loss, in nats per token, per e-fold of ``flops``, and of ``expansion``
     where it is above 1, everything else at its best."""
@@ -66,9 +69,9 @@ def _optimum(rule: DecisionRule, law: Any, *, flops: Any, expansion: Any) -> Cla
 
 
 def decide(
-    law_name: str, law: Any, resampled: Bootstrap, expansion: float, claim_of: ClaimOf, flops: float, largest: float
+    law_name: str, law: Any, interval: IntervalOf, expansion: float, claim_of: ClaimOf, flops: float, largest: float
 ) -> ComputeOptimum:
-    """Check one optimum of a fitted law, and take its interval from the resampled laws."""
+    """Check one optimum of a fitted law, and say how far the runs determine it."""
 
     def answer(one: Any) -> dict[str, Any]:
         claim = claim_of(one)
@@ -81,7 +84,7 @@ def decide(
         flops=flops,
         statement=claim.statement,
         checked=check(claim),
-        intervals=resampled.interval(answer),
+        intervals=interval(answer),
         prices=prices(law_name, law, flops, expansion),
         extrapolation=flops / largest,
     )

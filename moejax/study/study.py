@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from moejax.architecture import Architecture
@@ -132,23 +132,6 @@ class Study:
                 "recipe.budgets_tokens has one budget, for all models; a study that fits laws needs at least two, so "
                 "that the largest can be held out: add one, or leave analysis.laws empty."
             )
-
-    def warnings(self) -> list[str]:
-        """What the analysis will not be able to do with these runs, in sentences."""
-        runs = [(one.name, budget) for one in self.trainings() for budget in one.recipe.budgets_tokens]
-        if self.analysis.hold_out_models:
-            left = [run for run in runs if run[0] not in self.analysis.hold_out_models]
-        elif self.analysis.hold_out == "tokens":
-            left = [run for run in runs if run[1] < max(budget for _, budget in runs)]
-        else:
-            left = runs
-        return [
-            f"Beside what is held out, {len(left)} of {len(runs)} runs are left to set the {coefficients} coefficients "
-            f"of {name}, too few: it will not be fitted. Give more models or budgets_tokens, hold out other runs "
-            f"(analysis.hold_out_models), or name a smaller law in analysis.laws."
-            for name in self.analysis.laws
-            if len(left) < (coefficients := len(fields(LAWS[name])))
-        ]
 
     def check_data(self) -> None:
         """Raise ``UserError`` if the study leaves its corpus to its user, who has not named one."""

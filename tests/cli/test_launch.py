@@ -16,6 +16,7 @@ from moejax.data.config import DataConfig
 from moejax.laws.chips import find
 from moejax.plan.topology import parse
 from moejax.stored import write_json
+from moejax.study.analysis import warnings
 from moejax.study.cloud import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, holds_corpus, mounted, rentable
 from moejax.study.estimate import estimate
 from moejax.study.gke import kubernetes_name
@@ -127,7 +128,7 @@ def test_a_launched_training_has_the_numbers_it_would_have_here():
         here = load(Training, ONE.removeprefix("--config="), overrides)
         study = study_of(here)
         study.check()
-        assert study.warnings() == []
+        assert warnings(study) == []
         stored = build(Study, json.loads(json.dumps({**study.identity(), "analysis": dump(study.analysis)})))
         there = {one.name: one.fingerprint() for one in stored.trainings()}
         assert there == {one.name: one.fingerprint() for one in vmapped_runs(here)}

@@ -80,13 +80,3 @@ def test_a_study_that_leaves_its_corpus_open_asks_for_it():
 def test_models_of_a_study_read_the_same_data():
     with pytest.raises(ValueError, match="b changes data"):
         changed(recipes={"b": {"data": {"sequence_length": 128}}}).check_data()
-
-
-def test_too_few_runs_for_a_law_are_said_before_they_are_trained():
-    assert changed(analysis=Analysis(laws=("chinchilla",))).warnings() == [
-        "Beside what is held out, 2 of 4 runs are left to set the 5 coefficients of chinchilla, too few: it "
-        "will not be fitted. Give more models or budgets_tokens, hold out other runs (analysis.hold_out_models), or "
-        "name a smaller law in analysis.laws."
-    ]
-    enough = dataclasses.replace(RECIPE, budgets_tokens=(2_048, 4_096, 6_144, 8_192))
-    assert changed(recipe=enough, analysis=Analysis(laws=("chinchilla",))).warnings() == []

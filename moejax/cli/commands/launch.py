@@ -15,6 +15,7 @@ from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.study import analysis
 from moejax.study.executor import Engine, Executor, Task
 from moejax.study.run import check_owner, materialise_at, train_study
 from moejax.study.status import run_statuses
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     study.check()
     check_exportable(arguments.exportable, study.models)
     engine, tasks = ENGINES[arguments.engine](arguments, study, out)
-    for warning in study.warnings():
+    for warning in analysis.warnings(study):
         _say(warning)
     if arguments.submit:
         engine.check()

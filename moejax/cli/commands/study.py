@@ -14,6 +14,7 @@ from moejax.report import render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
+from moejax.study import analysis
 from moejax.study.run import conclude, train_study
 
 
@@ -26,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     study.check_data()
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
-    for warning in study.warnings():
+    for warning in analysis.warnings(study):
         _say(f"moejax: {warning}")
     _say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
     with progress_display() as update:

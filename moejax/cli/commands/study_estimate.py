@@ -13,6 +13,7 @@ from moejax.laws.chips import find
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.study import analysis
 from moejax.study.estimate import StudyEstimate, estimate
 from moejax.study.study import Study
 
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_exportable(arguments.exportable, study.models)
     found = estimate(study, find(arguments.chip), mfu=arguments.mfu, price=arguments.price)
     render.show(summary(study, found), as_json=arguments.json)
-    for warning in study.warnings():
+    for warning in analysis.warnings(study):
         print(f"moejax: {warning}", file=sys.stderr)
     return 0
 

@@ -1,0 +1,99 @@
+"""A study's analysis of a table: what it asks of the runs first, and how far few models determine an answer."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.fit.bootstrap import Bootstrap, bootstrap
+from moejax.fit.read_runs import read_runs
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla, optimal_split
+from moejax.laws.design import Design
+from moejax.study import analysis
+from moejax.study.analysis import Analysis, analyse, limits, warnings
+from moejax.study.study import Study
+from moejax.train.training import Recipe
+
+LAWS = Analysis(laws=("chinchilla",), resamples=20, decision_flops=1e20)
+
+
+def table(folder, sizes, tokens, noise=0.002):
+    rows = [
+        {"group": f"m{size:g}", "model": f"m{size:g}", "params_active": size, "tokens": amount, "seed": 0}
+        for size in sizes
+        for amount in tokens
+    ]
+    frame = pd.DataFrame(rows)
+    law = HOFFMANN_2022(Design(params_active=frame["params_active"].to_numpy(), tokens=frame["tokens"].to_numpy()))
+    frame["loss"] = np.asarray(law) + np.random.default_rng(0).normal(0, noise, len(frame))
+    path = folder / "runs.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_with_fewer_models_than_coefficients_an_optimum_has_the_wider_interval_of_standard_errors(tmp_path):
+    path = table(tmp_path, sizes=(1e7, 3e7, 1e8, 3e8), tokens=(1e9, 3e9, 1e10, 3e10))
+    found = analyse(path, LAWS)
+    assert any("4 groups cannot carry 5 coefficients" in sentence for sentence in found.limits)
+    fit, runs = found.laws[0].fit, read_runs(path, Chinchilla, trust_units=True).runs
+    resampled = bootstrap(fit, runs, LAWS.resamples).interval(lambda law: optimal_split(law, 1e20)["params_active"])
+    assert np.log(found.decisions[0].intervals["params_active"].factor) > np.log(resampled.factor) > 0
+
+
+def test_runs_of_one_model_give_no_interval():
+    laws = jax.tree.map(lambda value: value * np.ones(20), HOFFMANN_2022)
+    alone = Bootstrap(laws=laws, values=np.zeros(20), unfinished=0, by="group", draws=1)
+    optimum = alone.interval(lambda law: optimal_split(law, 1e20))
+    for interval in (*alone.coefficients().values(), *optimum.values()):
+        assert interval.uninformative
+        assert interval.undefined == 1
+    frame = pd.DataFrame({"group": ["a", "a"], "params_active": [1e8, 1e8], "tokens": [1e9, 2e9]})
+    assert any("no interval is known" in sentence for sentence in limits(frame, [], []))
+
+
+def test_a_law_that_the_other_runs_cannot_set_costs_no_fit_to_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "fit_law", lambda *_, **__: pytest.fail("fitted to all runs"))
+    path = table(tmp_path, sizes=(1e7, 3e7, 1e8), tokens=(1e9, 1e10))
+    found = analyse(path, LAWS)
+    assert not found.laws
+    assert "chinchilla was not fitted: With tokens ≥ 1e+10 held out" in found.limits[-1]
+
+
+SHAPE = Architecture(
+    vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=32
+)
+RECIPE = Recipe(
+    budgets_tokens=(4_096, 8_192), batch_tokens=1_024, data=DataConfig(sequence_length=64, validation_tokens=1_024)
+)
+STUDY = Study(
+    name="two",
+    models={"a": SHAPE, "b": SHAPE, "large": SHAPE.replace(dense_hidden=64)},
+    recipe=RECIPE,
+    analysis=Analysis(laws=("chinchilla",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [({}, 3), ({"hold_out": "params_active"}, 4), ({"hold_out_models": ("a", "b")}, 2)],
+)
+def test_too_few_runs_for_a_law_are_said_before_they_are_trained(changes, left):
+    asked = dataclasses.replace(STUDY, analysis=dataclasses.replace(STUDY.analysis, **changes))
+    assert warnings(asked) == [
+        f"Beside what is held out, {left} of 6 runs are left to set the 5 coefficients of chinchilla, too few: it "
+        "will not be fitted. Give more models or budgets_tokens, hold out other runs (analysis.hold_out_models), or "
+        "name a smaller law in analysis.laws."
+    ]
+
+
+def test_enough_runs_are_not_warned_of_and_a_hold_out_of_everything_is():
+    enough = dataclasses.replace(STUDY, recipe=dataclasses.replace(RECIPE, budgets_tokens=(2_048, 4_096, 6_144, 8_192)))
+    assert warnings(enough) == []
+    everything = dataclasses.replace(STUDY.analysis, hold_out="num_layers")
+    (sentence,) = warnings(dataclasses.replace(STUDY, analysis=everything))
+    assert "Holding out num_layers" in sentence
+    assert "leaves no runs on one side" in sentence
