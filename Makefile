@@ -28,8 +28,8 @@ errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md
 
 test: lint  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/pytest -n 2 -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
-	$(BIN)/pytest -n 2 -r s $(HEAVIEST) && exit $$first
+	$(BIN)/pytest -n 2 --dist loadfile -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
+	$(BIN)/pytest -n 2 --dist loadfile -r s $(HEAVIEST) && exit $$first
 
 test-all:  ## every suite there is, each where this machine can run it; hours
 	$(MAKE) test lint-docs slow parity resolve

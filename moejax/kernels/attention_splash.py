@@ -49,7 +49,8 @@ def splash(
     """
     if slopes is not None:
         raise UserError("runtime.attention 'splash' knows no positions = 'alibi'; choose 'tiled'.")
-    query = (query * jnp.asarray(scale, query.dtype)).astype(query.dtype)
+    # In bfloat16 the scale itself would be off, for all scores alike.
+    query = (query.astype(jnp.float32) * scale).astype(query.dtype)
 
     def local(query, key, value, segments, sinks):
         return _heads_first(query, key, value, segments, sinks, mask.window)

@@ -72,20 +72,25 @@ def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
     """Values of all parameters of an abstract state, as a nested dict: a pure function of their description and key.
 
     One stream of normal values serves all matrices, as every draw of its own takes a second to compile; models too
-    large to hold the stream beside its parts draw matrix by matrix.
+    large to hold the stream beside its parts draw matrix by matrix, each in its own shape: XLA splits a draw over the
+    mesh as its result is split, and cannot see through a reshape.
     """
     described = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     shapes = [variable.get_value().shape for variable in described]
+    starts = [variable.get_metadata()["start"] for variable in described]
     deviations = [variable.get_metadata()["deviation"] for variable in described]
-    sizes = [math.prod(shape) if deviation else 0 for shape, deviation in zip(shapes, deviations, strict=True)]
+    # Parameters that start at one value draw nothing.
+    shapes_drawn = [shape if deviation else (0,) for shape, deviation in zip(shapes, deviations, strict=True)]
+    sizes = [math.prod(shape) for shape in shapes_drawn]
     if sum(sizes) <= _ONE_STREAM:
-        parts = jnp.split(_normal_values(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+        stream = jnp.split(_normal_values(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
+        drawn = [part.reshape(shape) for part, shape in zip(stream, shapes_drawn, strict=True)]
     else:
         keys = jax.random.split(key, len(sizes))
-        parts = [_normal_values(k, (size,)) for k, size in zip(keys, sizes, strict=True)]
+        drawn = [_normal_values(one, shape) for one, shape in zip(keys, shapes_drawn, strict=True)]
     values = [
-        part.reshape(shape) * deviation if deviation else jnp.full(shape, variable.get_metadata()["start"], jnp.float32)
-        for variable, part, shape, deviation in zip(described, parts, shapes, deviations, strict=True)
+        part * deviation if deviation else jnp.full(shape, start, jnp.float32)
+        for part, shape, start, deviation in zip(drawn, shapes, starts, deviations, strict=True)
     ]
     structure = jax.tree.structure(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     return nnx.to_pure_dict(jax.tree.unflatten(structure, values))
@@ -96,7 +101,7 @@ def _normal_values(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
 
 
 _ONE_STREAM = 2**28
-"""Values that are drawn at once: a GiB."""
+"""Values that are drawn at once, whole on every device: a GiB."""
 
 
 def metadata(state: nnx.State, name: str) -> Any:

@@ -140,12 +140,12 @@ def _analyse_law(
     """
     # Units were checked where the table came from: a training, or the table that was named.
     read = read_runs(table, LAWS[name], trust_units=True)
-    # First: where the other runs cannot set the law, nothing else is computed.
-    stage(0, f"{name}: predicting what is held out from the rest")
+    stage(0, f"fitting {name} to {len(read.runs)} runs")
+    fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
+    # Before the resamples, which take longest: where the other runs cannot set the law, it is not fitted.
+    stage(1, f"{name}: predicting what is held out from the rest")
     split = _split(read.runs, list(read.frame["model"]), analysis)
     tested = holdout.hold_out(LAWS[name], read.runs, [split], seed=analysis.seed)[0]
-    stage(1, f"fitting {name} to {len(read.runs)} runs")
-    fit = with_uncertainty(fit_law(LAWS[name], read.runs, seed=analysis.seed), read.runs)
     stage(2, f"{name}: {analysis.resamples} bootstrap resamples")
     resampled = bootstrap(fit, read.runs, analysis.resamples, seed=analysis.seed)
     interval = functools.partial(_intervals, fit, read.runs, resampled)

@@ -49,8 +49,14 @@ def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over all devices of all processes, or those given; the compiler places what is not said (Auto axes).
 
     On a torus, axes get whole dimensions where the sizes allow it, so that their devices are neighbours.
+
+    Raises:
+      UserError: the axes do not multiply to the number of devices, or the devices are of several TPU slices.
     """
     devices = jax.devices() if devices is None else devices
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1 and devices[0].platform == "tpu":
+        raise UserError(f"The devices are of {slices} TPU slices, and a mesh is laid on one: start a job per slice.")
     placed = mesh_utils.create_device_mesh(
         shape.sizes(len(devices)), devices, allow_split_physical_axes=devices[0].platform == "tpu"
     )

@@ -36,6 +36,7 @@ class Stop:
         """Taken since the process was started."""
         self._endings: list[Callable[[int], str]] = []
         self._between_steps = False
+        self._agreed = False
         self.number = 0
         """Of the first signal that came."""
 
@@ -72,9 +73,10 @@ class Stop:
         if not self._many:
             return self.number > 0
         # A signal that one process got reaches the others, and all agree on the step.
-        reached = multihost_utils.reached_preemption_sync_point(self.steps)
-        self.number = self.number or (signal.SIGTERM if reached else 0)
-        return reached
+        # JAX says so after one step alone, which may be the last of a phase, where nothing is left to stop.
+        self._agreed = self._agreed or multihost_utils.reached_preemption_sync_point(self.steps)
+        self.number = self.number or (signal.SIGTERM if self._agreed else 0)
+        return self._agreed
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """A handler of signals; the second Ctrl-C acts at once, while schedulers send SIGTERM more than once."""

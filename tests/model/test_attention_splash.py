@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from moejax.kernels import attention_splash
 from moejax.kernels.attention import AttentionMask, attention, reference
 from moejax.kernels.attention_splash import splash
 from moejax.kernels.table import TABLE
@@ -61,3 +62,14 @@ def test_on_a_cpu_the_choice_is_the_kernel_or_tiles(kernels, choice, monkeypatch
         attention(*inputs, AttentionMask(), scale=1.0, backend=backend) for backend in ("auto", choice)
     )
     np.testing.assert_array_equal(by_itself, by_name)
+
+
+def test_the_scale_is_not_rounded_to_the_type_of_the_queries(monkeypatch):
+    """In bfloat16 1/sqrt(192) is .13 % larger: another temperature, of all scores alike."""
+    seen = []
+    monkeypatch.setattr(attention_splash, "_heads_first", lambda query, *others: seen.append(query) or query)
+    query = jnp.ones((1, 128, 2, 16), jnp.bfloat16) * 1.75
+    attention_splash.splash(query, query, query, AttentionMask(), scale=192**-0.5)
+    assert seen[0].dtype == jnp.bfloat16
+    assert seen[0].ravel()[0] == jnp.bfloat16(1.75 * 192**-0.5)
+    assert seen[0].ravel()[0] != query.ravel()[0] * jnp.bfloat16(192**-0.5)

@@ -55,8 +55,8 @@ def test_runs_of_one_model_give_no_interval():
     assert any("no interval is known" in sentence for sentence in limits(frame, [], []))
 
 
-def test_a_law_that_the_other_runs_cannot_set_costs_no_fit_to_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis, "fit_law", lambda *_, **__: pytest.fail("fitted to all runs"))
+def test_a_law_that_the_other_runs_cannot_set_costs_no_resamples(tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "bootstrap", lambda *_, **__: pytest.fail("resampled"))
     path = table(tmp_path, sizes=(1e7, 3e7, 1e8), tokens=(1e9, 1e10))
     found = analyse(path, LAWS)
     assert not found.laws

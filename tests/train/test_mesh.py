@@ -1,12 +1,16 @@
 """Every mesh of 8 devices trains the same model as one device."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from moejax.architecture import Architecture
+from moejax.model import parameter, transformer
 from moejax.sharding import MESH_AXES
-from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, place_rows
+from moejax.train.mesh import MeshShape, batch_sharding, check_fits, local_rows, make_mesh, param_shardings, place_rows
 from moejax.train.phases import phases
 from moejax.train.program import make_program
 
@@ -16,6 +20,12 @@ SHAPES = [
     MeshShape(data=1, expert=4, tensor=2),
     pytest.param(MeshShape(data=1, fsdp=4, tensor=2), marks=pytest.mark.slow),
 ]
+
+
+LARGE = Architecture(
+    vocab_size=512, model_dim=128, num_layers=2, num_heads=8, num_kv_heads=8, head_dim=16,
+    num_experts=16, top_k=2, expert_hidden=512,
+)  # fmt: skip
 
 
 def three_steps(training, sizes):
@@ -73,6 +83,29 @@ def test_parameters_are_split_over_the_mesh(training):
 def test_a_mesh_that_does_not_fit_is_refused(shape, sentence):
     with pytest.raises(ValueError, match=sentence):
         shape.sizes(8)
+
+
+@pytest.mark.parametrize("shape", [MeshShape(data=1, fsdp=8), MeshShape(data=1, expert=8)], ids=["fsdp", "expert"])
+def test_no_device_draws_more_of_a_large_models_parameters_than_it_holds(monkeypatch, shape):
+    monkeypatch.setattr(parameter, "_ONE_STREAM", 0)
+    mesh = make_mesh(shape)
+
+    def init(seed):
+        return transformer.init(LARGE, jax.random.key(seed))
+
+    abstract = jax.eval_shape(init, np.uint32(0))
+    shardings = param_shardings(transformer.param_axes(LARGE), abstract, mesh)
+    with jax.set_mesh(mesh):
+        program = jax.jit(init, out_shardings=shardings).lower(np.uint32(0)).compile()
+    memory = program.memory_analysis()
+    assert memory.output_size_in_bytes < sum(4 * leaf.size for leaf in jax.tree.leaves(abstract)) / 4
+    assert memory.temp_size_in_bytes < 4 * memory.output_size_in_bytes
+
+
+def test_devices_of_several_tpu_slices_are_refused_in_a_sentence():
+    devices = [SimpleNamespace(platform="tpu", slice_index=number // 4) for number in range(8)]
+    with pytest.raises(ValueError, match="of 2 TPU slices"):
+        make_mesh(MeshShape(data=8), devices)
 
 
 def test_minus_one_takes_what_the_others_leave():

@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
+from moejax.train import stopping
 from moejax.train.stopping import Stopped, stop_on_signals
 
 IN_A_LIBRARY = """
 import signal
 from moejax.train.attempts import AttemptRecorder, ending
+from moejax.train import stopping
 from moejax.train.stopping import Stopped, stop_on_signals
 from pathlib import Path
 
@@ -40,6 +42,14 @@ def test_a_signal_in_a_librarys_frame_ends_the_process_and_is_noted(tmp_path, na
 
 def _environment():
     return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
+
+
+def test_what_processes_agreed_on_in_the_last_step_of_a_phase_stops_the_next(monkeypatch):
+    """JAX says so after one step alone."""
+    monkeypatch.setattr(stopping.multihost_utils, "reached_preemption_sync_point", lambda step: step == 2)
+    stop = stopping.Stop(processes=2)
+    assert [stop.after_step() for _ in range(4)] == [False, True, True, True]
+    assert stop.number == signal.SIGTERM
 
 
 def test_a_signal_after_the_last_step_stops_when_that_is_saved():
