@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.fit.bootstrap import draws_of
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
@@ -20,6 +21,7 @@ from moejax.fit.runs import Runs
 from moejax.result import Column, Result, Table
 
 FEWEST_PROXIES = 20
+"""Groups of runs: budgets of one model share its luck, and count once."""
 SPAN = 100.0
 """Two orders of magnitude, in active parameters."""
 TOLERANCE_NATS = 0.02
@@ -85,14 +87,15 @@ def launch_check(
     """
     proxies = runs.only(~held_out.held_out)
     fit = fit_law(law, proxies, seed=seed, progress=progress)
+    trained = draws_of(proxies, "group")
     sizes = runs.design.params_active
-    kept = sizes[proxies.weight > 0] if sizes is not None else np.ones(1)
+    kept = np.ones(1) if sizes is None else sizes[proxies.weight > 0]
     span = float(kept.max() / kept.min())
     checks = [
         Check(
             name=f"at least {FEWEST_PROXIES} proxies",
-            outcome=f"{len(kept)} proxies",
-            holds=len(kept) >= FEWEST_PROXIES,
+            outcome=f"{trained} prox{'y' if trained == 1 else 'ies'}",
+            holds=trained >= FEWEST_PROXIES,
         ),
         Check(
             name=f"active parameters span a factor of {SPAN:.0f}",
