@@ -146,15 +146,14 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert "--runs gives intervals to a fit" in capsys.readouterr().err
 
 
-def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(capsys):
-    words = ("design", "--law", "zhao", "--flops", "1e22", "--params-total", "1e11")
-    assert main([*words, "--json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
+def test_one_table_says_what_to_train_and_what_each_restriction_costs_adds_up(monkeypatch):
+    shown = []
+    monkeypatch.setattr(render, "show", lambda result, **_: shown.append(result))
+    assert main(["design", "--law", "zhao", "--flops", "1e22", "--params-total", "1e11"]) == 0
+    plain, said = json.loads(render.json(shown[0])), " ".join(render.text(shown[0]).split())
     alone, shape = (plain[key]["values"]["loss"] for key in ("optimum", "shape"))
     built = plain["built"]["predicted"]["loss"]
     assert alone <= shape <= built
-    assert main([*words]) == 0
-    said = " ".join(capsys.readouterr().out.split())
     assert said.count("params_active ") == 1
     assert f"loss {built:.5f} {shape:.5f} {alone:.5f}" in said
     assert f"cost {shape - alone:+.5f} nats over sizes alone" in said

@@ -126,6 +126,7 @@ CAUSAL = sorted(set(KNOWN) - NOT_CAUSAL - {"mixture", "olmoe", "sigmoid", "noisy
 
 
 @pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.matrix(5)
 def test_no_position_sees_a_later_token(name):
     tokens = jax.random.randint(jax.random.key(1), (2, 16), 0, 64)
     changed = tokens.at[:, 7:].set((tokens[:, 7:] + 1) % 64)

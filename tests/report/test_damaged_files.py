@@ -130,7 +130,7 @@ STANDS = {
 CASES = [(name, how) for name in COMMANDS for how in DAMAGES if (name, how) not in STANDS]
 
 
-@pytest.mark.matrix(16)
+@pytest.mark.matrix(10)
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_a_damaged_file_is_a_sentence_that_names_it(whole, tmp_path, capsys, name, how):
     file = whole / name

@@ -54,8 +54,8 @@ def test_runs_are_all_combinations_each_named_after_its_own(vmapped):
 
 def test_a_run_is_what_it_is_when_trained_by_itself(vmapped, trained, tmp_path):
     rows, folder = trained(vmapped)
-    # The first and the last, which have no axis in common.
-    for number, run in list(enumerate(vmapped_runs(vmapped)))[::3]:
+    # The last, which has neither the seed nor the rate of the first.
+    for number, run in list(enumerate(vmapped_runs(vmapped)))[-1:]:
         alone = train(run, tmp_path / run.name)
         for ours, theirs in zip(rows[2 * number : 2 * number + 2], alone, strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5)
