@@ -17,7 +17,7 @@ from moejax.kernels.linear import project
 from moejax.model.feed_forward import FeedForward
 from moejax.model.parameter import ParamFactory
 from moejax.model.runtime import Runtime
-from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, ROUTERS, Experts, Routing, router_options
+from moejax.routing import ACTIVATIONS, DISPATCHERS, INPUT_NOISE, NOT_CAUSAL, ROUTERS, Experts, Routing, router_options
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.moe_block import moe_block
 from moejax.routing.sums import RoutingSums, routing_sums
@@ -58,13 +58,13 @@ class MoE(nnx.Module):
         """Output of one layer, its parameters already taken from the stack, and what its router did.
 
         ``key`` gives noise to the routers that want it; ``padding_mask`` is False for padding, which no expert
-        sees.
+        sees, and which takes no other token's place.
         """
         flat = x.reshape(-1, x.shape[-1])
-        chosen = self._route(flat, expert_bias, key, architecture)
         tokens = None if padding_mask is None else padding_mask.reshape(-1)
+        chosen = self._route(flat, expert_bias, key, tokens, architecture)
         served = chosen if tokens is None else chosen.masked(tokens[chosen.token])
-        served = limit_capacity(served, architecture.capacity_factor)
+        served = limit_capacity(served, architecture.capacity_factor, padding_mask=tokens)
         y = moe_block(
             flat,
             served,
@@ -84,7 +84,12 @@ class MoE(nnx.Module):
         return y, routing_sums(chosen, served, sequences=x.shape[0], padding_mask=tokens)
 
     def _route(
-        self, x: Float[Array, "N D"], expert_bias: Array | None, key: Array | None, architecture: Architecture
+        self,
+        x: Float[Array, "N D"],
+        expert_bias: Array | None,
+        key: Array | None,
+        padding_mask: Bool[Array, " N"] | None,
+        architecture: Architecture,
     ) -> Routing:
         """The router decides in float32: rounding must not choose the experts."""
         wide = x.astype(jnp.float32)
@@ -97,6 +102,8 @@ class MoE(nnx.Module):
             logits = logits + self.router_bias[...]
         logits = constrain(logits, ("batch", None))
         router, options = ROUTERS[architecture.router], router_arguments(architecture)
+        if architecture.router in NOT_CAUSAL:
+            options["padding_mask"] = padding_mask
         return router(logits, top_k=architecture.top_k, bias=expert_bias, key=key, **options)
 
     def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:

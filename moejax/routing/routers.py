@@ -2,20 +2,21 @@
 
 A router is a function ``router(logits, *, top_k, bias=None, key=None, **options) -> Routing`` of float32 logits.
 ``bias`` moves the choice of experts and never their weights; ``key`` is for routers with noise, which None switches
-off. Each further option is set by the field of an Architecture of the same name, which must exist.
+off. Each further option is set by the field of an Architecture of the same name, which must exist. Those of
+``NOT_CAUSAL`` are also given ``padding_mask``, Bool[tokens], False for padding, or None if there is none.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int, Key
+from jaxtyping import Bool, Float, Int, Key
 
 from moejax.errors import UserError
+from moejax.routing.capacity import expert_capacity
 from moejax.routing.routing import Routing, gather_scores, normalised, token_choice, top_k_indices, top_k_scores
 
 
@@ -170,18 +171,21 @@ def expert_choice(
     top_k: int,
     bias: Float[Array, " experts"] | None = None,
     key: Key[Array, ""] | None = None,
+    padding_mask: Bool[Array, " tokens"] | None = None,
 ) -> Routing:
     """Every expert takes the tokens it suits best, ``top_k`` experts a token on average (Zhou et al. 2022, Eq. 1–2).
 
     Loads are equal by construction, and a ``bias`` changes nothing. Not causal: whether a token is taken depends on
     later tokens and on other sequences, so a language model trained so sees a little of its future and cannot be
-    sampled from token by token.
+    sampled from token by token. No expert takes padding, and each takes as many tokens as if there were none; slots are
+    as many as without padding, and those that are left are invalid.
     """
     tokens, experts = logits.shape
-    capacity = min(math.ceil(tokens * top_k / experts), tokens)
+    capacity = min(expert_capacity(tokens * top_k, experts, 1.0), tokens)
     probabilities = jax.nn.softmax(logits, axis=1)
-    weight, token = jax.lax.top_k(probabilities.T, capacity)
-    return Routing(
+    scores = probabilities if padding_mask is None else jnp.where(padding_mask[:, None], probabilities, -jnp.inf)
+    weight, token = jax.lax.top_k(scores.T, capacity)
+    routing = Routing(
         token=token.reshape(-1),
         expert=jnp.repeat(jnp.arange(experts, dtype=jnp.int32), capacity),
         combine_weight=weight.reshape(-1),
@@ -192,6 +196,11 @@ def expert_choice(
         tokens_per_expert=capacity,
         capacity=capacity,
     )
+    if padding_mask is None:
+        return routing
+    real = padding_mask.sum()
+    taken = jnp.minimum(expert_capacity(real * top_k, experts, 1.0), real)
+    return routing.masked(jnp.tile(jnp.arange(capacity) < taken, experts))
 
 
 def balanced(
@@ -238,7 +247,7 @@ NOT_CAUSAL = frozenset({"expert_choice"})
 INPUT_NOISE = {"switch": jitter}
 """``noise(x, key) -> x`` for routers whose noise belongs on the input of their linear map, while training."""
 
-_NO_OPTIONS = frozenset({"logits", "top_k", "bias", "key", "noise_logits"})
+_NO_OPTIONS = frozenset({"logits", "top_k", "bias", "key", "noise_logits", "padding_mask"})
 
 
 def router_options(router: str) -> tuple[str, ...]:

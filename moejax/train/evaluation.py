@@ -42,14 +42,20 @@ class Evaluated:
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}
 
 
-def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation, size: int) -> Evaluated:
-    """Measure a model in batches of ``size`` sequences; every process takes part."""
+def evaluate(program: Program, params: Any, expert_bias: Any, validation: Validation) -> Evaluated:
+    """Measure a model on all rows; every process takes part.
+
+    No loss depends on the batch of a step. Where tokens share the room of experts (a ``capacity_factor``, or experts
+    that choose tokens), those of ``SHARED_EVALUATION_TOKENS`` share it here, whatever the batch, its microbatches and
+    the mesh; what a batch is filled up with takes none of it.
+    """
     count, sharding = len(validation.rows["tokens"]), batch_sharding(program.mesh)
+    size, together = program.evaluation_batch["tokens"].shape[0], program.evaluation_sequences
     mine, nats, sums = local_rows(sharding, size), np.zeros(len(validation.parts)), []
-    for start in range(0, count, size):
-        # The last batch is filled up with its first row, which then counts for nothing.
+    for start in range(0, count, together):
+        # Filled up with copies of the first row, which are masked as padding is.
         numbers = np.arange(start, start + size)
-        real = numbers < count
+        real = numbers < min(start + together, count)
         here = np.where(real, numbers, start)[mine]
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
         costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))

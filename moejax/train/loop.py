@@ -258,9 +258,9 @@ class Trainer:
     def evaluate(self, state: TrainState) -> list[Evaluated | None]:
         """What each run's model has on the validation set; None for runs that diverged."""
         self.enter("evaluation")
-        size, rows = self.recipe.batch_sequences, self.corpus.validation()
+        rows = self.corpus.validation()
         return [
-            None if run.diverged else evaluate(self.program, own.params, own.expert_bias, rows, size)
+            None if run.diverged else evaluate(self.program, own.params, own.expert_bias, rows)
             for run, own in zip(self.runs, self.program.unstack(state), strict=True)
         ]
 

@@ -68,6 +68,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(TOKEN_AXES))
 
 
+def token_shards(mesh: Mesh | AbstractMesh) -> int:
+    """Parts into which the sequences of a batch are split."""
+    return math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
+
+
 def param_shardings(axes: Any, abstract: Any, mesh: Mesh) -> Any:
     """Sharding of every parameter from its logical axis names."""
     return jax.tree.map(
@@ -94,7 +99,7 @@ def place_rows(local: np.ndarray, mine: np.ndarray, rows: int, sharding: NamedSh
 
 def check_fits(architecture: Architecture, batch_sequences: int, microbatches: int, mesh: Mesh | AbstractMesh) -> None:
     """Raise ``UserError`` if a batch, the experts, or their hidden units cannot be split over the mesh."""
-    shards = math.prod(mesh.shape[axis] for axis in TOKEN_AXES)
+    shards = token_shards(mesh)
     if batch_sequences % shards:
         raise UserError(
             f"A batch has {batch_sequences} sequences, which {shards} token shards (data x fsdp x expert) do not "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from jaxtyping import Array
 from moejax.data.rows import ARRAYS
 from moejax.model import transformer
 from moejax.platform import platform
-from moejax.train.mesh import batch_sharding, param_shardings
+from moejax.train.mesh import batch_sharding, param_shardings, token_shards
 from moejax.train.phases import phases
 from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
@@ -32,6 +33,9 @@ MUCH_MEMORY_BYTES = 2**28
 """Working memory of a step on a CPU above which the next one is launched only when this one has given its memory back.
 The client says that a step is done before it does that, and a step that waits for it begins with as much again."""
 GIVING_BACK_SECONDS = 0.005
+SHARED_EVALUATION_TOKENS = 65_536
+"""Tokens that are evaluated together where they share the room of experts, and that so decide about each other's
+losses: as many whatever the batch and the mesh."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +58,10 @@ class Program:
     """Shapes of a schedule."""
     evaluate: Any
     """``Functions.evaluate``, jitted."""
+    evaluation_batch: dict[str, jax.ShapeDtypeStruct]
+    """Shapes of a batch of ``evaluate``."""
+    evaluation_sequences: int
+    """Sequences of the validation set in it; what the mesh needs beside them is padding."""
     shardings: TrainState
     """Where each array of the state lies."""
     abstract: TrainState
@@ -63,9 +71,9 @@ class Program:
 
     def lowered_evaluation(self) -> Any:
         """``evaluate`` of a batch, lowered and not compiled."""
-        tokens = self.batch["tokens"]
-        real = jax.ShapeDtypeStruct(tokens.shape[:1], np.bool_)
-        return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, self.batch, real)
+        batch = self.evaluation_batch
+        real = jax.ShapeDtypeStruct(batch["tokens"].shape[:1], np.bool_)
+        return self.evaluate.lower(self.abstract.params, self.abstract.expert_bias, batch, real)
 
     @functools.cache  # noqa: B019 -- programs are few, and compiling one takes seconds
     def compiled_step(self, sequences: int | None = None) -> Any:
@@ -106,7 +114,8 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
     functions = make_functions(training)
     abstract = jax.eval_shape(functions.init, jax.ShapeDtypeStruct((), np.uint32))
     shardings = _state_shardings(training, abstract, mesh)
-    batch = batch_sharding(mesh)
+    batch, evaluation_sequences = batch_sharding(mesh), _evaluation_sequences(training)
+    shards = token_shards(mesh)
     init = jax.jit(functions.init, out_shardings=shardings)
     return Program(
         mesh=mesh,
@@ -123,7 +132,9 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
             in_shardings=(shardings.params, shardings.expert_bias, batch, batch),
             out_shardings=NamedSharding(mesh, PartitionSpec()),
         ),
-        batch=_batch_shapes(training.recipe),
+        evaluation_batch=_batch_shapes(training.recipe, math.ceil(evaluation_sequences / shards) * shards),
+        evaluation_sequences=evaluation_sequences,
+        batch=_batch_shapes(training.recipe, training.recipe.batch_sequences),
         schedule=_schedule_shapes(training),
         shardings=shardings,
         abstract=abstract,
@@ -173,8 +184,15 @@ def _unstack(state: TrainState, runs: int) -> list[TrainState]:
     return [jax.tree.map(lambda leaf, number=number: leaf[number], state) for number in range(runs)]
 
 
-def _batch_shapes(recipe: Recipe) -> dict[str, jax.ShapeDtypeStruct]:
-    shape = jax.ShapeDtypeStruct((recipe.batch_sequences, recipe.data.sequence_length + 1), np.int32)
+def _evaluation_sequences(training: Training) -> int:
+    recipe = training.recipe
+    if not transformer.is_batch_dependent(training.architecture):
+        return recipe.batch_sequences
+    return max(1, min(SHARED_EVALUATION_TOKENS, recipe.data.validation_tokens) // recipe.data.sequence_length)
+
+
+def _batch_shapes(recipe: Recipe, sequences: int) -> dict[str, jax.ShapeDtypeStruct]:
+    shape = jax.ShapeDtypeStruct((sequences, recipe.data.sequence_length + 1), np.int32)
     return dict.fromkeys(ARRAYS[recipe.data.packing], shape)
 
 

@@ -66,7 +66,7 @@ class Recipe:
     guard: GuardConfig = field(default_factory=GuardConfig)
     microbatches: int = 1
     """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
-    loss, but a capacity is that of a part, and routers with noise draw it anew."""
+    loss, but in steps a capacity is that of a part, and routers with noise draw it anew."""
     ema_decay: float = 0.0
     """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none."""
     log_every_steps: int = 10

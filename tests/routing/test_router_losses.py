@@ -1,13 +1,17 @@
 """Losses and statistics of routing: what they are in balance and out of it, and that no cut of the batch matters."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from routing_draws import draw_logits
 
 from moejax.routing import ROUTERS
-from moejax.routing.capacity import PRIORITIES, limit_capacity
+from moejax.routing.capacity import PRIORITIES, expert_capacity, limit_capacity
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import routing_sums
@@ -150,6 +154,34 @@ def test_those_first_in_order_are_kept(priority, value):
         mine = np.asarray(routing.expert) == expert
         if (mine & ~kept).any():
             assert rank[mine & kept].min() >= rank[mine & ~kept].max()
+
+
+@pytest.mark.parametrize("router", ["softmax_topk", "expert_choice"])
+@pytest.mark.parametrize("factor", [0.5, 1.1])
+def test_padding_adds_nothing_to_a_capacity(factor, router):
+    logits, real = draw_logits(TOKENS, EXPERTS, skew=0.5), jnp.arange(TOKENS) < 37
+    alone = limit_capacity(ROUTERS[router](logits[:37], top_k=2), factor)
+    mask = {"padding_mask": real} if router == "expert_choice" else {}
+    routing = ROUTERS[router](logits, top_k=2, **mask)
+    limited = limit_capacity(routing.masked(real[routing.token]), factor, padding_mask=real)
+    assert np.array_equal(limited.counts(), alone.counts())
+    assert alone.valid.sum() < (37 * 2 if router == "softmax_topk" else 81)
+
+
+@given(
+    assignments=st.integers(0, 2**31 - 1),
+    experts=st.integers(1, 512),
+    factor=st.integers(1, 800).map(lambda n: n / 100) | st.floats(1e-3, 1e3),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_count_in_a_program_has_the_capacity_of_one_on_the_host(assignments, experts, factor):
+    exact = expert_capacity(assignments, experts, factor)
+    assert int(expert_capacity(jnp.asarray(assignments, jnp.int32), experts, factor)) == exact
+    assert exact == pytest.approx(math.ceil(min(factor, experts) * assignments / experts), rel=1e-4, abs=1)
+
+
+def test_a_capacity_is_exact_where_the_factor_is_a_decimal():
+    assert [expert_capacity(100, 10, factor) for factor in (0.7, 1.0, 1.1, 1.25, 1.3, 2.0)] == [7, 10, 11, 13, 13, 20]
 
 
 def test_without_a_factor_nothing_is_dropped():

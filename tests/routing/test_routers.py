@@ -190,6 +190,18 @@ def test_expert_choice_gives_every_expert_the_same_load():
     assert (counts == TOKENS * 2 // EXPERTS).all()
 
 
+@pytest.mark.parametrize("real", [33, 3])
+def test_expert_choice_chooses_among_padding_as_if_it_were_not_there(real):
+    logits = draw_logits(TOKENS, EXPERTS, skew=3.0)
+    alone = route("expert_choice", logits[:real])
+    # Padding that every expert would prefer, in front.
+    padded = jnp.concatenate([jnp.full((TOKENS - real, EXPERTS), 9.0), logits[:real]])
+    padded = route("expert_choice", padded, padding_mask=jnp.arange(TOKENS) >= TOKENS - real)
+    assert np.array_equal(weights(padded)[TOKENS - real :], weights(alone))
+    assert not weights(padded)[: TOKENS - real].any()
+    assert np.array_equal(padded.counts(), alone.counts())
+
+
 def test_balanced_gives_every_expert_the_same_load():
     """torchtitan #1670."""
     assert (route("balanced", draw_logits(TOKENS, EXPERTS, skew=3.0)).counts() == TOKENS * 2 // EXPERTS).all()

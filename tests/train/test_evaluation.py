@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import jax
 import numpy as np
 import pytest
 from few_documents import Few
@@ -10,11 +11,14 @@ from few_documents import Few
 from moejax.data.config import WeightedSource
 from moejax.data.corpus import open_corpus
 from moejax.data.sources import NAMED
+from moejax.data.validation import Validation, ValidationPart
 from moejax.run_table import check
 from moejax.train import metrics
+from moejax.train.evaluation import evaluate
 from moejax.train.loop import train
 from moejax.train.manifest import validation_losses
-from moejax.train.mesh import MeshShape
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.program import make_program
 from moejax.train.status import read_status
 
 
@@ -64,6 +68,30 @@ def test_the_last_measurement_of_a_branch_is_its_row(mixed, trained):
     last = [line for line in metrics.read(folder / "metrics.jsonl") if line["phase"] == "branch-4096"][-1]
     assert last["step"] == 16
     assert last["validation_loss"] == pytest.approx(rows[-1]["loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"capacity_factor": 1.0}, {"router": "expert_choice"}])
+def test_where_tokens_share_the_room_of_experts_neither_the_batch_nor_what_fills_it_decides_the_loss(training, change):
+    """10 rows of 16 that are evaluated together; on a mesh of 8, with 6 slots to fill."""
+    rows = {"tokens": np.random.default_rng(0).integers(0, 256, (10, 33)).astype(np.int32)}
+    part = ValidationPart(name="few", targets=320, bytes=None)
+    validation = Validation(rows=rows, source=np.zeros(10, int), parts=(part,))
+    training, found = dataclasses.replace(training, architecture=training.architecture.replace(**change)), {}
+    for batch, data in [(8, 8), (64, 1)]:
+        recipe = dataclasses.replace(training.recipe, batch_tokens=32 * batch)
+        mesh = make_mesh(MeshShape(data=data), jax.devices()[:data])
+        program = make_program(dataclasses.replace(training, recipe=recipe), mesh)
+        with jax.set_mesh(mesh):
+            params = jax.tree.map(lambda leaf: 3 * leaf, program.init(0).params)
+            one = evaluate(program, params, None, validation)
+            found[batch] = one.losses()["loss"], one.routing
+    with jax.set_mesh(mesh):
+        costs, routing = program.evaluate(params, None, rows, np.ones(10, bool))
+    alone = float(costs.sum()) / part.targets, routing
+    for loss, routing in found.values():
+        assert loss == pytest.approx(alone[0], rel=1e-6)
+        np.testing.assert_array_equal(routing.counts, alone[1].counts)
+        np.testing.assert_array_equal(routing.served, alone[1].served)
 
 
 @pytest.mark.slow
