@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -10,12 +11,33 @@ from moejax.errors import UserError
 
 MOST_NAMES = 40
 """How many known names a sentence about an unknown one lists: a library of others may have ten thousand."""
+LONGEST_WORD, LONGEST_SENTENCE = 256, 8_000
+"""Characters to which what people are shown is shortened: no sentence of ours has as many, and a name in a table may
+have a million. A path that is longer than a word may be is shortened too."""
 
 
 def some(items: Sequence[str], most: int = 5, between: str = ", ") -> str:
     """The first of a list, and how many more there are: ``a, b and 3 more``."""
     rest = len(items) - most
     return between.join(items[:most]) + (f"{between.rstrip(', ')} and {rest} more" if rest > 0 else "")
+
+
+def printable(text: str) -> str:
+    """A text whose control characters and marks of direction, such as those that move a terminal's cursor or turn a
+    name around, are written as escapes; line breaks stay."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """A text as every output shows it to people: one line that can be printed, with what is too long shortened."""
+    line = printable(_shortened(text, LONGEST_SENTENCE)).replace("\n", "\\n")
+    return re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: _shortened(word[0], LONGEST_WORD), line)
+
+
+def _shortened(text: str, most: int) -> str:
+    """Beginning and end, which tell names apart."""
+    kept = most * 2 // 3
+    return text if len(text) <= most else f"{text[:kept]}…{text[kept + 1 - most :]}"
 
 
 def counted(number: int, noun: str) -> str:

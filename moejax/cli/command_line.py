@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import moejax
 from moejax.cli import COMMANDS
@@ -22,7 +22,7 @@ from moejax.cli.process import keep_libtpu_quiet
 from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
-from moejax.wording import did_you_mean, says
+from moejax.wording import did_you_mean, one_line, says
 
 DONE, USERS = 0, 2
 
@@ -47,10 +47,15 @@ exit status: 0 done, 2 a mistake in what was asked (said in a sentence), 1 a mis
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(one_line(message))
+
+
 def parser_of(name: str) -> argparse.ArgumentParser:
     """What reads the words after a command's name."""
     module = _parser_module(name)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"moejax {name}",
         description=module.HELP,
         epilog=f"example:\n{module.EXAMPLE}",
@@ -197,5 +202,6 @@ def _help() -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"moejax: {message}", file=sys.stderr)
+    # A line of a list, as a sentence of ours may end in, begins with two blanks.
+    print("\n  ".join(map(one_line, f"moejax: {message}".split("\n  "))), file=sys.stderr)
     return USERS

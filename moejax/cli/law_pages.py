@@ -152,7 +152,7 @@ def _symbols(name: str, law: Any, said: Formula) -> list[str]:
     heads = ("symbol", "name", "what it is", "unit", "role")
     read = listed([f"`{name}`" for name in law.inputs])
     return [
-        markdown_table(Table("", [Column(head, words=True) for head in heads], rows)),
+        markdown_table(Table("", [Column(head, words=True) for head in heads], rows), str),
         f"Of a design it needs {read}. A coefficient's unit is what it carries beside the unit of what is predicted.",
     ]
 
@@ -207,9 +207,9 @@ def _constants(name: str, law: Any) -> list[str]:
     )
     variables = dict.fromkeys(variable for s in sets.values() for variable in s.fitted)
     ranges = [[f"`{variable}`", *(_range(s.fitted.get(variable)) for s in sets.values())] for variable in variables]
-    fitted = markdown_table(Table("", [Column("fitted for"), *columns[2:]], ranges))
+    fitted = markdown_table(Table("", [Column("fitted for"), *columns[2:]], ranges), str)
     return [
-        markdown_table(Table("", columns, values)),
+        markdown_table(Table("", columns, values), str),
         "\n".join(about),
         f"{known}.",
         fitted if ranges else "No range of runs is stated for them.",

@@ -84,7 +84,7 @@ def _counts(records: Sequence[Record]) -> str:
     columns = [Column(""), *map(Column, VERDICTS), Column("all")]
     rows = [[_name(paper), *row.values(), sum(row.values())] for paper, row in tally(records).items()]
     meanings = [f"- **{kind}**: {meaning}." for kind, meaning in VERDICTS.items()]
-    return "\n".join([markdown_table(Table("", columns, rows)), "", *meanings, ""])
+    return "\n".join([markdown_table(Table("", columns, rows), str), "", *meanings, ""])
 
 
 def _name(paper: str) -> str:

@@ -24,6 +24,7 @@ from moejax.report.render import html_table
 from moejax.report.wording import against_naive, worth
 from moejax.result import size
 from moejax.study.compute_optimum import family
+from moejax.wording import printable
 
 ROWS = 600
 """Runs that are rows of the page's table, those of least loss; the CSV has all."""
@@ -86,6 +87,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("moejax.report", "."),
         autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -6,13 +6,15 @@ import html as html_escapes
 import io
 import itertools
 import os
+import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moejax.json_text import finite, json_text
 from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written
+from moejax.wording import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,14 +61,13 @@ def text(result: Result, width: int = PIPE, *, wrap: bool = False) -> str:
 
 def _print(result: Result, console: Console, wrap: int | None = None) -> None:
     def wrapped(text: str) -> str:
-        """Lines as they are in a terminal, which wraps them itself so that people can copy them."""
+        """As it is in a terminal, which wraps lines itself so that people can copy them."""
         if wrap is None:
             return text
-        lines = ((line, " " * (len(line) - len(line.lstrip(" -!")))) for line in text.splitlines())
-        return "\n".join(textwrap.fill(line, wrap, subsequent_indent=later) for line, later in lines)
+        return textwrap.fill(text, wrap, subsequent_indent=" " * (len(text) - len(text.lstrip(" -!"))))
 
-    def say(sentence: str, first: str = "") -> None:
-        console.print(literal(wrapped(first + sentence)), soft_wrap=True)
+    def say(sentence: str, first: str = "", style: str = "") -> None:
+        console.print(literal(wrapped(first + one_line(sentence)), style), soft_wrap=True)
 
     if result.title:
         say(result.title)
@@ -77,7 +78,7 @@ def _print(result: Result, console: Console, wrap: int | None = None) -> None:
         console.print()
     for table in result.tables:
         if table.title:
-            console.print(literal(wrapped(table.title), style="bold"), soft_wrap=True)
+            say(table.title, style="bold")
         if table.columns:
             _print_grid(table, console)
         for note in table.notes:
@@ -96,10 +97,10 @@ def _print_grid(shown: Table, console: Console) -> None:
     from rich.table import Table as Grid
 
     columns, rows = shown.shown()
-    rows = [[printable(cell) for cell in row] for row in rows]
+    rows = [[one_line(cell) for cell in row] for row in rows]
     wrapped = [column.words and i > 0 for i, column in enumerate(columns)]
     cells = [[row[i] for row in rows] for i in range(len(columns))]
-    heads = [column.heading for column in columns]
+    heads = [one_line(column.heading) for column in columns]
     wide = [_width([head, *cells[i]]) for i, head in enumerate(heads)]
     gap = GAP
     if sum(wide) + GAP * (len(wide) - 1) > console.width:
@@ -111,7 +112,7 @@ def _print_grid(shown: Table, console: Console) -> None:
         grid = Grid(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=any(heads[i] for i in piece))
         for i in piece:
             grid.add_column(
-                heads[i],
+                literal(heads[i]),
                 justify="left" if i == 0 or wrapped[i] else "right",
                 no_wrap=not wrapped[i] and (i > 0 or wide[0] <= console.width // 2),
                 overflow="fold",
@@ -124,16 +125,11 @@ def _print_grid(shown: Table, console: Console) -> None:
         console.print()
 
 
-def printable(text: str) -> str:
-    """A text whose control characters, such as those that move a terminal's cursor, are written as escapes."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-
-
 def literal(text: str, style: str = "") -> Text:
     """A text for Rich as it stands: names and reasons may hold what Rich takes for its markup."""
     from rich.text import Text
 
-    return Text(printable(text), style=style)
+    return Text(text, style=style)
 
 
 def _pieces(least: Sequence[int], gap: int, width: int) -> list[list[int]]:
@@ -166,17 +162,17 @@ def _longest(cells: Sequence[str]) -> int:
 
 
 def markdown(result: Result, level: int = 1) -> str:
-    """The result as Markdown, its title a heading of ``level``; names that somebody else chose are no HTML in it."""
-    return "\n\n".join(_markdown_parts(result, level)).replace("<", "&lt;") + "\n"
+    """The result as Markdown, its title a heading of ``level``; no text in it is read as Markdown or as HTML."""
+    return "\n\n".join(_markdown_parts(result, level)) + "\n"
 
 
 def _markdown_parts(result: Result, level: int) -> Iterator[str]:
     if result.title:
-        yield f"{'#' * level} {result.title}"
-    yield from (f"> {warning}" for warning in result.warnings)
+        yield f"{'#' * level} {_inline(result.title)}"
+    yield from (f"> {_paragraph(warning)}" for warning in result.warnings)
     for table in result.tables:
         if table.title:
-            yield f"{'#' * (level + 1)} {table.title}"
+            yield f"{'#' * (level + 1)} {_inline(table.title)}"
         if table.columns:
             yield markdown_table(table)
         yield from _paragraphs_and_lists(table.notes)
@@ -186,20 +182,37 @@ def _markdown_parts(result: Result, level: int) -> Iterator[str]:
 def _paragraphs_and_lists(sentences: Sequence[str]) -> Iterator[str]:
     """Sentences as paragraphs; those that begin with a dash and follow each other are one list."""
     for is_list, group in itertools.groupby(sentences, lambda sentence: sentence.startswith("- ")):
-        lines = list(group)
-        yield from ["\n".join(lines)] if is_list else lines
+        if is_list:
+            yield "\n".join(f"- {_paragraph(sentence.removeprefix('- '))}" for sentence in group)
+        else:
+            yield from map(_paragraph, group)
 
 
-def markdown_table(table: Table) -> str:
-    """The columns and rows of a table as Markdown."""
+_SIGNS = re.compile(r"[&<|\\*`#~$]|\](?=\()|(?<![^\W_])_|_(?![^\W_])")
+"""What opens an element, emphasis, code, a link or a formula; an underscore between two letters does not, nor brackets
+without an address."""
+_ENTITIES = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "\\": "&#92;"}
+"""Signs that no backslash makes harmless in every reader's Markdown, in a row of a table above all."""
+_BEGINNING = re.compile(r"^([0-9]*)(?=[>[]|([-+]+|[.)])( |$))")
+"""Where a backslash stops a line from beginning a list, a quotation, a rule or the address of a link."""
+
+
+def _paragraph(text: str) -> str:
+    """A text as a paragraph of Markdown that is read as this text and as nothing else."""
+    return _BEGINNING.sub(r"\1\\", _inline(text))
+
+
+def _inline(text: str) -> str:
+    """The same, of a heading or a cell. Reference: CommonMark 0.31, sections 2.4 and 2.5."""
+    return _SIGNS.sub(lambda sign: _ENTITIES.get(sign[0], f"\\{sign[0]}"), one_line(text).strip())
+
+
+def markdown_table(table: Table, write: Callable[[str], str] = _inline) -> str:
+    """The columns and rows of a table as Markdown; ``write`` makes one line of Markdown of a cell's text."""
     columns, rows = table.shown()
     rule = ["---" if i == 0 or column.words else "---:" for i, column in enumerate(columns)]
-    lines = [[column.heading for column in columns], rule, *rows]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-
-
-def _cell(value: str) -> str:
-    return " ".join(value.replace("|", "\\|").splitlines())
+    lines = [list(map(write, [column.heading for column in columns])), rule, *(list(map(write, row)) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def html_table(table: Table) -> str:
@@ -235,7 +248,7 @@ def _paragraphs(sentences: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html_escapes.escape(text, quote=True)
+    return html_escapes.escape(one_line(text), quote=True)
 
 
 def json(result: Result) -> str:
@@ -253,12 +266,15 @@ def _as_data(result: Result) -> dict[str, Any]:
 
 
 def _records(table: Table) -> list[dict[str, Any]]:
-    columns = [_key(column) for column in table.columns]
+    columns: list[str] = []
+    for column in table.columns:
+        columns.append(_key(column, columns))
     rows = [[value.value if isinstance(value, Written) else value for value in row] for row in table.rows]
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _key(column: Column) -> str:
-    """A column's name as JSON has it, with its unit: ``loss_nats_per_token``."""
-    words = f"{column.name} {column.unit.replace('/', ' per ')}".split()
-    return "_".join(words) or "name"
+def _key(column: Column, taken: Sequence[str]) -> str:
+    """A column's name as JSON has it, with its unit: ``loss_nats_per_token``; a number tells equal ones apart."""
+    key = "_".join(f"{column.name} {column.unit.replace('/', ' per ')}".split()) or "name"
+    every = itertools.chain([key], (f"{key}_{number}" for number in itertools.count(2)))
+    return next(one for one in every if one not in taken)

@@ -495,3 +495,23 @@ def test_a_sequence_has_at_least_one_token_wherever_its_length_is_asked(words, l
         main([*words, f"--sequence-length={length}"])
     assert "--sequence-length: " in (said := capsys.readouterr().err)
     assert "from 1 to" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["\x1b[31m"],
+        ["fit", "\x1b[31m\a\n.csv", "--law", "chinchilla"],
+        ["predict", "--law", "\x1b[31m\u202e", "--tokens", "1e9"],
+        ["status", "\x1b[31m"],
+        ["count", "\x1b[31m"],
+        ["fit", "runs.csv", "--law", "x" * 300_000],
+    ],
+)
+def test_a_mistake_is_told_in_characters_that_can_be_printed(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(words))
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert all(line.isprintable() for line in said.splitlines())
+    assert len(said) < 3000

@@ -4,9 +4,13 @@ import json
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.wording import LONGEST_SENTENCE, LONGEST_WORD, one_line
 
 COLUMNS = [
     Column("model"),
@@ -99,3 +103,67 @@ def test_a_terminal_of_no_width_is_shown_every_cell(width, capsys, monkeypatch):
     found = "".join(capsys.readouterr().out.split())
     for word in [word for row in RESULT.tables[0].shown()[1] for cell in row[1:] for word in cell.split()]:
         assert word in found
+
+
+HOSTILE = [
+    "T\n# h1\n| a | b |",
+    "![x](http://evil/x.png) [x](javascript:alert(1)) <b> &lt;b&gt; [a]: /b",
+    *("1. x", "12) x", "+ x", "- x", "- - -", "***", "---", "=== ", "> q", ">q", "    code", "```", "# h", "a #"),
+    *("~~~", "a\\|b", "a|b", "a\\", "a\\\\|", "`a", "`` ` ``", "_a_ __b__ a_b *c* **d** ~e~ $f$"),
+    *("[x] y", "[a]: /b", "[^1]: c", "[a][a] [b]"),
+    "\x1b[31mred\u202e\x07\u2028",
+    "x" * 300_000,
+    "x " * 300_000,
+]
+TEXTS = st.sampled_from(HOSTILE) | st.text() | st.text("\\|`*_[]()<>&#!~-+=.1 a\n")
+"""Names as somebody careless or hostile gives them."""
+
+
+def _blocks(tokens):
+    """What a page of Markdown is made of: kinds, and their texts as they are read."""
+    for token in tokens:
+        if token.type == "inline":
+            assert {part.type for part in token.children or ()} <= {"text"}, token.content
+            yield "".join(part.content for part in token.children or ())
+        elif token.nesting == 1 and token.type in ("heading_open", "blockquote_open", "list_item_open", "tr_open"):
+            yield token.tag
+        elif not token.nesting:
+            yield token.type
+
+
+@given(name=TEXTS, other=TEXTS)
+def test_a_page_of_markdown_has_what_the_result_has_whatever_the_names(name, other):
+    table = Table(
+        f"t {name}", [Column(f"c {name}"), Column("d")], [[name, other], ["x", f"y {name}"]], [f"n {name}", name]
+    )
+    found = Result(f"T {name}", [name, other], [table], [f"- {name}", "end"])
+    read = list(_blocks(MarkdownIt("commonmark").enable("table").parse(render.markdown(found))))
+    said, also = one_line(name).strip(), one_line(other).strip()
+    first = ["h1", one_line(f"T {name}"), "blockquote", said, "blockquote", also, "h2", one_line(f"t {name}")]
+    cells = ["tr", one_line(f"c {name}"), "d", "tr", said, also, "tr", "x", one_line(f"y {name}")]
+    item = ["li", one_line(name.removeprefix("- ")).strip()] if name.startswith("- ") else [said]
+    last = [one_line(f"n {name}"), *item, "li", said, "end"]
+    assert [part.strip() for part in read if part] == [part.strip() for part in (*first, *cells, *last) if part.strip()]
+
+
+@given(TEXTS)
+def test_what_is_shown_can_be_printed_and_is_short(name):
+    found = Result(name, [name], [Table(name, [Column(name), Column(name)], [[name, name]], [name])], [name])
+    for way in (render.text, render.markdown, render.html):
+        shown = way(found)
+        assert all(line.isprintable() for line in shown.split("\n"))
+        # An escape has several characters.
+        assert len(shown) < 80 * LONGEST_SENTENCE
+    assert json.loads(render.json(found))["title"] == name
+
+
+def test_a_long_name_keeps_both_ends():
+    shown = one_line("a" * 300_000 + "b")
+    assert len(shown) == LONGEST_WORD
+    assert (shown[0], shown[-1]) == ("a", "b")
+
+
+def test_columns_of_one_name_are_all_in_json():
+    columns = [Column("v"), Column("v"), Column("loss", unit="nats/token"), Column("loss nats per token"), Column("")]
+    rows = json.loads(render.json(Result(tables=[Table("", columns, [[1, 2, 3, 4, 5]])])))["tables"][0]["rows"]
+    assert rows == [{"v": 1, "v_2": 2, "loss_nats_per_token": 3, "loss_nats_per_token_2": 4, "name": 5}]

@@ -70,7 +70,7 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> N
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
-    image = f"![Predicted against measured loss, a panel per law]({figure[0]})"
+    image = f"\n![Predicted against measured loss, a panel per law]({figure[0]})\n"
     with atomic_write(folder / "compare.md") as partial:
-        partial.write_text(render.markdown(replace(result, notes=[image])), encoding="utf-8")
+        partial.write_text(render.markdown(replace(result, notes=())) + image, encoding="utf-8")
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

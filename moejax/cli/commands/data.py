@@ -126,7 +126,7 @@ def _print(prepared, arguments: argparse.Namespace, *, sample: int, skipped: Map
         notes += [f"left out as corrupt: {lost}", *(f"  {name}" for name in manifest.corrupt.named)]
     text = _sample(prepared, sample) if sample or arguments.json else ""
     if sample:
-        notes.append(f"the first {sample} tokens held out:\n{text}")
+        notes += [f"the first {sample} tokens held out:", *text.splitlines()]
     found = Result(
         tables=[Table(manifest.source, (*columns, Column("bytes/token", ".3f")), rows)],
         notes=notes,
