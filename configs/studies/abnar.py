@@ -9,7 +9,7 @@ Data:     yours, tokenised by GPT-NeoX's tokenizer (50,432 entries); the paper h
 Recipe:   dropless, 1024 sequences of 2048 a batch, QK-norm, router z-loss of 0.001 and no jitter, warm-up to a rate of
           0.002 and a cosine over the rest, without a shared trunk: one training per cell. Adam with decay of 1e-5 that
           does not scale with the rate, so 1e-5/rate here.
-Cost:     :grid 157 runs, 5.0e22 FLOPs, 35,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and 15,800 hours;
+Cost:     :grid 157 runs, 5.0e22 FLOPs, 33,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and 14,500 hours;
           :tiny 18 runs, 3.6e12 FLOPs, minutes on two cores.
 Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3). Of
           :tiny, losses below the unigram entropy and a fit of two laws.

@@ -8,8 +8,8 @@ Command:  moejax study --config=configs/studies/chapter_002.py --config.recipe.d
           shape (37B active of 671B) on 100B tokens; :tiny, the proxies' design with its held-out run, here.
 Data:     yours, with a tokenizer of at most 50,432 entries (of :pilot, 129,280).
 Recipe:   a trunk per model and branches at 5, 10 and 20 tokens per active parameter; rate and batch by Tian's Eq. 5.
-Cost:     :proxies 1.2e22 FLOPs, 8,500 H100 hours at 40 % MFU; :held-out 4.9e22 and 34,200 hours; :pilot 3.1e22 and
-          21,700 hours; :tiny 3.0e12 FLOPs, minutes on two cores.
+Cost:     :proxies 1.2e22 FLOPs, 8,120 H100 hours at 40 % MFU; :held-out 4.9e22 and 33,000 hours; :pilot 3.1e22 and
+          19,300 hours; :tiny 3.0e12 FLOPs, minutes on two cores.
 Expected: the held-out run within 0.02 nats of the law, and the pilot's loss as the law gives it for 100B tokens. Of
           :tiny, losses below the unigram entropy and a fit, tested on a model it has not seen.
 

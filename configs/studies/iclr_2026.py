@@ -8,8 +8,8 @@ Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --c
 Data:     yours, with a tokenizer of at most 65,536 entries; the paper has the mixture of its Table 3.
 Recipe:   equal compute C for every run of a part: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17), so that a
           mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as the paper has.
-Cost:     :activation-rate 1.3e22 FLOPs, 9,260 H100 hours at 40 % MFU; :arrangement 5.9e21 and 4,170; :gates 5.9e21 and
-          4,150; :top-K 8.8e21 and 6,190; :shape 2.2e22 and 15,700; :tiny 4.2e12 FLOPs, minutes on two cores.
+Cost:     :activation-rate 1.3e22 FLOPs, 6,900 H100 hours at 40 % MFU; :arrangement 5.9e21 and 2,970; :gates 5.9e21 and
+          2,950; :top-K 8.8e21 and 4,600; :shape 2.2e22 and 11,300; :tiny 4.2e12 FLOPs, minutes on two cores.
 Expected: 1dense+SE no worse than the others; normalisation changes balance more than loss; top-K of 1 and of 22 or 33
           worse than few; the best activation rate near 20 %, there better than dense. Of :tiny, losses below the
           unigram entropy and a fit.

@@ -9,8 +9,8 @@ Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.
 Data:     yours, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D).
 Recipe:   each table's own rate and batch; D = C/M, with C the printed maximum and M of Appendix I as Table 12 uses it.
           Warm-up of 1 % and an exponential decay to a tenth (Appendix D); its share of the run is not printed: 20 %.
-Cost:     :main 3.6e22 FLOPs, 25,100 H800 hours at 40 % MFU (Appendix L: 200,000); :table-8 9.4e21 and 6,620 hours;
-          :hyperparameters 1.2e22 and 8,580; :models 5.9e22 and 41,700 (120,000); :tiny 4.0e12 FLOPs, minutes here.
+Cost:     :main 3.6e22 FLOPs, 21,300 H800 hours at 40 % MFU (Appendix L: 200,000); :table-8 9.4e21 and 5,660 hours;
+          :hyperparameters 1.2e22 and 7,520; :models 5.9e22 and 38,700 (120,000); :tiny 4.0e12 FLOPs, minutes here.
 Expected: 48, 36, 36, 24, 30 and 26 runs. Leverage grows as fewer experts are active, has an optimum in granularity
           near 12, and depends little on the rest (Section 4). Of :tiny, losses below the unigram entropy and a fit.
 

@@ -8,7 +8,7 @@ Command:  moejax study --config=configs/studies/zhao.py:G --config.recipe.data.s
 Data:     yours, with a tokenizer of at most 50,000 entries: the paper prints neither corpus nor vocabulary.
 Recipe:   one trunk per model, a branch per D (Section 3: warm-up, stable and decay, though Table 1 says cosine: the
           decay here is a cosine to 0 over the last tenth). AdamW, 3e-4, 500 steps of warm-up, 2Mi tokens a batch.
-Cost:     :all 2.2e22 FLOPs, 15,500 H800 hours at 40 % MFU (3.5e22 if trunks were not shared); :G 8.9e20 FLOPs and 622
+Cost:     :all 2.2e22 FLOPs, 14,500 H800 hours at 40 % MFU (3.5e22 if trunks were not shared); :G 8.9e20 FLOPs and 559
           hours; :tiny 4.0e12 FLOPs, minutes on two cores. --dry-run has every run.
 Expected: of :all, 419 runs: Table 6 lists 27 settings again. Eq. 11 puts the lowest loss
           near G = 7 and S = 0.31 (Section 5). Of :tiny, losses below the unigram entropy, a fit of two laws, and

@@ -33,7 +33,8 @@ class CostAssumptions:
     chip_flops: float = 989e12
     """FLOPs per second of a chip at its peak; the default is an H100's, dense bfloat16 (NVIDIA's data sheet)."""
     mfu: float = 0.4
-    """Share of the peak that training reaches."""
+    """Share of the peak that training reaches, by the FLOPs of ``convention``. The MFU of a training or a plan is by
+    "exact-causal"."""
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,13 @@ class Flops:
 
     @property
     def training(self) -> Number:
-        """FLOPs of forward and backward: the backward pass makes two products of each one."""
+        """FLOPs of forward and backward: the backward pass makes two products of each one. What laws read."""
         return 3 * self.forward
+
+    @property
+    def training_causal(self) -> Number:
+        """``training`` if the masked half of the scores is not computed. What MFU is of."""
+        return 3 * self.forward_causal
 
     @property
     def attention_scores_causal(self) -> Number:

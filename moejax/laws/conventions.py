@@ -113,7 +113,7 @@ FLOPS: dict[str, FlopsConvention] = {
     ),
     "exact-causal": FlopsConvention(
         "three forward passes, without the masked half of the scores",
-        lambda a, s: 3 * flops_per_token(a, s).forward_causal,
+        lambda a, s: flops_per_token(a, s).training_causal,
     ),
     "abnar": FlopsConvention(
         "Abnar et al. 2025, App. C: l·(4C·d² + 2C·d·n_ctx + 12C/G·E_active·d² + R·d·E_total) + C·n_vocab·d, C=6, R=14",

@@ -77,7 +77,7 @@ class Plan:
     model_flops: float
     """FLOPs that a step needs, the masked half of the scores left out; what the MFU is of."""
     model_flops_unmasked: float
-    """With the masked half, as the rest of moejax counts."""
+    """With the masked half, as laws and the ``flops`` of run rows count."""
     step_flops: float
     """FLOPs that a step computes, over all chips: with what is computed again."""
     xla_flops: float

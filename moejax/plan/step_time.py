@@ -67,7 +67,7 @@ class Roofline:
 def model_flops(training: Training) -> float:
     """FLOPs of one step that the model needs: three forward passes, the masked half of the scores left out."""
     per_token = flops_per_token(training.architecture, training.recipe.data.sequence_length)
-    return 3.0 * per_token.forward_causal * training.recipe.batch_tokens
+    return float(per_token.training_causal * training.recipe.batch_tokens)
 
 
 def step_flops(training: Training) -> float:
@@ -82,7 +82,7 @@ def step_flops(training: Training) -> float:
         "full": layers,
     }[recipe.runtime.remat]
     counted = layers if training.counts_loads_first else 0.0
-    return (3.0 * part.forward_causal + again + counted) * recipe.batch_tokens
+    return float((part.training_causal + again + counted) * recipe.batch_tokens)
 
 
 def attention_flops(training: Training) -> float:

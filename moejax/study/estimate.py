@@ -41,7 +41,7 @@ class EstimatedTraining:
     batch_tokens: int
     learning_rate: float
     flops: float
-    """FLOPs of the trunk and all branches, as ``moejax.laws.accounting`` counts them."""
+    """FLOPs of the trunk and all branches, as laws read them: with the masked half of the scores."""
     state_bytes: float
     """Parameters, gradients and AdamW's moments in float32, over all chips."""
     sequence_bytes: float
@@ -60,7 +60,8 @@ class StudyEstimate:
     study: str
     chip: Chip
     mfu: float
-    """Model FLOPs utilisation that is assumed: the share of the chip's peak that useful products reach."""
+    """Model FLOPs utilisation that is assumed: the share of the chip's peak that useful products reach, the masked half
+    of attention's scores left out, as trainings and plans tell it."""
     price: float | None
     """Price of one chip for an hour."""
     trainings: list[EstimatedTraining]
@@ -110,7 +111,8 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
     state = float(held.parameters + held.gradients + held.optimizer_state)
     sequence = float(held.activations + held.logits)
     left = USABLE_MEMORY * chip.memory_bytes - sequence
-    hours = flops / (chip.flops_per_second * mfu) / SECONDS_PER_HOUR
+    per_token = flops_per_token(architecture, recipe.data.sequence_length).training_causal
+    hours = float(per_token * recipe.total_tokens) / (chip.flops_per_second * mfu) / SECONDS_PER_HOUR
     return EstimatedTraining(
         model=training.name,
         params_total=counts.total,

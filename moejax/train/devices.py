@@ -33,12 +33,13 @@ class Speed:
     """How fast one training is on the devices of its mesh."""
 
     def __init__(self, training: Training):
-        self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training
+        self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training_causal
         chip = CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
         self._peak = chip.flops_per_second * jax.device_count() if chip else None
 
     def of(self, tokens: int, seconds: float) -> dict[str, float]:
-        """``tokens_per_second`` and, where the chip is known, ``mfu``: the share of its bfloat16 peak."""
+        """``tokens_per_second`` and, where the chip is known, ``mfu``: FLOPs that the model needs, the masked half of
+        the scores left out, as a share of the chips' bfloat16 peak. A plan's MFU is of the same."""
         if seconds <= 0:
             return {}
         rate = tokens / seconds

@@ -4,6 +4,7 @@ import importlib.util
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,9 +20,10 @@ from moejax.plan.analytic_estimate import analytic_estimate, communication_volum
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import Plan, measure
 from moejax.plan.process import plan
-from moejax.plan.step_time import model_flops, step_flops
+from moejax.plan.step_time import Roofline, model_flops, step_flops
 from moejax.plan.topology import parse
 from moejax.train.collectives import collectives
+from moejax.train.devices import Speed
 from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.phases import phases
@@ -103,6 +105,15 @@ def test_memory_and_collectives_are_those_of_a_real_step(planned):
         if not collective.in_branch:
             real[collective.kind, "+".join(collective.axes)] += collective.times
     assert real == {(one.kind, one.axes): one.count for one in found.communication if one.count}
+
+
+def test_a_step_has_the_same_utilisation_in_a_plan_and_in_a_training(planned, monkeypatch):
+    one, found = planned
+    seconds = Roofline(compute_seconds=2e-3, memory_seconds=0.0, link_seconds={})
+    found = replace(found, topology="v5p:2x2x2", roofline=seconds)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="TPU v5p")] * 8)
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    assert found.mfu == pytest.approx(Speed(one).of(one.recipe.batch_tokens, 2e-3)["mfu"], rel=1e-12)
 
 
 def test_no_collective_moves_all_experts_of_all_layers(planned):

@@ -21,7 +21,7 @@ def test_utilisation_is_the_models_flops_over_the_peak_of_all_devices(training, 
     monkeypatch.setattr(jax, "device_count", lambda: 4)
     found = Speed(training).of(1_000_000, 2.0)
     assert found["tokens_per_second"] == 500_000
-    flops = flops_per_token(training.architecture, 32).training
+    flops = 3 * flops_per_token(training.architecture, 32).forward_causal
     assert found["mfu"] == pytest.approx(500_000 * flops / (4 * 989.4e12))
 
 
