@@ -86,7 +86,10 @@ def train(
         corpus = open_data(runs, data_folder or folder / "data", group)
         if len(runs) == 1:
             # Trained alone, a run that diverged among others is tried again.
-            group.run_on_main(runs[0].forget_divergence)
+            runs[0].forget_divergence()
+        else:
+            for run in runs:
+                run.recall_divergence()
         if all(run.diverged for run in unfinished):
             # Nothing is left to train.
             progress(training.recipe.total_steps, {})

@@ -72,9 +72,9 @@ class Stopwatch:
         self._started = time.perf_counter()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TrainingRun:
-    """One training in its folder."""
+    """One training in its folder, as every process of the group knows it."""
 
     training: Training
     folder: Path
@@ -86,21 +86,28 @@ class TrainingRun:
     hashing: Hashing
     group: ProcessGroup
     log: Callable[[str], None]
+    diverged: str | None = None
+    """Why this run was left out of those that are trained at once; None if it was not. The main process alone looks at
+    the file: what others see of a folder that machines share may be old."""
 
-    @property
-    def diverged(self) -> str | None:
-        """Why this run was left out of those that are trained at once; None if it was not."""
-        path = self.folder / DIVERGED
-        remedy = "remove it, and the run is tried again"
-        return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
+    def recall_divergence(self) -> None:
+        """Know again whether this run was left out before."""
+
+        def read() -> str | None:
+            path, remedy = self.folder / DIVERGED, "remove it, and the run is tried again"
+            return read_json(path, {"why": str}, remedy=remedy)["why"] if path.exists() else None
+
+        self.diverged = self.group.run_on_main(read)
 
     def mark_diverged(self, why: str) -> None:
         """Leave this run out from now on."""
-        write_json(self.folder / DIVERGED, {"why": why})
+        self.group.run_on_main(lambda: write_json(self.folder / DIVERGED, {"why": why}))
+        self.diverged = why
 
     def forget_divergence(self) -> None:
         """Try this run again."""
-        (self.folder / DIVERGED).unlink(missing_ok=True)
+        self.group.run_on_main(lambda: (self.folder / DIVERGED).unlink(missing_ok=True))
+        self.diverged = None
 
     def rewind(self, phase: Phase, step: int) -> None:
         """Forget what was logged of a phase after a step."""

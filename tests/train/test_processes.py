@@ -11,8 +11,12 @@ from command import assert_close, assert_same_training, command, environment, li
 from jax._src import distributed
 from jax.errors import JaxRuntimeError
 
-from moejax.train.manifest import verify
+from moejax.train.attempts import AttemptRecorder
+from moejax.train.devices import Speed
+from moejax.train.manifest import Hashing, verify
+from moejax.train.metrics import MetricsLog
 from moejax.train.processes import CoordinatedError, ProcessGroup
+from moejax.train.run import DIVERGED, TrainingRun
 from moejax.train.status import read_status
 
 
@@ -168,6 +172,49 @@ def test_whatever_is_raised_in_one_process_ends_all(monkeypatch, error, sentence
     group.index = 1
     with pytest.raises(SystemExit):
         group.run_or_abort(lambda: None)
+
+
+class Told(ProcessGroup):
+    """The group as a process that is not the main one sees it: it is told what that one's work returned."""
+
+    def __init__(self, *returned):
+        super().__init__()
+        self.returned = list(returned)
+
+    def run_on_main(self, work, *, wait_seconds=None):
+        return self.returned.pop(0)
+
+
+def one_run(training, folder, group):
+    return TrainingRun(
+        training=training,
+        folder=folder,
+        rows=[None, None],
+        attempts=AttemptRecorder(folder, writes=False, metadata={}),
+        metrics=MetricsLog(folder / "metrics.jsonl", writes=False),
+        speed=Speed(training),
+        hashing=Hashing(0, 1),
+        group=group,
+        log=lambda text: None,
+    )
+
+
+def test_who_has_diverged_is_what_the_main_process_says_whatever_file_another_sees(training, tmp_path):
+    main = one_run(training, tmp_path, ProcessGroup())
+    main.mark_diverged("at once")
+    # The main process removes the file; another one still has it in its cache, and the other way round.
+    other = one_run(training, tmp_path, Told(None, None, "too late"))
+    other.forget_divergence()
+    assert other.diverged is None
+    other.recall_divergence()
+    assert (tmp_path / DIVERGED).exists()
+    assert other.diverged is None
+    main.forget_divergence()
+    other.recall_divergence()
+    assert not (tmp_path / DIVERGED).exists()
+    assert other.diverged == "too late"
+    main.recall_divergence()
+    assert main.diverged is None
 
 
 def free_port():
