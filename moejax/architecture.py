@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 
+from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.pytree import pytree
-
-Number = Any
-"""An int when the model is built; a float or a traced array when the design is optimised."""
+from moejax.ranges import (
+    MOST_LAYERS,
+    Epsilon,
+    Groups,
+    Layers,
+    Length,
+    Multiple,
+    Number,
+    OptionalSize,
+    Positive,
+    Range,
+    Scale,
+    Share,
+    Size,
+    whole,
+)
 
 
 def if_set(size: Number, then: Number, otherwise: Number) -> Number:
@@ -38,28 +52,24 @@ class RopeScaling:
     """
 
     kind: str
-    factor: float
+    factor: Multiple
     """How many times longer than ``original_length``."""
-    original_length: int = 0
+    original_length: Length = 0
     """Tokens of a sequence in the first training; ``linear`` does not need it."""
-    beta_fast: float = 32.0
+    beta_fast: Positive = 32.0
     """YaRN: turns over ``original_length`` above which a frequency stays as it is."""
-    beta_slow: float = 1.0
+    beta_slow: Positive = 1.0
     """YaRN: turns below which a frequency is divided by ``factor``."""
-    low_freq_factor: float = 1.0
+    low_freq_factor: Positive = 1.0
     """Llama 3: frequencies that turn fewer times over ``original_length`` are divided by ``factor``."""
-    high_freq_factor: float = 4.0
+    high_freq_factor: Positive = 4.0
     """Llama 3: frequencies that turn more often stay as they are."""
-    mscale: float = 0.0
+    mscale: Scale = 0.0
     """YaRN in DeepSeek: numerator of the scale of rotated queries and keys."""
-    mscale_all_dim: float = 0.0
+    mscale_all_dim: Scale = 0.0
     """YaRN in DeepSeek: denominator of that scale; its square scales the attention scores."""
     truncate: bool = True
     """YaRN: whether the borders between frequencies are rounded to whole channels."""
-
-
-MOST_LAYERS = 100_000
-"""Patterns of layers are written out, a letter for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,36 +85,36 @@ class Architecture:
     Architecture is a design's sensitivity. Names, switches and constants are static.
     """
 
-    vocab_size: Number
-    model_dim: Number
-    num_layers: Number
-    num_heads: Number
-    num_kv_heads: Number
-    head_dim: Number
-    dense_hidden: Number = 0
+    vocab_size: Size
+    model_dim: Size
+    num_layers: Annotated[Number, whole(1, MOST_LAYERS)]
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    dense_hidden: OptionalSize = 0
     """Width of a dense feed-forward layer; 0 if the model has none."""
-    num_dense_layers: Number = 0
+    num_dense_layers: Layers = 0
     """Layers, counted from the input, that stay dense in a model with experts."""
-    num_last_dense_layers: Number = 0
+    num_last_dense_layers: Layers = 0
     """Layers, counted from the output, that stay dense in a model with experts."""
-    num_experts: Number = 0
+    num_experts: OptionalSize = 0
     """Routed experts per mixture layer; 0 for a dense model."""
-    top_k: Number = 0
+    top_k: OptionalSize = 0
     """Routed experts that serve one token."""
-    expert_hidden: Number = 0
+    expert_hidden: OptionalSize = 0
     """Width of one routed expert."""
-    num_shared_experts: Number = 0
+    num_shared_experts: OptionalSize = 0
     """Experts that serve every token."""
-    shared_hidden: Number = 0
+    shared_hidden: OptionalSize = 0
     """Width of one shared expert; 0 means as wide as a routed one."""
 
-    query_latent_dim: Number = 0
+    query_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the query compression; 0 for none."""
-    kv_latent_dim: Number = 0
+    kv_latent_dim: OptionalSize = 0
     """Multi-head latent attention: rank of the key-value compression; 0 means grouped-query attention."""
-    rope_head_dim: Number = 0
+    rope_head_dim: OptionalSize = 0
     """Multi-head latent attention: the part of a head that carries positions, beside ``head_dim`` without."""
-    value_head_dim: Number = 0
+    value_head_dim: OptionalSize = 0
     """Width of a value head; 0 means ``head_dim``."""
 
     layer_pattern: str = _static("E")
@@ -115,20 +125,20 @@ class Architecture:
     norm_topk_prob: bool = _static(True)
     """Whether the weights of a token's experts are normalised to sum to 1 before ``routed_scaling_factor``; read by the
     routers that leave the choice."""
-    routed_scaling_factor: float = _static(1.0)
+    routed_scaling_factor: Positive = _static(1.0)
     """Factor on the weights of a token's experts (DeepSeek)."""
-    num_groups: int = _static(1)
+    num_groups: Groups = _static(1)
     """``group_limited``: groups of neighbouring experts."""
-    top_k_groups: int = _static(1)
+    top_k_groups: Groups = _static(1)
     """``group_limited``: groups whose experts a token may use."""
-    threshold: float = _static(0.4)
+    threshold: Share = _static(0.4)
     """``top_p``: sum of probabilities that a token's experts reach."""
     router_bias: bool = _static(False)
     """A trained bias per expert on the router's logits (gpt-oss)."""
     expert_bias: bool = _static(False)
     """A bias per expert that moves the choice of experts only. It is not a parameter: the counts of each step move it,
     not the gradient (auxiliary-loss-free balancing; DeepSeek-V3)."""
-    capacity_factor: float | None = _static(None)
+    capacity_factor: Positive | None = _static(None)
     """Assignments an expert takes at most, as a multiple of the balanced load; None drops nothing."""
     activation: str = _static("swiglu")
     """A key of ``moejax.routing.ACTIVATIONS``, for the experts; dense layers are always SwiGLU."""
@@ -139,11 +149,11 @@ class Architecture:
 
     positions: str = _static("rope")
     """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
-    rope_theta: float = _static(10_000.0)
-    rotary_fraction: float = _static(1.0)
+    rope_theta: Annotated[float, Range(1, 1e12, without_low=True)] = _static(10_000.0)
+    rotary_fraction: Share = _static(1.0)
     """Part of each head that is rotated (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
     rope_scaling: RopeScaling | None = field(default=None, metadata={"static": True})
-    sliding_window: int = _static(0)
+    sliding_window: Length = _static(0)
     """Tokens, itself included, that a token of a windowed layer sees; 0 for all."""
     window_pattern: str = _static("W")
     """Which layers have the window, repeated from the input: W has it, F sees the full sequence (gpt-oss: WF)."""
@@ -157,7 +167,7 @@ class Architecture:
     """RMSNorm on queries and keys, within each head."""
     qk_norm_all_heads: bool = _static(False)
     """With ``qk_norm``: one norm over all heads together (OLMoE)."""
-    norm_epsilon: float = _static(1e-6)
+    norm_epsilon: Epsilon = _static(1e-6)
     tied_embeddings: bool = _static(True)
     """Whether the unembedding is the transposed embedding."""
 
@@ -232,15 +242,7 @@ class Architecture:
 
     def check(self) -> None:
         """Raise ``UserError``, naming field, value, rule and remedy, if no such model can be built."""
-        for name in _DIMENSIONS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UserError(f"{name} is {value!r}; a model is built from whole numbers that are not negative.")
-        for name in ("vocab_size", "model_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.num_layers > MOST_LAYERS:
-            raise UserError(f"num_layers is above {MOST_LAYERS:,}, the most that is counted; give fewer layers.")
+        check_fields(self)
         if self.num_heads % self.num_kv_heads:
             raise UserError(
                 f"num_heads is {self.num_heads} and num_kv_heads is {self.num_kv_heads}; every key-value head serves "
@@ -262,6 +264,11 @@ class Architecture:
             raise UserError(
                 f"top_k is {self.top_k} and num_shared_experts is {self.num_shared_experts}, but num_experts is 0; "
                 f"a dense model has neither: set num_experts, or set both to 0."
+            )
+        if self.shared_hidden and not self.num_shared_experts:
+            raise UserError(
+                f"shared_hidden is {self.shared_hidden}, but num_shared_experts is 0; set how many there are, or leave "
+                f"shared_hidden out."
             )
         if not all(self.has_experts) and self.dense_hidden < 1:
             raise UserError("The model has dense feed-forward layers but dense_hidden is 0; set dense_hidden.")
@@ -287,8 +294,6 @@ class Architecture:
             )
         if self.qk_norm_all_heads and not self.qk_norm:
             raise UserError("qk_norm_all_heads is set without qk_norm; set both or neither.")
-        if self.sliding_window < 0:
-            raise UserError(f"sliding_window is {self.sliding_window}; give a number of tokens, or 0 for none.")
 
     def _check_experts(self) -> None:
         if not 1 <= self.top_k <= self.num_experts:
@@ -306,13 +311,10 @@ class Architecture:
             )
         if self.shared_expert_gate and not self.num_shared_experts:
             raise UserError("shared_expert_gate is set but num_shared_experts is 0; there is nothing to gate.")
-        if self.capacity_factor is not None and not self.capacity_factor > 0:
-            raise UserError(f"capacity_factor is {self.capacity_factor}; give a positive number, or None to drop none.")
 
 
 def _repeated(pattern: str, length: int) -> str:
     return (pattern * (length // len(pattern) + 1))[: max(length, 0)]
 
 
-_DIMENSIONS = tuple(f.name for f in dataclasses.fields(Architecture) if not f.metadata.get("static"))
 pytree(Architecture)

@@ -7,7 +7,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from moejax.errors import UserError
 from moejax.wording import did_you_mean
@@ -21,22 +21,29 @@ def build(cls: type[T], values: Any, where: str = "config") -> T:
     The text "auto" stands for what a field's metadata says under that name.
 
     Raises:
-      UserError: an unknown or missing key, or a value of another type, named by its path below ``where``.
+      UserError: an unknown or missing key, or a value of another type or outside its range (``moejax.ranges``), named
+        by its path below ``where``.
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{where} is {values!r}; it must be a group of settings.")
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise UserError(unknown(f"{where}.{key}", key, list(fields)))
+            raise UserError(unknown(_below(where, key), key, list(fields)))
     required = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
     missing = [name for name in required if name not in values]
     if missing:
         raise UserError(f"{where} lacks {', '.join(missing)}; add {'it' if len(missing) == 1 else 'them'}.")
     return cls(
-        **{key: convert(hints[key], _auto(fields[key], value), f"{where}.{key}") for key, value in values.items()}
+        **{key: convert(hints[key], _auto(fields[key], value), _below(where, key)) for key, value in values.items()}
     )
+
+
+def check_fields(value: Any, where: str = "") -> None:
+    """Hold a dataclass that was made in Python to what ``build`` asks of a file: the type and the range of every field,
+    also of the dataclasses within. Raises ``UserError``."""
+    build(type(value), dump(value), where)
 
 
 def dump(value: Any) -> Any:
@@ -67,6 +74,12 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     """
     origin = typing.get_origin(hint)
     if hint is Any:
+        return value
+    if origin is Annotated:
+        kind, allowed = typing.get_args(hint)
+        value = convert(kind, value, where)
+        if value not in allowed:
+            raise UserError(f"{where} is {_shown(value)}; give {allowed}.")
         return value
     if isinstance(hint, Mapping):
         found = convert(dict, value, where)
@@ -118,7 +131,13 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     raise UserError(f"{where} is {_shown(value)}; it must be {names[hint]}.")
 
 
+def _below(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
 def _shown(value: Any) -> str:
     """A value that is wrong, and not all of one that is long."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"{value:.3e}" if value.bit_length() < 1000 else "a number of hundreds of digits"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -27,6 +27,7 @@ BASE = {
     "progress",
     "pytree",
     "quantities",
+    "ranges",
     "result",
     "run_table",
     "sharding",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from moejax.config import check_fields
 from moejax.errors import UserError
+from moejax.ranges import INT32, BelowOne, Positive, Range, Seed, Tokens, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +18,7 @@ class WeightedSource:
     """Under which it is reported."""
     source: str
     """As ``DataConfig.source``."""
-    weight: float
+    weight: Positive
     """Its share of the rows of every batch, relative to the other weights."""
 
 
@@ -34,24 +37,19 @@ class DataConfig:
     """Field of a record that holds its text."""
     packing: str = "windows"
     """A key of ``moejax.data.rows.PACKINGS``: windows of the running text, or whole documents with document masks."""
-    sequence_length: int = 256
-    validation_share: float = 0.05
+    sequence_length: Annotated[int, whole(2, INT32)] = 256
+    validation_share: Annotated[float, Range(0, 1, without_low=True, without_high=True)] = 0.05
     """Share of documents held out; a prepared set keeps its own."""
-    validation_tokens: int = 65_536
+    validation_tokens: Tokens = 65_536
     """Size of the fixed validation set, rounded to whole sequences."""
-    order_seed: int | None = None
+    order_seed: Seed | None = None
     """Seed of the order of rows. None: the training's own seed."""
-    corrupt_share: float = 0.01
+    corrupt_share: BelowOne = 0.01
     """Largest share of records, and of bytes, that may be unreadable and left out."""
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
-        if self.sequence_length < 2:
-            raise UserError(f"data.sequence_length is {self.sequence_length}; give at least 2 tokens.")
-        if not 0 < self.validation_share < 1:
-            raise UserError(f"data.validation_share is {self.validation_share}; it must lie between 0 and 1.")
-        if not 0 <= self.corrupt_share < 1:
-            raise UserError(f"data.corrupt_share is {self.corrupt_share}; it must be at least 0 and less than 1.")
+        check_fields(self, "data")
         if self.validation_tokens < self.sequence_length:
             raise UserError(
                 f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
@@ -60,6 +58,3 @@ class DataConfig:
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names) or not all(names):
             raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
-        for part in self.mixture:
-            if not 0 < part.weight < float("inf"):
-                raise UserError(f"data.mixture: the weight of {part.name} is {part.weight}; it must be above 0.")

@@ -11,10 +11,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from moejax.architecture import Architecture, Number, if_set
+from moejax.architecture import Architecture, if_set
 from moejax.laws.design import Design
 from moejax.laws.matrices import matrices
 from moejax.pytree import pytree
+from moejax.ranges import Number
 
 
 @pytree

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from moejax.architecture import Architecture, Number
+from moejax.architecture import Architecture
 from moejax.laws.accounting import Flops, flops_per_token, params
 from moejax.laws.matrices import Matrices, matrices
+from moejax.ranges import Number
 
 
 @dataclass(frozen=True)

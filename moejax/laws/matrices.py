@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from moejax.architecture import Architecture, Number, if_set
+from moejax.architecture import Architecture, if_set
 from moejax.pytree import pytree
+from moejax.ranges import Number
 
 
 @pytree

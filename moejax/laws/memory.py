@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 
 import jax.numpy as jnp
 
-from moejax.architecture import Architecture, Number, if_set
+from moejax.architecture import Architecture, if_set
 from moejax.laws.accounting import params
 from moejax.pytree import pytree
+from moejax.ranges import Number
 
 
 @pytree

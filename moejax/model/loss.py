@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from moejax.architecture import Architecture
+from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.kernels import cross_entropy
 from moejax.model.transformer import unembedding
+from moejax.ranges import Scale
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
 
@@ -23,7 +25,7 @@ BALANCE_LOADS = ("batch", "previous_step")
 class LossWeights:
     """Weights of the auxiliary losses, each a mean over mixture layers, and what the balance loss takes for loads."""
 
-    balance: float = 0.01
+    balance: Scale = 0.01
     """Of the balance loss over the whole batch of a step, however it is cut into microbatches and over the mesh. It is
     1 when every expert takes the same share, whatever top_k."""
     balance_loads: str = "batch"
@@ -32,18 +34,16 @@ class LossWeights:
     "previous_step" takes those of the last step that was taken, uniform ones at the first step: no second pass, and no
     dependence on the number of microbatches, but the gradient lags one step behind. The balance loss that is logged is
     that of the batch either way."""
-    sequence_balance: float = 0.0
+    sequence_balance: Scale = 0.0
     """Of the balance loss of each sequence by itself (DeepSeek-V3)."""
-    router_z: float = 0.001
+    router_z: Scale = 0.001
     """Of the mean squared logsumexp of the router's logits."""
-    expert_bias_rate: float = 0.001
+    expert_bias_rate: Scale = 0.001
     """How far one optimiser step moves the expert bias of an architecture that has one: no loss, but in its place."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if a weight is negative, or ``balance_loads`` unknown."""
-        for name in ("balance", "sequence_balance", "router_z", "expert_bias_rate"):
-            if getattr(self, name) < 0:
-                raise UserError(f"loss.{name} is {getattr(self, name)}; it cannot be negative.")
+        """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` unknown."""
+        check_fields(self, "loss")
         if self.balance_loads not in BALANCE_LOADS:
             raise UserError(
                 f"loss.balance_loads is {self.balance_loads!r}; choose {' or '.join(map(repr, BALANCE_LOADS))}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Key
 
-from moejax.errors import UserError
+from moejax.config import check_fields
+from moejax.ranges import Range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
     """How matrices start: normal values, cut at two standard deviations."""
 
-    std: float = 0.0
+    std: Annotated[float, Range(0, 100)] = 0.0
     """Standard deviation of every matrix (Zhao et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
     scale_outputs: bool = True
     """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""
 
     def check(self) -> None:
-        """Raise ``UserError`` if the deviation is negative."""
-        if self.std < 0:
-            raise UserError(f"initialisation.std is {self.std}; give a positive number, or 0 for 1/sqrt(fan-in).")
+        """Raise ``UserError`` if the deviation is outside its range."""
+        check_fields(self, "initialisation")
 
 
 class ParamFactory:

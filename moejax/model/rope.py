@@ -101,10 +101,13 @@ def check_scaling(scaling: RopeScaling | None) -> None:
         return
     if scaling.kind not in SCALINGS:
         raise UserError(unknown(f"rope_scaling.kind {scaling.kind!r}", scaling.kind, list(SCALINGS)))
-    if scaling.factor < 1:
-        raise UserError(f"rope_scaling.factor is {scaling.factor}; positions are stretched: give at least 1.")
     if scaling.kind != "linear" and scaling.original_length < 1:
         raise UserError(f"rope_scaling.original_length is {scaling.original_length}; {scaling.kind} needs it.")
+    if scaling.kind == "llama3" and scaling.low_freq_factor >= scaling.high_freq_factor:
+        raise UserError(
+            f"rope_scaling.low_freq_factor is {scaling.low_freq_factor} and high_freq_factor "
+            f"{scaling.high_freq_factor}; frequencies pass from the one to the other: give a higher second."
+        )
 
 
 def _blend(frequency: np.ndarray, factor: float, kept: np.ndarray) -> np.ndarray:

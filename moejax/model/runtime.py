@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.kernels.attention import BACKENDS
+from moejax.ranges import Multiple
 from moejax.routing import DISPATCHERS
 from moejax.routing.communication import COMMUNICATION
 
@@ -36,7 +38,7 @@ class Runtime:
     expert_communication: str = "all_gather"
     """How tokens reach experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``. The ragged
     one is for TPUs."""
-    buffer_factor: float = 2.0
+    buffer_factor: Multiple = 2.0
     """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs."""
     scan_layers: bool = False
     """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
@@ -47,7 +49,8 @@ class Runtime:
     that package; on NVIDIA GPUs in bfloat16, "cudnn" is the fast one."""
 
     def check(self) -> None:
-        """Raise ``UserError``, naming the known choices, if a name is unknown."""
+        """Raise ``UserError``, naming the known choices, if a name is unknown, or a number outside its range."""
+        check_fields(self, "runtime")
         known = {
             "compute_dtype": tuple(COMPUTE_DTYPES),
             "reduce_dtype": tuple(COMPUTE_DTYPES),
@@ -59,5 +62,3 @@ class Runtime:
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
-        if self.buffer_factor < 1:
-            raise UserError(f"buffer_factor is {self.buffer_factor}; give at least 1, the room of a balanced routing.")

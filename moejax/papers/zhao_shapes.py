@@ -7,8 +7,9 @@ width of those that serve a token, both in experts of that shape.
 
 from __future__ import annotations
 
-from moejax.architecture import Architecture, Number
+from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
+from moejax.ranges import Number
 
 SHAPES = {
     "247M": (12, 8, 512, 384, "247", "48"),

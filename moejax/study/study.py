@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from moejax.architecture import Architecture
-from moejax.config import build, dump, unknown
+from moejax.config import build, check_fields, dump, unknown
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
+from moejax.ranges import INT32, Range, Seed, whole
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
@@ -25,27 +26,24 @@ class Analysis:
 
     laws: tuple[str, ...] = ("chinchilla", "effective_params")
     """Laws to fit, by their names in ``moejax.laws.LAWS``; none if the runs are only trained."""
-    resamples: int = 300
+    resamples: Annotated[int, whole(10, 100_000)] = 300
     """Bootstrap resamples, drawn by architecture."""
-    decision_flops: float = 1e15
+    decision_flops: Annotated[float, Range(1, 1e40)] = 1e15
     """Budget at which the fitted laws are asked for the best model."""
     hold_out: str = "tokens"
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
     ``hold_out_models``. A law that the other runs cannot set is not fitted."""
     hold_out_models: tuple[str, ...] = ()
-    seed: int = 0
+    seed: Annotated[int, whole(0, INT32)] = 0
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if something asked for does not exist."""
+        check_fields(self, "analysis")
         if self.hold_out not in HOLD_OUT:
             raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
         for name in self.laws:
             if name not in LAWS:
                 raise UserError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
-        if self.resamples < 10:
-            raise UserError(f"analysis.resamples is {self.resamples}; an interval needs at least 10.")
-        if not self.decision_flops > 0:
-            raise UserError(f"analysis.decision_flops is {self.decision_flops}; give a positive budget.")
 
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
@@ -58,7 +56,7 @@ class Stated:
 
     quantity: str
     """One of ``TOTALS``."""
-    value: float
+    value: Annotated[float, Range(0, 1e60)]
     source: str
 
 
@@ -73,9 +71,9 @@ class Study:
     recipes: dict[str, Any] = field(default_factory=dict)
     """By a model's name, what its recipe has otherwise than ``recipe``, as nested settings:
     ``{"small": {"budgets_tokens": [1e9], "optimizer": {"learning_rate": 1e-3}}}``."""
-    seeds: dict[str, int] = field(default_factory=dict)
+    seeds: dict[str, Seed] = field(default_factory=dict)
     """By a model's name, its seed if it is not the study's."""
-    seed: int = 0
+    seed: Seed = 0
     analysis: Analysis = field(default_factory=Analysis)
     stated: tuple[Stated, ...] = ()
     """What the paper says these runs come to."""
@@ -111,6 +109,7 @@ class Study:
     def check(self) -> None:
         """Raise ``UserError``, a sentence with value, rule and remedy, if this study cannot be run."""
         check_name(self.name)
+        check_fields(self)
         if not self.models:
             raise UserError("models is empty; a study needs at least one architecture.")
         known = list(self.models)

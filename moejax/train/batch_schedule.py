@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moejax.errors import UserError
+from moejax.ranges import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class RampStage:
     """A setting: up to ``tokens`` of a training, counted from its beginning, steps have ``batch_tokens``."""
 
-    tokens: int
-    batch_tokens: int
+    tokens: Tokens
+    batch_tokens: Tokens
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,26 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.pytree import pytree
+from moejax.ranges import Scale, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
     """Which steps are not taken, and how many may follow each other."""
 
-    spike: float = 0.0
+    spike: Scale = 0.0
     """A gradient norm this many times its running mean is not taken; 0 skips only what is not a number."""
-    patience: int = 5
+    patience: Steps = 5
     """Skipped steps in a row after which a training stops, in the state before the first of them."""
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        check_fields(self, "guard")
         if self.spike and not self.spike > 1:
             raise UserError(f"guard.spike is {self.spike}; give a multiple above 1, or 0 to skip no spikes.")
-        if self.patience < 1:
-            raise UserError(f"guard.patience is {self.patience}; give at least 1 step.")
 
 
 @pytree

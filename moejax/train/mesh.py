@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -14,17 +14,20 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from moejax.architecture import Architecture
 from moejax.errors import UserError
+from moejax.ranges import whole
 from moejax.sharding import MESH_AXES, TOKEN_AXES, partition_spec
+
+Devices = Annotated[int, whole(-1, 1_000_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
     """Devices along each axis of the mesh; -1 on one axis takes what the others leave."""
 
-    data: int = -1
-    fsdp: int = 1
-    expert: int = 1
-    tensor: int = 1
+    data: Devices = -1
+    fsdp: Devices = 1
+    expert: Devices = 1
+    tensor: Devices = 1
 
     def sizes(self, devices: int) -> tuple[int, ...]:
         """Sizes in the order of ``MESH_AXES``.

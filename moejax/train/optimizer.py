@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,9 @@ import optax
 import optax.contrib
 from jaxtyping import Array
 
+from moejax.config import check_fields
 from moejax.errors import UserError
+from moejax.ranges import BelowOne, Epsilon, Range, Scale, Share, Tokens
 from moejax.train.schedule import DECAYS
 
 
@@ -32,46 +34,35 @@ class OptimizerConfig:
 
     name: str = "adamw"
     """A key of ``OPTIMIZERS``."""
-    learning_rate: float = field(default=3e-3, metadata={"auto": 0.0})
+    learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, in a config also "auto", leaves it to ``Recipe.hyperparameters``."""
-    warmup_tokens: int = 0
-    decay_share: float = 0.2
+    warmup_tokens: Tokens = 0
+    decay_share: Annotated[float, Range(0, 1, without_low=True)] = 0.2
     """Last part of a budget over which the learning rate falls; 1 begins where the warm-up ends."""
     decay_shape: str = "linear"
     """A key of ``moejax.train.schedule.DECAYS``."""
-    final_share: float = 0.1
+    final_share: Share = 0.1
     """Learning rate at the end, as a share of the peak."""
-    batch_exponent: float = 0.0
+    batch_exponent: Scale = 0.0
     """In a batch ramp, the rate of a smaller batch is multiplied by its share of the last one to this power: 0 leaves
     it, .5 is the square-root rule."""
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    muon_beta: float = 0.95
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.95
+    epsilon: Epsilon = 1e-8
+    weight_decay: Scale = 0.1
+    muon_beta: BelowOne = 0.95
     """Momentum of Muon's matrices."""
-    clip_norm: float = 1.0
+    clip_norm: Scale = 1.0
     """Largest global norm of the gradients; 0 leaves them as they are."""
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
+        check_fields(self, "optimizer")
         if not self.learning_rate > 0:
             raise UserError(f"learning_rate is {self.learning_rate}; give a positive number.")
         for choice, known in (("name", OPTIMIZERS), ("decay_shape", DECAYS)):
             if getattr(self, choice) not in known:
                 raise UserError(f"optimizer.{choice} is {getattr(self, choice)!r}; known are {', '.join(known)}.")
-        if not 0 < self.decay_share <= 1:
-            raise UserError(f"decay_share is {self.decay_share}; it is a share of the budget, above 0 and at most 1.")
-        for name in ("warmup_tokens", "final_share", "weight_decay", "clip_norm", "batch_exponent"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} is {getattr(self, name)}; it cannot be negative.")
-        if self.final_share > 1:
-            raise UserError(f"final_share is {self.final_share}; the rate falls to at most its peak: give 0 to 1.")
-        if not self.epsilon > 0:
-            raise UserError(f"epsilon is {self.epsilon}; give a small positive number, such as 1e-8.")
-        for name in ("beta1", "beta2", "muon_beta"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it must lie in [0, 1).")
 
 
 def make_optimizer(

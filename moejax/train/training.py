@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from moejax.architecture import Architecture
-from moejax.config import dump
+from moejax.config import check_fields, dump
 from moejax.data.config import DataConfig
 from moejax.errors import UserError
 from moejax.model import transformer
 from moejax.model.loss import LossWeights
 from moejax.model.parameter import Initialisation
 from moejax.model.runtime import Runtime
+from moejax.ranges import INT32, BelowOne, Copies, Scale, Seed, Steps, Tokens, whole
 from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.guard import GuardConfig
 from moejax.train.identity import fingerprint
@@ -30,13 +31,12 @@ class InitialWeights:
     source: str = ""
     """A folder of weights (``moejax convert``), a training's folder, or a checkpoint in one; empty for random weights.
     A dense model may start a mixture: ``moejax.train.upcycle`` says how."""
-    noise: float = 0.0
+    noise: Scale = 0.0
     """Upcycling: standard deviation of what is added to the experts' copies, as a share of each matrix's own."""
 
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
-        if self.noise < 0:
-            raise UserError(f"initial_weights.noise is {self.noise}; give a share of at least 0.")
+        check_fields(self, "initial_weights")
         if self.noise and not self.source:
             raise UserError("initial_weights.noise is set without initial_weights.source; there is nothing to add to.")
 
@@ -49,9 +49,9 @@ class Recipe:
     longest budget decides the trunk's length, so further budgets cost only their decay.
     """
 
-    budgets_tokens: tuple[int, ...]
+    budgets_tokens: tuple[Tokens, ...]
     """Training tokens of each branch, in ascending order; made whole batches."""
-    batch_tokens: int = field(default=0, metadata={"auto": 0})
+    batch_tokens: Tokens = field(default=0, metadata={"auto": 0})
     """Tokens of an optimiser step; 0, in a config also "auto", leaves it to ``hyperparameters``."""
     batch_ramp: tuple[RampStage, ...] = ()
     """Smaller batches at first: ``batch_tokens`` is the last one."""
@@ -64,22 +64,22 @@ class Recipe:
     runtime: Runtime = field(default_factory=Runtime)
     mesh: MeshShape = field(default_factory=MeshShape)
     guard: GuardConfig = field(default_factory=GuardConfig)
-    microbatches: int = 1
+    microbatches: Annotated[int, whole(1, INT32)] = 1
     """Parts into which a batch is cut, one after another, to save memory, in steps and in evaluations. They change no
     loss, but in steps a capacity is that of a part, and routers with noise draw it anew."""
-    ema_decay: float = 0.0
+    ema_decay: BelowOne = 0.0
     """Decay of the exponential moving average (EMA) of the parameters; 0 keeps none."""
-    log_every_steps: int = 10
-    evaluate_tokens: int = 0
+    log_every_steps: Steps = 10
+    evaluate_tokens: Tokens = 0
     """Tokens between two measurements on the validation set; 0 measures only what has reached a budget."""
-    checkpoint_tokens: int = 0
+    checkpoint_tokens: Tokens = 0
     """Tokens between two checkpoints, fewer where a ramp's batches are smaller; 0 saves only where branches start and
     end."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Copies = 2
     """Newest checkpoints of the trunk, and of each branch, that are kept; those where branches start always are."""
-    keep_every_tokens: int = 0
+    keep_every_tokens: Tokens = 0
     """Beside them, a checkpoint every so many tokens is kept for good; 0 for none."""
-    keep_best: int = 0
+    keep_best: Copies = 0
     """Beside them, of the trunk and of each branch, those of so many with the lowest validation loss."""
     loggers: LoggerConfig = field(default_factory=LoggerConfig)
     """Where the log is shown beside ``metrics.jsonl``."""
@@ -150,6 +150,7 @@ class Recipe:
 
     def check(self) -> None:
         """Raise ``UserError``, a sentence with value, rule and remedy, if nothing can be trained this way."""
+        check_fields(self)
         for part in (
             self.data,
             self.optimizer,
@@ -169,13 +170,11 @@ class Recipe:
         self.batch_schedule.check(self.data.sequence_length, self.budgets_tokens)
         for stage in self.batch_schedule.stages():
             sequences = stage.batch_tokens // self.data.sequence_length
-            if self.microbatches < 1 or sequences % self.microbatches:
+            if sequences % self.microbatches:
                 raise UserError(
                     f"microbatches is {self.microbatches}, but a batch has {sequences} sequences; every part gets as "
                     f"many: choose a divisor."
                 )
-        if not 0 <= self.ema_decay < 1:
-            raise UserError(f"ema_decay is {self.ema_decay}; give a share below 1, or 0 for none.")
         if not self.budgets_tokens:
             raise UserError("budgets_tokens is empty; name at least one token budget.")
         if list(self.budgets_tokens) != sorted(set(self.budgets_tokens)):
@@ -197,10 +196,6 @@ class Recipe:
         self._check_saving()
 
     def _check_saving(self) -> None:
-        if self.log_every_steps < 1 or self.checkpoint_tokens < 0 or self.evaluate_tokens < 0:
-            raise UserError(
-                "log_every_steps must be at least 1, checkpoint_tokens and evaluate_tokens must be at least 0."
-            )
         if self.keep_best and (
             not self.evaluate_steps or not self.checkpoint_steps or self.checkpoint_steps % self.evaluate_steps
         ):
@@ -232,10 +227,10 @@ class VmapAxes:
     """Axes along which a training becomes several runs, one for every combination. An empty axis has the training's
     own value alone."""
 
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[Seed, ...] = ()
     """They decide initialisation, noise and, unless ``data.order_seed`` is set, the order of the data."""
-    learning_rates: tuple[float, ...] = ()
-    weight_decays: tuple[float, ...] = ()
+    learning_rates: tuple[Scale, ...] = ()
+    weight_decays: tuple[Scale, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.seeds or self.learning_rates or self.weight_decays)
@@ -255,7 +250,7 @@ class Training:
     name: str
     architecture: Architecture
     recipe: Recipe
-    seed: int = 0
+    seed: Seed = 0
     vmap: VmapAxes = field(default_factory=VmapAxes)
     """Where it has an axis, this stands for several runs, each a training of its own."""
 
@@ -282,8 +277,7 @@ class Training:
     def check(self) -> None:
         """Raise ``UserError``, a sentence with value, rule and remedy, if this cannot be trained."""
         check_name(self.name)
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed is {self.seed}; give a whole number from 0 to {2**32 - 1}.")
+        check_fields(self)
         self.vmap.check()
         try:
             transformer.check(self.architecture, self.recipe.runtime)

@@ -169,11 +169,14 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"sequence_length": 1}, "at least 2 tokens"),
-        ({"validation_share": 1.0}, "between 0 and 1"),
-        ({"corrupt_share": 1.0}, "less than 1"),
+        ({"sequence_length": 1}, "give a whole number from 2"),
+        ({"validation_share": 1.0}, "above 0 and below 1"),
+        ({"corrupt_share": 1.0}, "at least 0 and below 1"),
         ({"validation_tokens": 100}, "less than one sequence"),
-        ({"mixture": (WeightedSource(name="a", source="x", weight=0.0),)}, "must be above 0"),
+        (
+            {"mixture": (WeightedSource(name="a", source="x", weight=0.0),)},
+            "weight is 0.0; give a number above 0",
+        ),
         ({"mixture": (WeightedSource(name="a", source="x", weight=1.0),) * 2}, "a name of its own"),
     ],
 )

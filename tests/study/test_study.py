@@ -144,7 +144,7 @@ def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, conf
         (["--config.recipe.optimizer.warmup_tokens=1M"], "before the warm-up of 1,000,000 tokens"),
         (["--config.models.moe.num_kv_heads=3"], "num_kv_heads must divide num_heads"),
         (["--config.analysis.laws=chinchila"], "did you mean chinchilla?"),
-        (["--config.analysis.resamples=1"], "at least 10"),
+        (["--config.analysis.resamples=1"], "resamples is 1; give a whole number from 10 to 100,000"),
         (["--config.name=../../x"], "it names a folder"),
         (["--config.recipe.budgets_tokens=64k"], "needs at least two"),
     ],

@@ -60,7 +60,7 @@ DATA = {
 }
 BUDGETS = {
     "of nothing": (["budgets_tokens=0"], "The budget of 0 tokens is fewer than two steps of 256; raise it"),
-    "below nothing": (["budgets_tokens=-4096"], "The budget of -4,096 tokens is fewer than two steps"),
+    "below nothing": (["budgets_tokens=-4096"], "budgets_tokens[0] is -4096; give a whole number from 0"),
     "none": (["budgets_tokens=[]"], "budgets_tokens is empty; name at least one token budget"),
     "of one batch": (["budgets_tokens=300"], "lower batch_tokens"),
 }

@@ -280,7 +280,7 @@ def test_the_average_follows_the_parameters(training):
         ({"ema_decay": 1.0}, "ema_decay is 1.0"),
         ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; choose 'batch' or 'previous_step'"),
         ({"guard": GuardConfig(spike=0.5)}, "multiple above 1"),
-        ({"guard": GuardConfig(patience=0)}, "at least 1 step"),
+        ({"guard": GuardConfig(patience=0)}, "patience is 0; give a whole number from 1"),
     ],
 )
 def test_an_impossible_choice_is_refused(training, change, sentence):

@@ -146,7 +146,7 @@ def test_a_run_goes_on_by_itself_from_what_was_saved_of_all(vmapped, trained, tm
 @pytest.mark.slow
 def test_a_run_that_diverges_is_left_out_and_the_others_are_what_they_are_without_it(training, tmp_path):
     good = vmapped_runs(dataclasses.replace(training, vmap=VmapAxes(seeds=(0, 1))))
-    bad = dataclasses.replace(with_optimizer(training, learning_rate=1e30), name="bad")
+    bad = dataclasses.replace(with_optimizer(training, learning_rate=1e6), name="bad")
     every = [good[0], bad, good[1]]
     folders = [tmp_path / run.name for run in every]
     first, *beside = zip(every, folders, strict=True)
@@ -177,9 +177,9 @@ def test_trainings_are_packed_by_what_they_have_in_common(training):
     ("axes", "sentence"),
     [
         ({"seeds": (1, 1)}, r"vmap.seeds is \[1, 1\]; each value is a run"),
-        ({"seeds": (-1,)}, "seed is -1; give a whole number from 0"),
+        ({"seeds": (-1,)}, r"seeds\[0\] is -1; give a whole number from 0"),
         ({"learning_rates": (1e-3, 0.0)}, "learning_rate is 0.0; give a positive number"),
-        ({"weight_decays": (-0.1,)}, "weight_decay is -0.1; it cannot be negative"),
+        ({"weight_decays": (-0.1,)}, r"weight_decays\[0\] is -0.1; give a number from 0"),
     ],
 )
 def test_impossible_axes_are_refused(training, tmp_path, axes, sentence):

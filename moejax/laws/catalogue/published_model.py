@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from moejax.architecture import Architecture, Number
+from moejax.architecture import Architecture
 from moejax.laws.accounting import Params, params
+from moejax.ranges import Number
 
 
 def everything(counts: Params) -> tuple[Number, Number]:
