@@ -10,6 +10,9 @@ from moejax.errors import UserError
 SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 """What a letter after a number multiplies it with; case does not matter."""
 
+SMALLEST, LARGEST = 1e-60, 1e60
+"""Of what is computed with, whose products and powers then have a place in a float64."""
+
 _WRITTEN = re.compile(
     r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]?)",
     re.IGNORECASE | re.ASCII,
@@ -24,7 +27,7 @@ def parse(text: str) -> float:
     Whole numbers stay exact as long as a float can hold them.
 
     Raises:
-      UserError: the text is not a number, with or without a known letter.
+      UserError: the text is not a number, with or without a known letter, or it lies beyond these bounds.
     """
     match = _WRITTEN.fullmatch(text.strip())
     if match is None and re.fullmatch(r"[+-]?\d+,\d+", text.strip()):
@@ -32,8 +35,9 @@ def parse(text: str) -> float:
     if match is None or match[2].upper() not in SUFFIXES:
         raise UserError(f"{text!r} is not a number; write it as 30B, 1.5T, 1e22 or 4096.")
     value = float(match[1].replace(",", "").replace("_", "")) * SUFFIXES[match[2].upper()]
-    if not math.isfinite(value):
-        raise UserError(f"{text!r} is too large a number.")
+    if value and not SMALLEST <= abs(value) <= LARGEST:
+        size = "large" if abs(value) > 1 else "small"
+        raise UserError(f"{text!r} is too {size} a number; give 0, or one from {SMALLEST:g} to {LARGEST:g}.")
     return value
 
 

@@ -111,8 +111,8 @@ def _number(text: str, old: int | float, path: str) -> int | float | str:
     kind = "a whole number" if isinstance(old, int) else "a number"
     try:
         value = parse(text)
-    except ValueError:
-        raise UserError(f"{path} is {text!r}; it must be {kind}.") from None
+    except UserError as error:
+        raise UserError(f"{path} must be {kind}: {error}") from None
     if isinstance(old, int):
         if value != int(value):
             raise UserError(f"{path} is {text}; it must be a whole number.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 
 from moejax import quantities
@@ -43,22 +42,19 @@ def count(least: int = 0, most: int = 1_000_000) -> Callable[[str], int]:
     return read
 
 
-def above_zero(most: float = math.inf) -> Callable[[str], float]:
-    """For ``add_argument(type=above_zero(1.0))``: a number above 0, ``most`` at most and never infinite."""
-
-    def read(text: str) -> float:
-        value = number(text)
-        if not (0 < value <= most and math.isfinite(value)):
-            limit = f" and at most {most:g}" if math.isfinite(most) else ""
-            raise argparse.ArgumentTypeError(f"{text!r} is out of range; give a number above 0{limit}")
-        return value
-
-    return read
+def share(text: str) -> float:
+    """For ``add_argument(type=share)``: a number above 0 and at most 1."""
+    value = number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; give a number above 0 and at most 1")
+    return value
 
 
 SEEDS = count(0, 2**31 - 1)
 """For ``add_argument("--seed", type=SEEDS)``."""
 RESAMPLES = count(0, 100_000)
+MOST_STARTS = 1_000_000
+"""Points from which a search starts."""
 LENGTHS = count(1, 10**12)
 """Tokens of a sequence, which is only computed with."""
 WORKERS = count(1, 1_024)

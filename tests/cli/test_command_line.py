@@ -16,6 +16,7 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli import COMMANDS
 from moejax.cli.command_line import split_overrides
+from moejax.report import synthetic
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -515,3 +516,27 @@ def test_a_mistake_is_told_in_characters_that_can_be_printed(words, capsys):
     assert stopped.value.code == 2
     assert all(line.isprintable() for line in said.splitlines())
     assert len(said) < 3000
+
+
+BEYOND = {
+    "starts": ["fit", "runs.csv", "--law", "chinchilla", "--starts", "1e12"],
+    "a budget": ["fit", "runs.csv", "--law", "chinchilla", "--decide", "flops=1e308"],
+    "a sweep": ["design", "--law", "chinchilla", "--sweep", "flops=1e-300:1e300"],
+    "a share": ["design", "--law", "chinchilla", "--flops", "1e22", "--mfu", "1e-300"],
+    "a price": ["study", "--config=configs/studies/quickstart.py", "--dry-run", "--price", "1e300"],
+    "an infinite option": ["next", "runs.csv", "--law", "chinchilla", "--flops", "1e18", "--reach", "inf"],
+}
+
+
+@pytest.mark.parametrize("beyond", BEYOND)
+def test_a_number_beyond_what_can_be_computed_with_is_refused_in_a_sentence(beyond, capsys, tmp_path):
+    synthetic.runs(12).to_csv(tmp_path / "runs.csv", index=False)
+    words = [str(tmp_path / word) if word == "runs.csv" else word for word in BEYOND[beyond]]
+    try:
+        status = main(words)
+    except SystemExit as stopped:
+        status = stopped.code
+    assert status == 2
+    said = capsys.readouterr().err
+    assert "number" in said
+    assert "give" in said or "write" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from moejax.cli.number import MOST_STARTS
 from moejax.cli.pairs import pairs
 from moejax.errors import UserError
 from moejax.fit.fit_law import EVERY_START, Search
@@ -60,8 +61,8 @@ def starts_of(arguments: argparse.Namespace, usual: str = "2048") -> Any:
     except ValueError:
         known = ", ".join(GRIDS)
         raise UserError(f"--starts {given} is no count and no grid; the grids are {known}.") from None
-    if count < 1:
-        raise UserError(f"--starts is {count}; it must be at least 1.")
+    if not 1 <= count <= MOST_STARTS:
+        raise UserError(f"--starts is {given}; give a whole number from 1 to {MOST_STARTS:,}.")
     return Sobol(count, arguments.seed)
 
 

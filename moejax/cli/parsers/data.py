@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import WORKERS, count, whole_number
+from moejax.cli.number import WORKERS, count, number, whole_number
 from moejax.errors import UserError
 
 NAME = "data"
@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", default="bytes", metavar="NAME", help="bytes, a tokenizer.json[#TOKEN], or ids:VOCAB:END"
     )
     prepare.add_argument(
-        "--validation-share", type=float, default=0.05, metavar="SHARE", help="of documents held out (%(default)s)"
+        "--validation-share", type=number, default=0.05, metavar="SHARE", help="of documents held out (%(default)s)"
     )
     prepare.add_argument(
-        "--corrupt-share", type=float, default=0.01, metavar="SHARE", help="that may be unreadable (%(default)s)"
+        "--corrupt-share", type=number, default=0.01, metavar="SHARE", help="that may be unreadable (%(default)s)"
     )
     prepare.add_argument("--workers", type=WORKERS, metavar="N", help="processes (default: one per core)")
 

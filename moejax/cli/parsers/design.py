@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import RESAMPLES
+from moejax.cli.number import RESAMPLES, number
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
 from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     around = parser.add_argument_group("around the optimum")
     around.add_argument(
         "--within",
-        type=float,
+        type=number,
         default=0.001,
         metavar="NATS",
         help="rise of the loss that bounds the flat region (%(default)s)",
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     around.add_argument("--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for intervals")
     around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples of --runs")
     around.add_argument(
-        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
     )
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")

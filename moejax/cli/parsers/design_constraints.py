@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import LENGTHS, number, whole_number
+from moejax.cli.number import LENGTHS, number, share, whole_number
 from moejax.cli.parsers.options import add_active_convention, add_sequence_length
 
 AT_MOST = {
@@ -70,5 +70,9 @@ def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
         "--chip-flops", type=number, default=989e12, metavar="NUMBER", help="peak FLOP/s of one chip (%(default)g)"
     )
     counted.add_argument(
-        "--mfu", type=float, default=0.4, metavar="SHARE", help="share of the peak FLOP/s that is assumed (%(default)s)"
+        "--mfu",
+        type=share,
+        default=0.4,
+        metavar="SHARE",
+        help="share of the peak FLOP/s assumed (%(default)s)",
     )

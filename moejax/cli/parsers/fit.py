@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.number import RESAMPLES
+from moejax.cli.number import RESAMPLES, number
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
 from moejax.errors import UserError
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     trust.add_argument("--by", default="group", metavar="WHAT", help="what is resampled: group or run (%(default)s)")
     trust.add_argument(
-        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
     )
     add_split_arguments(trust)
     _add_answer_arguments(parser.add_argument_group("asking the fitted law (each may be repeated)"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from moejax.cli.number import SEEDS
+from moejax.cli.number import SEEDS, number
 
 
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_law_argument(parser: argparse.ArgumentParser) -> None:
 def add_objective_arguments(group: Any) -> None:
     """Add what is minimised."""
     group.add_argument("--penalty", default="huber", metavar="NAME", help="huber or squared (%(default)s)")
-    group.add_argument("--delta", type=float, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
+    group.add_argument("--delta", type=number, metavar="NUMBER", help="where Huber's penalty becomes linear (0.001)")
     group.add_argument(
         "--residual",
         default="log",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import above_zero, count
+from moejax.cli.number import count, share
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
 from moejax.cli.settings import STUDY, TRAINING
 from moejax.errors import UserError
@@ -38,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     both.add_argument("--print", action="store_true", help="print it, and write nothing (the default)")
     both.add_argument("--json", action="store_true", help="print trainings, commands and resources as JSON instead")
     both.add_argument("--chip", metavar="NAME", help="h100, v5p, …; for Slurm also cpu")
-    both.add_argument(
-        "--mfu", type=above_zero(1.0), default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)"
-    )
+    both.add_argument("--mfu", type=share, default=0.4, metavar="SHARE", help="expected; for time limits (%(default)s)")
     slurm = engines.add_parser("slurm", parents=[both], help="jobs through submitit", allow_abbrev=False)
     slurm.add_argument("--chips-per-node", type=count(1, 1_024), default=8, metavar="N", help="(%(default)s)")
     slurm.add_argument("--nodes", type=count(1, 100_000), metavar="N", help="for each training (as few as hold it)")

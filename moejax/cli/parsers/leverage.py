@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"
     )
     parser.add_argument(
-        "--level", type=float, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
+        "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
     )
     parser.add_argument(
         "--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for an interval"

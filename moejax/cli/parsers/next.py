@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--candidates", type=Path, metavar="TABLE", help="runs to choose from, with what the laws read")
     what.add_argument(
         "--reach",
-        type=float,
+        type=number,
         default=4.0,
         metavar="FACTOR",
         help="no run has more than FACTOR times the total or active parameters or tokens of the table's largest "
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fitting = parser.add_argument_group("fitting")
     add_objective_arguments(fitting)
     add_search_arguments(fitting)
-    fitting.add_argument("--noise", type=float, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
+    fitting.add_argument("--noise", type=number, metavar="SHARE", help="scatter of the loss (what the fit leaves)")
     fitting.add_argument(
         "--around", metavar="SET", help="plan around published constants instead of a fit, as for a table of few runs"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import SEEDS, count
+from moejax.cli.number import SEEDS, count, number
 from moejax.errors import UserError
 
 NAME = "sample"
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=count(0, 10_000), default=1, metavar="N", help="continuations (default: 1)")
     parser.add_argument(
         "--temperature",
-        type=float,
+        type=number,
         default=1.0,
         metavar="T",
         help="temperature; 0 takes the likeliest token (default: 1)",
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--top-p",
-        type=float,
+        type=number,
         default=1.0,
         metavar="P",
         help="draw from the likeliest tokens whose probabilities sum to P (default: 1)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import WORKERS, count
+from moejax.cli.number import WORKERS, count, number
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
 from moejax.cli.process import end_with, stay_on
 from moejax.cli.settings import TRAINING
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     many.add_argument(
         "--wait",
-        type=float,
+        type=number,
         default=300.0,
         metavar="SECONDS",
         help="longest time that processes wait for each other (default: 300)",
