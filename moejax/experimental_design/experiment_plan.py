@@ -88,7 +88,11 @@ def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray,
 
 
 def weights(fits: Sequence[FitResult]) -> list[float]:
-    """Akaike's weights: the probability of each law among these, by its AICc on the same runs."""
+    """Akaike's weights of laws fitted to the same runs: exp(-AICc / 2), divided by the sum over these laws.
+
+    Burnham and Anderson (2002), section 2.9. They take a law's AICc for its evidence, which counts a group's shared
+    luck once (``information_criteria``); they are not probabilities that a law is true, as all may be wrong.
+    """
     scores = np.asarray([fit.aicc for fit in fits])
     if not np.isfinite(scores).any():
         return [1 / len(fits)] * len(fits)

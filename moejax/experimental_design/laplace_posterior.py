@@ -39,7 +39,7 @@ class LaplacePosterior:
 
     law: Any
     weight: float
-    """Probability of the law among those that are asked, by the runs so far."""
+    """Akaike's weight of the law among those that are asked, by the runs so far."""
     noise: float
     """Standard deviation of log loss."""
     precision: Float[np.ndarray, "free free"]

@@ -53,7 +53,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
     """What every law says of one question."""
     columns = (
         Column("law"),
-        Column("probability", ".2f"),
+        Column("Akaike weight", ".2f"),
         Column("so far", format),
         Column("standard deviation", spread),
     )
@@ -113,7 +113,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
         "noise": proposal.noise,
         "laws": {
             name: {
-                "probability": posterior.weight,
+                "akaike_weight": posterior.weight,
                 "assumed": dict(proposal.assumed.get(name, {})),
                 "answers": dict(zip(titles, np.exp(posterior.answers).tolist(), strict=True)),
                 "deviation_of_log": dict(zip(titles, posterior.deviations.tolist(), strict=True)),

@@ -140,7 +140,7 @@ def bootstrap(
     start = np.where(objective.at_an_end(start), np.sign(start) * WIDEST / 2, start)
     weights = resample(runs, count, by=by, seed=seed)
     drawn = hashlib.sha256(np.unique(RESAMPLED[by](runs), return_inverse=True)[1].astype("<i8").tobytes()).hexdigest()
-    # The data's hash has no groups: a fit does not depend on them, and what is drawn does.
+    # The data's hash has no groups: its coefficients do not depend on them, and what is drawn does.
     key = f"reparametrised {result.data_hash} {drawn} {result.coefficients} {result.fixed} {by} {seed} {max_iterations}"
     points, values, iterations = _read(kept, key, len(start))
     while (done := len(points)) < count:

@@ -14,6 +14,7 @@ from moejax import __version__, minimise
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify
+from moejax.fit.information_criteria import information_criteria
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.noise import noise, outliers
 from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
@@ -173,8 +174,8 @@ def _result(
     known = identify(objective, data, runs.weight, point, start)
     errors = metrics(law, runs, objective.output)
     predicted = predict(law, runs, objective.output)
-    n, k = errors.runs, len(objective.free) + 1
-    deviance = n * np.log(max(errors.rmse_log**2, 1e-300))
+    residual = np.log(runs.loss / predicted)
+    aicc, bic = information_criteria(residual, runs.weight, runs.group, len(objective.free))
     return FitResult(
         law=law,
         penalty=objective.penalty,
@@ -189,13 +190,13 @@ def _result(
         unidentified=known.unidentified,
         condition_number=known.condition_number,
         unidentified_directions=known.sentences,
-        aicc=float(deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1)) if n > k + 1 else float("inf"),
-        bic=float(deviance + k * np.log(n)),
+        aicc=aicc,
+        bic=bic,
         metrics=errors,
         data_hash=runs.data_hash,
         seed=seed,
         versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
-        noise=noise(np.log(runs.loss / predicted), runs.weight, len(objective.free)),
+        noise=noise(residual, runs.weight, len(objective.free)),
         outliers=outliers(predicted, runs.loss, runs.weight, len(objective.free), runs.names),
     )
 

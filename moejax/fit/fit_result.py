@@ -62,7 +62,8 @@ class FitResult:
     unidentified_directions: tuple[str, ...]
     """What the table does not determine, in sentences."""
     aicc: float
-    """Akaike's criterion for Gaussian residuals of log loss, corrected for few runs; infinite if there are too few."""
+    """Akaike's criterion for Gaussian residuals of log loss, alike within groups, corrected for few runs; infinite if
+    there are too few; see ``information_criteria``."""
     bic: float
     metrics: Metrics
     data_hash: str

@@ -1,0 +1,61 @@
+"""AICc and BIC: the textbook's where runs are independent, and not deceived by the luck that a group's runs share."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from moejax.fit.information_criteria import information_criteria
+
+MODELS, BUDGETS = 12, 8
+GROUP = np.repeat(np.arange(MODELS), BUDGETS)
+ONES = np.ones(len(GROUP))
+
+
+def test_of_runs_that_are_groups_of_their_own_it_is_the_textbooks():
+    residual = np.random.default_rng(0).normal(size=20)
+    aicc, bic = information_criteria(residual, np.ones(20), np.arange(20), 5)
+    likely = -2 * scipy.stats.norm.logpdf(residual, scale=np.sqrt(np.mean(residual**2))).sum()
+    constant = 20 * (np.log(2 * np.pi) + 1)
+    assert aicc + constant == pytest.approx(likely + 2 * 6 + 2 * 6 * 7 / (20 - 7))
+    assert bic + constant == pytest.approx(likely + 6 * np.log(20))
+
+
+def test_of_groups_it_is_that_of_a_normal_distribution_with_their_covariance():
+    rng = np.random.default_rng(1)
+    group = np.repeat([0, 1, 2, 3], [1, 2, 4, 6])
+    residual = rng.normal(size=4)[group] + 0.5 * rng.normal(size=13)
+
+    def surprise(logs):
+        runs, groups = np.exp(logs)
+        covariance = runs * np.eye(13) + groups * (group[:, None] == group)
+        return -2 * scipy.stats.multivariate_normal(cov=covariance).logpdf(residual)
+
+    likely = scipy.optimize.minimize(surprise, [0.0, 0.0]).fun
+    aicc, bic = information_criteria(residual, np.ones(13), group, 3)
+    constant = 13 * (np.log(2 * np.pi) + 1)
+    assert aicc + constant == pytest.approx(likely + 2 * 5 + 2 * 5 * 6 / (13 - 6), abs=1e-3)
+    assert bic + constant == pytest.approx(likely + 5 * np.log(13), abs=1e-3)
+
+
+def test_a_run_of_weight_0_does_not_count():
+    residual = np.random.default_rng(2).normal(size=len(GROUP))
+    kept = GROUP < 9
+    some = information_criteria(residual[kept], ONES[kept], GROUP[kept], 3)
+    assert information_criteria(residual, np.where(kept, 1.0, 0.0), GROUP, 3) == pytest.approx(some)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 0.95])
+def test_what_varies_between_models_alone_is_no_likelier_because_their_luck_is_shared(shared):
+    rng = np.random.default_rng(3)
+    trait = rng.normal(size=MODELS)[GROUP]
+    weights = []
+    for _ in range(300):
+        own, luck = rng.normal(size=len(GROUP)), rng.normal(size=MODELS)[GROUP]
+        loss = np.sqrt(1 - shared) * own + np.sqrt(shared) * luck
+        left = [loss - x @ np.linalg.lstsq(x, loss)[0] for x in (np.c_[ONES], np.c_[ONES, trait])]
+        true, other = (information_criteria(e, ONES, GROUP, free)[0] for free, e in enumerate(left, start=1))
+        weights.append(1 / (1 + np.exp((true - other) / 2)))
+    # Counted as independent, the true law's mean weight is .37 at a correlation of .95, and a quarter is below .05.
+    assert np.mean(weights) > 0.6
+    assert np.mean(np.asarray(weights) < 0.05) < 0.05
