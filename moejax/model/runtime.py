@@ -32,7 +32,9 @@ class Runtime:
     """Type of activations and of the weights they meet; master weights and the router are float32."""
     reduce_dtype: str = "float32"
     """Type in which devices add up their gradients of layers' matrices; "bfloat16" sends half the bytes and rounds at
-    every addition. All other gradients are added in float32, and so are all sums of one device."""
+    every addition. Gradients of all other parameters are added in float32, and so are sums of one device. Layers'
+    outputs and the gradients to their inputs, which devices add up along ``expert`` and ``tensor``, are added in
+    ``compute_dtype``."""
     dispatcher: str = "grouped"
     """A key of ``moejax.routing.DISPATCHERS``."""
     expert_communication: str = "all_gather"
@@ -45,8 +47,9 @@ class Runtime:
     remat: str = "none"
     """A key of ``REMAT_POLICIES``."""
     attention: str = "auto"
-    """A key of ``moejax.kernels.attention.BACKENDS``; "numba" is for CPUs in float32 and needs
-    that package; on NVIDIA GPUs in bfloat16, "cudnn" is the fast one."""
+    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" takes "splash" on a TPU, "numba" on a CPU in float32 where
+    that package is installed, and else "tiled", on GPUs too. "cudnn", NVIDIA's fused kernel for GPUs in bfloat16, is
+    taken only if it is named."""
 
     def check(self) -> None:
         """Raise ``UserError``, naming the known choices, if a name is unknown, or a number outside its range."""

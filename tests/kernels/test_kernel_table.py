@@ -129,8 +129,9 @@ def test_a_program_gets_the_kernels_of_its_platform(platform, attention, experts
     mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
     x = normal(2, 40, 4, 16)
     with jax.sharding.use_abstract_mesh(mesh):
-        chosen = select("attention", x, x, x, AttentionMask(), scale=1.0, slopes=None, sinks=None)
-        assert chosen is load("attention", attention)
+        for query in (x, x.astype(jnp.bfloat16)):
+            chosen = select("attention", query, query, query, AttentionMask(), scale=1.0, slopes=None, sinks=None)
+            assert chosen is load("attention", attention)
         assert select("experts", x, x, None, None) is load("experts", experts)
 
 

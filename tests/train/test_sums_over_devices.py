@@ -17,13 +17,13 @@ from moejax.train.optimizer import OptimizerConfig
 from moejax.train.program import make_program
 from moejax.train.training import Recipe, Training
 
-VOCAB, EXPERTS = 272, 7
-"""Sizes that tables and routers alone have."""
+VOCAB, EXPERTS, LENGTH = 272, 7, 32
+"""Sizes that tables, routers and tokens alone have."""
 
 LATENT = {"num_kv_heads": 2, "query_latent_dim": 12, "kv_latent_dim": 10, "rope_head_dim": 4}
 
 
-def training(compute, reduce, **changes):
+def training(compute, reduce, mesh=None, **changes):
     architecture = Architecture(
         vocab_size=VOCAB,
         model_dim=16,
@@ -44,10 +44,10 @@ def training(compute, reduce, **changes):
         recipe=Recipe(
             budgets_tokens=(512,),
             batch_tokens=128,
-            data=DataConfig(sequence_length=32),
+            data=DataConfig(sequence_length=LENGTH),
             optimizer=OptimizerConfig(learning_rate=1e-2),
             runtime=Runtime(compute_dtype=compute, reduce_dtype=reduce),
-            mesh=MeshShape(data=2, fsdp=2),
+            mesh=mesh or MeshShape(data=2, fsdp=2),
         ),
     )
 
@@ -56,7 +56,8 @@ _INSTRUCTION = re.compile(r"= (b?f\d+)\[([\d,]*)\]\S* (all-reduce|reduce-scatter
 
 
 def types(one, folder):
-    """Those in which tables, routers, vectors (or scalars) and matrices are gathered and added up over devices."""
+    """Those in which tables, routers, tokens, vectors (or scalars) and matrices are gathered, and added up, over
+    devices."""
     mesh = make_mesh(one.recipe.mesh, jax.devices()[:4])
     program = make_program(one, mesh)
     with jax.set_mesh(mesh):
@@ -71,7 +72,7 @@ def types(one, folder):
             sizes = [int(size) for size in shape.split(",") if size]
             large = [size for size in sizes if size > 1]
             what = "table" if VOCAB in sizes else "router" if len(large) == 2 and EXPERTS in large else "matrix"
-            what = what if len(sizes) > 1 else "vector"
+            what = "tokens" if LENGTH in sizes or 2 * LENGTH in sizes else what if len(sizes) > 1 else "vector"
             found.setdefault(("gathered" if kind == "all-gather" else "added", what), set()).add(dtype)
     return found
 
@@ -101,3 +102,10 @@ def test_devices_add_gradients_of_matrices_in_the_type_asked_for_and_gather_in_t
         ("added", "router"): {"f32"},
         ("added", "vector"): {"f32"},
     }
+
+
+def test_outputs_of_layers_are_added_in_the_type_of_activations_and_what_the_loss_adds_in_float32(tmp_path):
+    mesh = MeshShape(data=1, expert=2, tensor=2)
+    found = types(training("bfloat16", "float32", mesh, num_experts=6), tmp_path)
+    assert found["added", "tokens"] == {"bf16", "f32"}
+    assert found["added", "table"] == {"f32"}
