@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +23,7 @@ WRITTEN = ".moejax-written"
 
 _OUTPUTS: ContextVar[Path | None] = ContextVar("outputs", default=None)
 _INPUTS: ContextVar[frozenset[Path]] = ContextVar("inputs", default=frozenset())
+_SET: ContextVar[dict[Path, Path] | None] = ContextVar("set", default=None)
 
 
 @contextlib.contextmanager
@@ -173,12 +174,11 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
         _note(path, partial)
         if noted:
             note(path.parent, path.name, partial)
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if (waiting := _SET.get()) is not None:
+            held = partial.with_name(f".{os.getpid()}.set.{tail}")
+            waiting[path] = partial.replace(held)
+        else:
+            _take_place({path: partial})
     except Exception as error:
         # Libraries say in ways of their own, and without a number, that a disk is full; the system says it with one.
         if isinstance(error, UserError) or getattr(error, "errno", None) is not None or not partial.exists():
@@ -190,6 +190,39 @@ def atomic_write(path: Path, *, noted: bool = False) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def one_set() -> Iterator[None]:
+    """What ``atomic_write`` writes while this lasts takes its place at the end, in the order in which it was written,
+    and none of it does if something fails: a reader finds files that belong together. The last may name the others.
+
+    A set inside another is a part of it.
+    """
+    if _SET.get() is not None:
+        yield
+        return
+    waiting: dict[Path, Path] = {}
+    token = _SET.set(waiting)
+    try:
+        yield
+        _take_place(waiting)
+    finally:
+        _SET.reset(token)
+        for partial in waiting.values():
+            partial.unlink(missing_ok=True)
+
+
+def _take_place(partials: Mapping[Path, Path]) -> None:
+    """Rename files, each to the path that it is to be, so that it stays when the power fails."""
+    for path, partial in partials.items():
+        partial.replace(path)
+    for parent in {path.parent for path in partials}:
+        folder = os.open(parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _grow(path: Path) -> None:

@@ -16,6 +16,7 @@ from moejax.folder import (
     check_as_written,
     differences,
     has_writer,
+    one_set,
     only_writer,
     outputs_of,
     reading,
@@ -270,3 +271,25 @@ def test_threads_guard_each_their_own_folder(tmp_path):
     both = threading.Barrier(2)
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(work, ["x", "y"])) == [["a"], ["a"]]
+
+
+def test_files_of_one_set_appear_together_or_not_at_all(tmp_path):
+    def write(number, fails=False):
+        with one_set():
+            for name in ("a", "b"):
+                with atomic_write(tmp_path / name) as partial:
+                    partial.write_text(str(number))
+                assert not number or (tmp_path / "a").read_text() == "0"
+            if fails:
+                raise OSError("full")
+
+    def found():
+        return {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    write(0)
+    assert found() == {"a": "0", "b": "0"}
+    with pytest.raises(OSError, match="full"):
+        write(1, fails=True)
+    assert found() == {"a": "0", "b": "0"}
+    write(2)
+    assert found() == {"a": "2", "b": "2"}

@@ -1,5 +1,6 @@
 """``--out``: where results are written. One rule for every command: it replaces no file that moejax did not write as it
-is now, and none that the command reads.
+is now, and none that the command reads; one command at a time writes there, and files that belong together appear
+together.
 """
 
 from __future__ import annotations
@@ -7,26 +8,50 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from moejax.errors import UserError
-from moejax.folder import check_replaceable, outputs_of
+from moejax.folder import check_replaceable, one_set, only_writer, outputs_of
 from moejax.wording import says
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says of a disk that takes no more, of a user's share of it, or of a file's largest size."""
 
 
+_HELD: ContextVar[Path | None] = ContextVar("held", default=None)
+
+
 @contextlib.contextmanager
-def out_folder(folder: Path) -> Iterator[Path]:
-    """The folder, made if it is not there; what goes wrong while it is made or written to becomes a sentence.
+def out_folder(folder: Path | None, *, shared: bool = False) -> Iterator[None]:
+    """The folder, made if it is not there, and its lock; what goes wrong while it is made or written to becomes a
+    sentence. Without a folder, nothing.
+
+    Args:
+      shared: others may write there too, so no lock is taken.
 
     Raises:
-      UserError: it cannot be made or written to, or a file in it would be replaced that is not moejax's.
+      UserError: it cannot be made or written to, another command is writing to it, or a file in it would be replaced
+        that is not moejax's.
     """
+    if folder is None or _HELD.get() == folder:
+        yield
+        return
     with _said(folder), outputs_of(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+        with contextlib.nullcontext() if shared else only_writer(folder, patience_seconds=1.0):
+            token = _HELD.set(folder)
+            try:
+                yield
+            finally:
+                _HELD.reset(token)
+
+
+@contextlib.contextmanager
+def out_set(folder: Path | None) -> Iterator[None]:
+    """``out_folder``; what is written there while this lasts appears together at its end, or not at all."""
+    with out_folder(folder), one_set():
+        yield
 
 
 @contextlib.contextmanager

@@ -13,14 +13,13 @@ from moejax import run_table
 from moejax.config import convert
 from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
-from moejax.folder import atomic_write, write_json
 from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
 from moejax.report import evidence, render
 from moejax.report.figures.figure import Figure
 from moejax.report.page import page_of
 from moejax.report.plots import PLOTS, PREDICTIONS, Plot, draw, inputs_of
-from moejax.report.report import DATA, PAGE, TEXT
+from moejax.report.report import PAGE, TEXT, write_pages
 from moejax.result import Result
 
 FIGURES = 6
@@ -39,10 +38,7 @@ def write_fit_report(
     with read_by_this_version(source):
         said = summary(fit, source)
         text = {TEXT: render.markdown(said), PAGE: _page(fit, source, said, drawn)}
-    write_json(folder / DATA, said.data)
-    for name, content in text.items():
-        with atomic_write(folder / name) as partial:
-            partial.write_text(content, encoding="utf-8")
+    write_pages(folder, text, said.data)
     return folder / PAGE
 
 

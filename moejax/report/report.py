@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moejax.folder import atomic_write, write_json
+from moejax.folder import atomic_write, one_set, write_json
 from moejax.json_text import finite
 from moejax.report import render
 from moejax.report.conclusions import conclusions
@@ -18,13 +19,20 @@ PAGE, TEXT, DATA = "report.html", "report.md", "report.json"
 
 
 def write_report(concluded: Concluded) -> Path:
-    """Write the files, each so that it is either the old one or the new one; returns the page's path."""
+    """Write the files, all of them the old ones or the new ones; returns the page's path."""
     found = read(concluded)
-    write_json(concluded.folder / DATA, as_data(concluded))
-    for name, text in ((TEXT, render.markdown(conclusions(found))), (PAGE, page(found, draw_all(found)))):
-        with atomic_write(concluded.folder / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+    text = {TEXT: render.markdown(conclusions(found)), PAGE: page(found, draw_all(found))}
+    write_pages(concluded.folder, text, as_data(concluded))
     return concluded.folder / PAGE
+
+
+def write_pages(folder: Path, text: Mapping[str, str], data: Any) -> None:
+    """Write a report's files by name, and its data last."""
+    with one_set():
+        for name, content in text.items():
+            with atomic_write(folder / name) as partial:
+                partial.write_text(content, encoding="utf-8")
+        write_json(folder / DATA, data)
 
 
 def as_data(concluded: Concluded) -> dict[str, Any]:

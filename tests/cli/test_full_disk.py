@@ -9,7 +9,7 @@ from test_convert import SMALL, write
 
 from moejax.__main__ import main
 from moejax.fit.fit_result import load
-from moejax.folder import atomic_write
+from moejax.folder import atomic_write, only_writer
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 
@@ -81,6 +81,20 @@ def test_what_was_there_is_kept_where_its_successor_finds_no_room(given, tmp_pat
     with full_disk(), pytest.raises(OSError, match="File too large"):
         load(path).save(path)
     assert load(path).law == load(given[0] / "fit" / "fit.json").law
+
+
+def test_a_fit_that_finds_no_room_leaves_the_files_of_the_one_before(given, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(given[0])
+    words = ["fit", "runs.csv", "--law", "chinchilla", "--out", str(tmp_path)]
+    names = ("fit.json", "summary.txt", "predictions.csv")
+    assert main(words) == 0
+    before = [(tmp_path / name).read_bytes() for name in names]
+    with full_disk(len(before[1]) + 500):
+        assert main([*words, "--fix", "irreducible=1.5"]) == 2
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+    with only_writer(tmp_path):
+        assert main(words) == 2
+    assert "Another process is writing" in capsys.readouterr().err
 
 
 def _written_until(error, path, content):

@@ -20,7 +20,6 @@ from moejax.fit.objective import Squared
 from moejax.fit.profile import curve, profile
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
-from moejax.folder import WRITTEN
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -202,7 +201,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
     words = ["plot", "li-shape", "tian-16", "--synthetic", "--out", str(tmp_path), "--format", "png,svg,pdf"]
     assert main(words) == DONE
     expected = {f"{name}.{end}" for name in ("li-shape", "tian-16") for end in ("png", "svg", "pdf", "csv")}
-    assert {path.name for path in tmp_path.iterdir() if path.name != WRITTEN} == expected
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == expected
     assert "li-shape: Shape ratios." in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from moejax.cli.commands.fit_options import fixed_of, penalty_of
 from moejax.cli.commands.run_table_options import read_table, splits_of
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.fit.comparison import Comparison, compare, of_the_loss, summary
 from moejax.fit.read_runs import ReadRuns
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     result = summary(found, f"Laws compared on {arguments.runs.name}")
     if arguments.out:
-        with out_folder(arguments.out):
+        with out_set(arguments.out):
             _write(arguments.out, found, read, result)
     result = replace(result, notes=[f"Next: {next_command(arguments, found.next_law)}"])
     render.show(result, as_json=arguments.json)
@@ -66,11 +66,11 @@ def next_command(arguments: argparse.Namespace, law: str) -> str:
 
 
 def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> None:
-    write_json(folder / "compare.json", result.data)
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
     image = f"\n![Predicted against measured loss, a panel per law]({figure[0]})\n"
     with atomic_write(folder / "compare.md") as partial:
         partial.write_text(render.markdown(replace(result, notes=())) + image, encoding="utf-8")
+    write_json(folder / "compare.json", result.data)
     print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)

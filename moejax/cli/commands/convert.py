@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind, path = arguments.source or arguments.target
     option = "--from" if arguments.source else "--to"
     out = Path(arguments.out)
-    with out_folder(out.absolute().parent), progress_display() as update:
+    with out_folder(out.absolute().parent, shared=True), progress_display() as update:
         done = _directions()[option, kind](Path(path), out, arguments, update)
     if arguments.json:
         print(json_text({"out": str(out), **done}))

@@ -10,7 +10,7 @@ from typing import Any
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
 from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_set
 from moejax.design.config_text import config_text
 from moejax.design.decide import beyond, decide, of_shapes, on_chips, side_by_side
 from moejax.design.frontier import frontier, landscape
@@ -38,15 +38,16 @@ from moejax.wording import command
 
 def run(arguments: argparse.Namespace) -> int:
     """Decide and print."""
-    if arguments.law == "all":
-        result = _all_laws(arguments)
-    elif arguments.sweep:
-        result = _sweep(arguments)
-    else:
-        result = _one_law(arguments)
-    if arguments.out:
-        with out_folder(arguments.out):
+    with out_set(arguments.out):
+        if arguments.law == "all":
+            result = _all_laws(arguments)
+        elif arguments.sweep:
+            result = _sweep(arguments)
+        else:
+            result = _one_law(arguments)
+        if arguments.out:
             write_json(arguments.out / "design.json", result.data)
+    if arguments.out:
         print(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.", file=sys.stderr)
     render.show(result, as_json=arguments.json)
     return 0
@@ -100,7 +101,7 @@ def _one_law(arguments: argparse.Namespace) -> Result:
         says = f"Designed under the law {type(law).__name__}: {', '.join(map(str, problem.constraints))}."
         sequence = decision.optimum.problem.assumptions.sequence_length
         text = config_text(decision.built, "designed", says, sequence)
-        with out_folder(arguments.out), atomic_write(arguments.out / "config.py") as partial:
+        with atomic_write(arguments.out / "config.py") as partial:
             partial.write_text(text, encoding="utf-8")
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
         print(f"Its plan: {plan}", file=sys.stderr)
@@ -155,7 +156,7 @@ def _sweep(arguments: argparse.Namespace) -> Result:
         # Figures take long to import, and few designs are drawn.
         from moejax.report.frontier import draw
 
-        with out_folder(arguments.out), atomic_write(arguments.out / "frontier.png") as partial:
+        with atomic_write(arguments.out / "frontier.png") as partial:
             draw(rows, name, label, partial)
     result = sweep_summary(label, name, rows)
     return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)
@@ -174,7 +175,7 @@ def _landscape(arguments: argparse.Namespace) -> Result:
         # As in _sweep.
         from moejax.report.frontier import draw_landscape
 
-        with out_folder(arguments.out), atomic_write(arguments.out / "landscape.png") as partial:
+        with atomic_write(arguments.out / "landscape.png") as partial:
             draw_landscape(found, label, partial)
     result = landscape_summary(label, found)
     return with_assumptions(result, {type(law).__name__: problem}, arguments.unique_tokens)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from moejax import table_file
 from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table, splits_of
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
 from moejax.fit import bootstrap, holdout, metrics
 from moejax.fit.bootstrap import Bootstrap
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     splits, asked = splits_of(read, arguments), asked_of(law, tuple(options["fixed"]), arguments)
     level, stopped = check_level(arguments.level), False
-    with progress() as show:
+    with out_folder(arguments.out), progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
         how = {"covariance": asked.covariance, "by": arguments.by}
         result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
@@ -65,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.out:
                 raise
             stopped = True
+        summary = result.summary(level, **found)
+        _write(arguments.out, summary, result, read)
     if stopped:
         print("\nStopped; with --out DIR the same command would go on from there.", file=sys.stderr)
-    summary = result.summary(level, **found)
     if arguments.out:
-        _write(arguments.out, summary, result, read)
         print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
     render.show(summary, as_json=arguments.json)
     return STOPPED if stopped else 0
@@ -97,16 +96,15 @@ def _found(result: FitResult, read: ReadRuns, covariance: str, arguments: argpar
 
 
 def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, show: Progress) -> Bootstrap:
-    with out_folder(arguments.out) if arguments.out else contextlib.nullcontext():
-        return bootstrap.bootstrap(
-            result,
-            read.runs,
-            arguments.bootstrap,
-            by=arguments.by,
-            seed=arguments.seed,
-            progress=show,
-            kept=arguments.out / "bootstrap.npz" if arguments.out else None,
-        )
+    return bootstrap.bootstrap(
+        result,
+        read.runs,
+        arguments.bootstrap,
+        by=arguments.by,
+        seed=arguments.seed,
+        progress=show,
+        kept=arguments.out / "bootstrap.npz" if arguments.out else None,
+    )
 
 
 def _write(folder: Path | None, summary: Result, result: FitResult, read: ReadRuns) -> None:
@@ -114,9 +112,9 @@ def _write(folder: Path | None, summary: Result, result: FitResult, read: ReadRu
         return
     predicted = predict(result.law, read.runs, result.output)
     rows = read.frame.assign(row=read.rows, predicted=predicted, residual=predicted - read.runs.loss)
-    with out_folder(folder):
+    with out_set(folder):
         with atomic_write(folder / "summary.txt") as partial:
             partial.write_text(render.text(summary) + "\n", encoding="utf-8")
-        write_json(folder / "fit.json", summary.data)
         with atomic_write(folder / "predictions.csv") as partial:
             partial.write_text(table_file.csv_text(rows), encoding="utf-8")
+        write_json(folder / "fit.json", summary.data)

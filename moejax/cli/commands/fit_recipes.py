@@ -8,7 +8,7 @@ from typing import Any
 from moejax import run_table
 from moejax.cli.commands.fit_options import law_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
 from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao
 from moejax.fit.holdout import split_by
@@ -80,9 +80,9 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     """Print what a recipe found, and write it where asked."""
     summary = found.summary()
     if arguments.out:
-        with out_folder(arguments.out) as folder:
-            for suffix, content in (("json", render.json(summary)), ("txt", render.text(summary))):
-                with atomic_write(folder / f"{name}.{suffix}") as partial:
+        with out_set(arguments.out):
+            for suffix, content in (("txt", render.text(summary)), ("json", render.json(summary))):
+                with atomic_write(arguments.out / f"{name}.{suffix}") as partial:
                     partial.write_text(content + "\n", encoding="utf-8")
     render.show(summary, as_json=arguments.json)
     return 0

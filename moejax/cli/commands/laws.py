@@ -33,7 +33,7 @@ def _write_pages(docs: Path) -> int:
     # Pages take from figures and papers, which a list of laws does not wait for.
     from moejax.cli.law_pages import write_pages
 
-    with out_folder(docs), progress_display() as update:
+    with out_folder(docs, shared=True), progress_display() as update:
         print(write_pages(docs, update))
     return 0
 

@@ -12,7 +12,7 @@ from moejax.architecture import Architecture
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.fit_options import fixed_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_set
 from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
 from moejax.config import dump
@@ -169,8 +169,7 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
 def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], recipe: dict[str, Any]) -> None:
     chosen = proposal.candidates.only(proposal.plan.order)
     written = ["next.json"]
-    with out_folder(arguments.out):
-        write_json(arguments.out / "next.json", data)
+    with out_set(arguments.out):
         if chosen.architectures:
             if "warmup_tokens" not in recipe.get("optimizer", {}):
                 warmup = int(min(chosen.design.tokens) // 100)
@@ -180,6 +179,7 @@ def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], r
             with atomic_write(arguments.out / "study.py") as partial:
                 partial.write_text(text, encoding="utf-8")
             written.append("study.py")
+        write_json(arguments.out / "next.json", data)
     print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)
     if not chosen.architectures:
         print("No study.py: rows of --candidates are no architectures; train them as you know them.", file=sys.stderr)

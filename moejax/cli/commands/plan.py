@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.cli.commands.config import load
-from moejax.cli.out_folder import out_folder
+from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress, progress_display
 from moejax.config import unknown
 from moejax.errors import UserError
@@ -33,12 +33,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan, and print what it says."""
     topology = parse(arguments.topology)
     training = _training(arguments)
-    if arguments.search:
-        check_compiler(topology)
-        plans = _search(training, topology, arguments.compile)
-    else:
-        plans = [_plan(training, topology, arguments.out)]
-    _write(plans, arguments)
+    out = Path(arguments.out) if arguments.out else None
+    with out_set(out):
+        if arguments.search:
+            check_compiler(topology)
+            plans = _search(training, topology, arguments.compile)
+        else:
+            plans = [_plan(training, topology, out)]
+        found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
+        if out is not None:
+            write_json(out / "plan.json", found.data)
+    render.show(found, as_json=arguments.json)
     if not plans[0].fits:
         raise UserError(_too_large(plans[0], training, topology))
     return 0
@@ -71,17 +76,17 @@ def _mesh(text: str) -> Any:
     return MeshShape(**{"data": 1 if -1 in sizes.values() or len(sizes) > 1 or "data" in sizes else -1, **sizes})
 
 
-def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
+def _plan(training: Training, topology: Topology, out: Path | None) -> Plan:
     with progress_display() as update:
         update(0.0, f"compiling {training.name} for {topology.name}")
         if out is None:
             return process.plan(training, topology)
-        with out_folder(Path(out)) as folder, tempfile.TemporaryDirectory() as between:
+        with tempfile.TemporaryDirectory() as between:
             text = Path(between) / "program.txt"
             found = process.plan(training, topology, text_to=text)
             # What does not fit has no program.
             if text.exists():
-                with atomic_write(folder / text.name) as partial:
+                with atomic_write(out / text.name) as partial:
                     shutil.copyfile(text, partial)
             return found
 
@@ -89,14 +94,6 @@ def _plan(training: Training, topology: Topology, out: str | None) -> Plan:
 def _search(training: Training, topology: Topology, compiled: int) -> list[Plan]:
     with progress() as show:
         return search(training, topology, process.plan, compiled=compiled, progress=show)
-
-
-def _write(plans: list[Plan], arguments: argparse.Namespace) -> None:
-    found = search_summary(plans, arguments.price) if arguments.search else summary(plans[0], arguments.price)
-    if arguments.out:
-        with out_folder(Path(arguments.out)) as folder:
-            write_json(folder / "plan.json", found.data)
-    render.show(found, as_json=arguments.json)
 
 
 def _too_large(plan: Plan, training: Training, topology: Topology) -> str:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         render.show(_list(), as_json=arguments.json)
         return 0
     if arguments.gallery:
-        with out_folder(arguments.gallery), progress_display() as update:
+        with out_folder(arguments.gallery, shared=True), progress_display() as update:
             print(write_gallery(arguments.gallery, ALL.values(), update))
         return 0
     formats = _formats(arguments.format)
@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     if left_out:
         print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
     found = {}
-    with out_folder(arguments.out) as folder, progress_display() as update:
+    with out_folder(arguments.out), progress_display() as update:
         for number, (name, inputs) in enumerate(every.items()):
             update(number / len(plots), f"drawing {name}")
-            found[name] = _write(folder, ALL[name], inputs, formats)
+            found[name] = _write(arguments.out, ALL[name], inputs, formats)
     if arguments.json:
         print(json_text(found))
     else:

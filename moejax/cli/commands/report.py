@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     of_table = source.name.endswith(TABLES)
     # A study's own folder is moejax's; there, its report is renewed.
-    with out_folder(out_of(source, arguments)) if of_table else nullcontext(), progress_display() as update:
+    with out_folder(out_of(source, arguments) if of_table else None), progress_display() as update:
         concluded = _of_table(source, arguments, update) if of_table else conclude(source, update)
         update(1.0, "drawing")
         path = write_report(concluded)
@@ -60,7 +59,8 @@ def _of_table(source: Path, arguments: argparse.Namespace, update: Any) -> Any:
 
 def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
     fit = load(source)
-    with out_folder(out_of(source, arguments)) as folder, progress_display() as update:
+    folder = out_of(source, arguments)
+    with out_folder(folder), progress_display() as update:
         path = fit_report.write_fit_report(fit, source, folder, ALL, update)
         update(1.0, "drawn")
     render.show(fit_report.summary(fit, source), as_json=arguments.json)

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
-from moejax.folder import atomic_write
+from moejax.folder import atomic_write, one_set
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import PAPER, RC
 
@@ -26,10 +26,10 @@ def write_figure(
 ) -> tuple[str, ...]:
     """Draw in the report's style and write ``name.png`` and so on, and ``name.csv``; returns the names.
 
-    Each is either the old file or the new one; the same figure gives the same bytes.
+    All of them are the old files or the new ones; the same figure gives the same bytes.
     """
     written = []
-    with rc_context(RC):
+    with one_set(), rc_context(RC):
         figure = draw()
         for suffix in formats:
             written.append(f"{name}.{suffix}")
@@ -37,7 +37,7 @@ def write_figure(
                 figure.drawing.savefig(
                     partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
                 )
-    written.append(f"{name}.csv")
-    with atomic_write(folder / written[-1]) as partial:
-        partial.write_text(figure.csv(), encoding="utf-8")
+        written.append(f"{name}.csv")
+        with atomic_write(folder / written[-1]) as partial:
+            partial.write_text(figure.csv(), encoding="utf-8")
     return tuple(written)
