@@ -3,9 +3,13 @@
 Every run adds to a few sums (information of each law, how far each pair of laws disagrees on it), and the variance is a
 function of these sums. Under one law this is c-optimality (V-optimality for several answers at once). Of several laws,
 each in turn is taken to be true: its own variance, and the squared distance to every other law's answer, weighed by
-the probability that the runs will still leave to that law. The evidence against it is the residual sum of squares that
+the weight that the runs will still leave to that law. The evidence against it is the residual sum of squares that
 remains after it was fitted again, as in T-optimality; it is a minimum over linear functions of the numbers of runs, so
 concave.
+
+The runs of a model share luck, of ``ratio`` times the variance of their own. It is one more unknown per model, and what
+remains of a sum after it was eliminated (Woodbury) is again concave in the numbers of runs: of products of x and y,
+sum(x·y) - luck · sum(x) · sum(y) over a model's m runs, with luck = ratio / (1 + m · ratio).
 """
 
 from __future__ import annotations
@@ -24,15 +28,18 @@ PosteriorArrays = dict[str, Any]
 """Arrays of all laws, as ``posterior_arrays`` makes them: what is compiled against."""
 Sums = dict[str, Any]
 """``inverse``: per law, of the information; ``residual_squares`` and ``cross_term``: per pair, of squares and of
-slopes."""
+slopes; and by model ``runs``, their number, ``slopes``: per law, and ``apart``: per pair, sums over its runs."""
 
 
 def posterior_arrays(posteriors: Sequence[LaplacePosterior]) -> PosteriorArrays:
     """The posteriors as arrays; a pair is (the law that is true, the law that is fitted to it)."""
+    first = posteriors[0]
+    ratio, runs = first.shared / (1 - first.shared), np.sum(first.model_runs**2, axis=0)
     laws = [
         {
             "precision": b.precision,
             "slopes": b.slopes,
+            "model_slopes": b.model_runs.T @ b.run_slopes,
             "answers": b.answers,
             "asked": b.answer_slopes,
             "weight": b.weight,
@@ -43,41 +50,73 @@ def posterior_arrays(posteriors: Sequence[LaplacePosterior]) -> PosteriorArrays:
     for i, true in enumerate(posteriors):
         for j, other in enumerate(posteriors):
             if i != j:
-                old = (true.fitted - other.fitted) / other.noise
-                old = old * (np.linalg.norm(other.run_slopes, axis=1) > 0)
+                old = (true.fitted - other.fitted) * (np.linalg.norm(other.scores, axis=1) > 0)
+                own = other.noise * np.sqrt(1 - other.shared)
                 pairs[f"{i} {j}"] = {
-                    "residual_squares": old @ old,
-                    "cross_term": old @ other.run_slopes,
-                    "apart": (true.predicted - other.predicted) / other.noise,
+                    "cross_term": old @ other.scores,
+                    "apart": (true.predicted - other.predicted) / own,
+                    "model_apart": (other.model_runs**2).T @ old / own,
                 }
-    return {"laws": laws, "pairs": pairs}
+    return {"laws": laws, "pairs": pairs, "ratio": ratio, "model": first.model, "model_runs": runs}
 
 
 def sums(known: PosteriorArrays, counts: Any) -> Sums:
     """Over the runs so far and ``counts`` of every candidate, which need not be whole."""
-    laws = known["laws"]
-    inverse = [jnp.linalg.inv(law["precision"] + (law["slopes"].T * counts) @ law["slopes"]) for law in laws]
+    laws, model, before = known["laws"], known["model"], known["model_runs"]
+
+    def by_model(start: Any, values: Any) -> Any:
+        return start + jax.ops.segment_sum(values, model, num_segments=len(before))
+
+    runs = by_model(before, counts)
+    slopes = [by_model(law["model_slopes"], counts[:, None] * law["slopes"]) for law in laws]
+    apart = {pair: by_model(one["model_apart"], counts * one["apart"]) for pair, one in known["pairs"].items()}
+    luck, lost = _luck(known, runs), _luck(known, before)
+    inverse = []
+    for law, now in zip(laws, slopes, strict=True):
+        then = law["model_slopes"]
+        own = law["precision"] + (law["slopes"].T * counts) @ law["slopes"]
+        inverse.append(jnp.linalg.inv(own - (now.T * luck) @ now + (then.T * lost) @ then))
     squares, cross = {}, {}
     for pair, one in known["pairs"].items():
-        other = laws[int(pair.split()[1])]
-        squares[pair] = one["residual_squares"] + counts @ one["apart"] ** 2
-        cross[pair] = one["cross_term"] + (counts * one["apart"]) @ other["slopes"]
-    return {"inverse": inverse, "residual_squares": squares, "cross_term": cross}
+        other = int(pair.split()[1])
+        now, then = apart[pair], one["model_apart"]
+        squares[pair] = counts @ one["apart"] ** 2 - luck @ now**2 + lost @ then**2
+        own = one["cross_term"] + (counts * one["apart"]) @ laws[other]["slopes"]
+        cross[pair] = own - (luck * now) @ slopes[other] + (lost * then) @ laws[other]["model_slopes"]
+    return {
+        "inverse": inverse,
+        "residual_squares": squares,
+        "cross_term": cross,
+        "runs": runs,
+        "slopes": slopes,
+        "apart": apart,
+    }
 
 
-def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any, times: Any) -> Sums:
-    """The sums with a candidate ``times`` more (-1: once less), by Sherman and Morrison's formula."""
-    laws, inverse = known["laws"], []
-    for law, before in zip(laws, so_far["inverse"], strict=True):
-        slope = law["slopes"][candidate]
+def _luck(known: PosteriorArrays, runs: Any) -> Any:
+    """Variance that a model's luck still has after so many runs of it, over that of a run's own."""
+    return known["ratio"] / (1 + known["ratio"] * runs)
+
+
+def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
+    """The sums with a candidate once more, by Sherman and Morrison's formula.
+
+    What a run tells is how it differs from what its model's runs so far lead to expect of the luck they share. By model
+    the sums stay as they were: one run more is asked about, not one after it.
+    """
+    laws, model = known["laws"], known["model"][candidate]
+    luck = _luck(known, so_far["runs"][model])
+    slopes = [law["slopes"][candidate] - luck * so_far["slopes"][i][model] for i, law in enumerate(laws)]
+    inverse = []
+    for before, slope in zip(so_far["inverse"], slopes, strict=True):
         moved = before @ slope
-        inverse.append(before - times * jnp.outer(moved, moved) / (1 + times * slope @ moved))
+        inverse.append(before - jnp.outer(moved, moved) / (1 + luck + slope @ moved))
     squares, cross = {}, {}
     for pair, one in known["pairs"].items():
-        other, apart = laws[int(pair.split()[1])], one["apart"][candidate]
-        squares[pair] = so_far["residual_squares"][pair] + times * apart**2
-        cross[pair] = so_far["cross_term"][pair] + times * apart * other["slopes"][candidate]
-    return {"inverse": inverse, "residual_squares": squares, "cross_term": cross}
+        apart = one["apart"][candidate] - luck * so_far["apart"][pair][model]
+        squares[pair] = so_far["residual_squares"][pair] + apart**2 / (1 + luck)
+        cross[pair] = so_far["cross_term"][pair] + apart * slopes[int(pair.split()[1])] / (1 + luck)
+    return {**so_far, "inverse": inverse, "residual_squares": squares, "cross_term": cross}
 
 
 def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Array, " answers"]:

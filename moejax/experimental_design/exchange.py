@@ -125,5 +125,5 @@ def _left(known: PosteriorArrays, counts: Any) -> Any:
 def _with_each(known: PosteriorArrays, counts: Any) -> tuple[Any, Any]:
     """The share that is left, and that with every candidate once more."""
     before, now = sums(known, jnp.zeros_like(counts)), sums(known, counts)
-    each = jax.vmap(lambda one: share_left(known, with_run(known, now, one, 1.0), before))
+    each = jax.vmap(lambda one: share_left(known, with_run(known, now, one), before))
     return share_left(known, now, before), each(jnp.arange(len(counts)))

@@ -61,23 +61,28 @@ def choose_runs(
     relaxed = relax(arrays, flops, budget)
     counts = exchange(arrays, flops, budget, relaxed.counts)
     order = in_order(arrays, counts, flops)
-    before, after = (deviations(arrays, c) for c in (np.zeros(len(flops)), counts))
+    before, afterwards = (deviations(arrays, c) for c in (np.zeros(len(flops)), counts))
     return ExperimentPlan(
         order=tuple(order),
         left=left_after(arrays, order),
         before=before,
-        after=after,
+        after=afterwards,
         bound=relaxed.bound if len(posteriors) == 1 else 0.0,
         unidentified=tuple(tuple(bool(x) for x in b.prior_share > UNIDENTIFIED_SHARE) for b in posteriors),
         still_unidentified=tuple(
-            tuple(bool(x) for x in _with(b, counts).prior_share > UNIDENTIFIED_SHARE) for b in posteriors
+            tuple(bool(x) for x in after.prior_share > UNIDENTIFIED_SHARE)
+            for after in _with(posteriors, arrays, counts)
         ),
     )
 
 
-def _with(posterior: LaplacePosterior, counts: np.ndarray) -> LaplacePosterior:
-    """The posterior after further runs."""
-    return replace(posterior, precision=posterior.precision + (posterior.slopes.T * counts) @ posterior.slopes)
+def _with(
+    posteriors: Sequence[LaplacePosterior], arrays: PosteriorArrays, counts: np.ndarray
+) -> list[LaplacePosterior]:
+    """The posteriors after further runs."""
+    with float64():
+        inverse = [np.asarray(one) for one in sums(arrays, np.asarray(counts, float))["inverse"]]
+    return [replace(b, precision=np.linalg.inv(one)) for b, one in zip(posteriors, inverse, strict=True)]
 
 
 def deviations(arrays: PosteriorArrays, counts: np.ndarray) -> Float[np.ndarray, " answers"]:

@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
 from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import FitObjective, Penalty, Squared, data_of
-from moejax.fit.runs import Runs, runs_from
+from moejax.fit.runs import VARY_WITHIN_A_GROUP, Runs, runs_from
 from moejax.float64 import float64
-from moejax.laws.design import Design, in_units
+from moejax.laws.design import FIELDS, Design, in_units
 
 PRIOR = 2.0
 """Standard deviation, in e-folds (units, for a coefficient of either sign), of a centred coefficient before any run."""
@@ -35,6 +35,8 @@ class LaplacePosterior:
     """One law, linear in its searched coordinates around a point, with Gaussian noise in log loss.
 
     ``free`` are the coordinates of ``fit.objective.FitObjective``, in which a coefficient of one sign is a logarithm.
+    The runs of a group share a part of their noise. Models are those that a candidate trains: numbered, and some with
+    runs in the table.
     """
 
     law: Any
@@ -42,15 +44,24 @@ class LaplacePosterior:
     """Akaike's weight of the law among those that are asked, by the runs so far."""
     noise: float
     """Standard deviation of log loss."""
+    shared: float
+    """Share of its variance that the runs of a group have in common: the intraclass correlation."""
     precision: Float[np.ndarray, "free free"]
-    """Inverse covariance of the coordinates, from the prior and the runs so far."""
+    """Inverse covariance of the coordinates, from the prior and a fit to the runs so far."""
     slopes: Float[np.ndarray, "candidates free"]
-    """Gradient of a candidate's log loss over the noise; its outer product is the run's Fisher information."""
+    """Gradient of a candidate's log loss, over the noise that no other run shares."""
     predicted: Float[np.ndarray, " candidates"]
     """Log loss."""
-    run_slopes: Float[np.ndarray, "runs free"]
-    """The same for the runs so far, by the root of their weights."""
+    scores: Float[np.ndarray, "runs free"]
+    """What a nat more in a run's log loss adds to the precision times the fitted coordinates."""
     fitted: Float[np.ndarray, " runs"]
+    """Log loss of the runs so far."""
+    model: Int[np.ndarray, " candidates"]
+    """Number of the model that a candidate trains."""
+    model_runs: Float[np.ndarray, "runs models"]
+    """Root of the weight of the runs so far that are of a model, elsewhere 0."""
+    run_slopes: Float[np.ndarray, "runs free"]
+    """As ``slopes``, of the runs so far, by the root of their weights."""
     answers: Float[np.ndarray, " answers"]
     """What is asked, as logarithms."""
     answer_slopes: Float[np.ndarray, "answers free"]
@@ -79,6 +90,7 @@ def laplace_posterior(
     answers: Sequence[Functional],
     *,
     noise: float,
+    shared: float = 0.0,
     weight: float = 1.0,
     fixed: Mapping[str, float] | None = None,
     penalty: Penalty | None = None,
@@ -91,6 +103,7 @@ def laplace_posterior(
       candidates: fields with an entry per candidate.
       answers: positive numbers taken from a law.
       noise: standard deviation of log loss between runs of one design.
+      shared: the share of its variance that runs of one group have in common.
       fixed: coefficients that are given.
 
     Raises:
@@ -115,19 +128,63 @@ def laplace_posterior(
             f"Under the fitted {type(law).__name__} what is asked is no positive number, so no run can be said to make "
             f"it more certain; ask for a loss (--target loss:…), or plan around published constants (--around)."
         )
-    root = np.sqrt(runs.weight)[:, None] / noise
+    root, own = np.sqrt(runs.weight), noise * np.sqrt(1 - shared)
+    rows = root[:, None] * old / own
+    scores = _scores(rows, root, runs.group, shared / (1 - shared))
+    model, groups = models(runs, candidates, count)
     return LaplacePosterior(
         law=law,
         weight=weight,
         noise=noise,
-        precision=(root * old).T @ (root * old) + np.eye(len(point)) / PRIOR**2,
-        slopes=slopes / noise,
+        shared=shared,
+        precision=scores.T @ rows + np.eye(len(point)) / PRIOR**2,
+        slopes=slopes / own,
         predicted=predicted,
-        run_slopes=root * old,
+        scores=root[:, None] * scores / own,
         fitted=fitted,
+        model=model,
+        model_runs=root[:, None] * (runs.group[:, None] == groups),
+        run_slopes=rows,
         answers=values,
         answer_slopes=answer_slopes,
     )
+
+
+def _scores(
+    rows: Float[np.ndarray, "runs free"], root: Float[np.ndarray, " runs"], group: Any, ratio: float
+) -> Float[np.ndarray, "runs free"]:
+    """What makes a fit that weighs all runs alike, whose runs share luck by groups, a sum over runs.
+
+    With rows J, least squares has the covariance B⁻¹ · JᵀVJ · B⁻¹, B = JᵀJ and V = I + ratio · (1 within a group). Its
+    inverse is Sᵀ · J, and Sᵀ times the residuals is that inverse times the fit. With J = Q·R: S = Q · (QᵀVQ)⁻¹ · R.
+    """
+    basis, size, turned = np.linalg.svd(rows, full_matrices=False)
+    luck = np.stack([root[group == one] @ basis[group == one] for one in np.unique(group)])
+    covariance = np.eye(len(size)) + ratio * luck.T @ luck
+    return basis @ np.linalg.solve(covariance, size[:, None] * turned)
+
+
+def models(
+    runs: Runs, candidates: Design, count: int
+) -> tuple[Int[np.ndarray, " candidates"], Int[np.ndarray, " models"]]:
+    """The number of every candidate's model, and the group of each model's runs so far; -1 for a new model.
+
+    As in a table of runs, what differs only in tokens and FLOPs is one model.
+    """
+    known = [name for name in FIELDS if getattr(candidates, name) is not None and name not in VARY_WITHIN_A_GROUP]
+    both = [name for name in known if getattr(runs.design, name) is not None]
+
+    def shapes(design: Design, names: Sequence[str], length: int) -> list[tuple[float, ...]]:
+        values = [np.broadcast_to(np.asarray(getattr(design, name), float), length).tolist() for name in names]
+        return list(zip(*values, strict=True)) if names else [()] * length
+
+    group = dict(zip(shapes(runs.design, both, len(runs)), runs.group.tolist(), strict=True)) if both else {}
+    met = [group.get(shape, -1) for shape in shapes(candidates, both, count)]
+    # One that is not in the table is told apart by all that is known of it; without a size, every one is its own.
+    own = shapes(candidates, known, count) if known else [(float(i),) for i in range(count)]
+    labels = [(one, ()) if one >= 0 else (-1, shape) for one, shape in zip(met, own, strict=True)]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.asarray([numbers[label] for label in labels]), np.asarray([one for one, _ in numbers])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -19,6 +19,7 @@ from moejax.fit.estimands import coefficient_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
+from moejax.fit.variance_components import VarianceComponents, variance_components
 from moejax.laws import PUBLISHED
 
 
@@ -32,6 +33,8 @@ class Proposal:
     """By law."""
     noise: float
     """Standard deviation of log loss between runs of one design."""
+    shared: float | None
+    """Share of its variance that the runs of a group have in common; None where nothing says, and none is expected."""
     fits: Mapping[str, FitResult] = field(default_factory=dict)
     """By law; none for a law that was taken as it is."""
     assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -58,7 +61,8 @@ def propose(
       laws: classes by name.
       answers: by law, what is asked of it, in the same order for all: positive numbers.
       around: by name, laws to be linear around instead of a fit, as where the runs are too few for one.
-      noise: standard deviation of log loss; if not given, what the fit that leaves least leaves.
+      noise: standard deviation of log loss; if not given, what the fit that leaves least leaves. How much of it the
+        runs of a group share is what that fit says.
       options: of ``fit_law``.
 
     Raises:
@@ -70,10 +74,11 @@ def propose(
     assumed = {name: published for name, fit in fits.items() if (published := _as_published(fit))}
     for name, values in assumed.items():
         at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
-    if noise is None:
-        if not fits:
-            raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
-        noise = min(fit.scatter for fit in fits.values())
+    if noise is None and not fits:
+        raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
+    scatters = [variance_components(fit, runs) for fit in fits.values()]
+    scatter = min(scatters, key=lambda one: one.noise, default=VarianceComponents(noise=0.0, shared=None))
+    noise = scatter.noise if noise is None else noise
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
@@ -86,6 +91,7 @@ def propose(
                 candidates.design,
                 asked[name],
                 noise=noise,
+                shared=scatter.shared or 0.0,
                 weight=shares[name],
                 fixed=fixed,
                 output=runs.output,
@@ -110,6 +116,7 @@ def propose(
         candidates=candidates,
         posteriors=posteriors,
         noise=noise,
+        shared=scatter.shared,
         fits=fits,
         assumed=assumed,
         instead=instead,

@@ -97,6 +97,16 @@ def _labels(chosen: Candidates) -> Sequence[str]:
 
 def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     plan = proposal.plan
+    if proposal.shared is None:
+        yield (
+            "All runs are taken to scatter independently: what luck those of a group share is seen in more groups than "
+            "coefficients, of several runs."
+        )
+    else:
+        yield (
+            f"Of the variance of losses around the law, the runs of a group share {proposal.shared:.0%}, as their "
+            f"residuals say; the runs to train are expected to, by model."
+        )
     for title, before, after in zip(titles, plan.before, plan.after, strict=True):
         yield f"{title}: expected standard deviation {spread(float(before))} before, {spread(float(after))} after."
     if plan.bound:
@@ -111,6 +121,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
     known = [name for name in FIELDS if getattr(chosen.design, name) is not None]
     return {
         "noise": proposal.noise,
+        "intraclass_correlation": proposal.shared,
         "laws": {
             name: {
                 "akaike_weight": posterior.weight,

@@ -2,24 +2,27 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
 
 from moejax.architecture import Architecture
 from moejax.experimental_design.candidates import like, of_table
-from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, with_run
+from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances, with_run
 from moejax.experimental_design.exchange import exchange
 from moejax.experimental_design.experiment_plan import choose_runs, deviations
-from moejax.experimental_design.laplace_posterior import laplace_posterior
+from moejax.experimental_design.laplace_posterior import PRIOR, laplace_posterior
 from moejax.experimental_design.propose import propose
 from moejax.experimental_design.relax import RunBudget, corner, relax
+from moejax.fit.covariance import standard_errors
 from moejax.fit.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import Sobol, WarmStart
+from moejax.fit.variance_components import variance_components
 from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
@@ -58,7 +61,7 @@ def test_a_run_adds_what_its_row_of_the_information_says(posterior):
     arrays, counts = posterior_arrays([posterior]), np.zeros(48)
     with float64():
         before = sums(arrays, counts)
-        one = share_left(arrays, with_run(arrays, before, 7, 1.0), before)
+        one = share_left(arrays, with_run(arrays, before, 7), before)
         counts[7] = 1.0
         assert float(one) == pytest.approx(float(share_left(arrays, sums(arrays, counts), before)), rel=1e-9)
 
@@ -106,6 +109,101 @@ def test_the_deviation_that_is_promised_is_that_of_fits_to_such_runs(planned):
         fit = fit_law(HOFFMANN_2022, measured(every, seed), penalty=Squared(), starts=start)
         found.append(float(np.log(LARGE.functional(fit.law))))
     assert np.std(found) == pytest.approx(float(planned.after[0]), rel=0.5)
+
+
+SHARED = 0.9
+"""Of the variance of log loss, what the budgets of a model have in common."""
+MODELS = 12
+BUDGETS = designs(np.geomspace(3e7, 3e9, MODELS), [1e9, 4e9, 1.6e10, 6.4e10])
+
+
+def with_luck(seed, shared=SHARED):
+    """The budgets of twelve models, which share their luck; a model's runs are every twelfth."""
+    exact = measured(BUDGETS, noise=0)
+    luck, own = np.random.default_rng(seed).normal(size=(2, len(exact)))
+    scatter = NOISE * (np.sqrt(shared) * luck[exact.group] + np.sqrt(1 - shared) * own)
+    return dataclasses.replace(exact, loss=exact.loss * np.exp(scatter))
+
+
+@pytest.mark.parametrize("shared", [0.0, SHARED])
+def test_the_deviation_so_far_is_the_standard_error_of_fits_to_runs_that_share_luck(shared):
+    def log_of_it(law):
+        return jnp.log(LARGE.functional(law))
+
+    told, errors, found = [], [], []
+    for seed in range(16):
+        runs = with_luck(seed, shared)
+        fit = fit_law(Chinchilla, runs, penalty=Squared(), starts=WarmStart((HOFFMANN_2022,)))
+        luck = variance_components(fit, runs)
+        one_run = Design(params_active=np.asarray([1e9]), tokens=np.asarray([2e10]))
+        seen = laplace_posterior(
+            fit.law, runs, one_run, [LARGE.functional], noise=luck.noise, shared=luck.shared or 0.0
+        )
+        told.append(seen.deviations[0])
+        errors.append(float(standard_errors(fit, runs, log_of_it)))
+        found.append(luck.shared)
+    # Taken for independent, runs that share 90 % of their variance would have half the error.
+    assert np.median(told) == pytest.approx(np.median(errors), rel=0.2)
+    assert np.mean(found) == pytest.approx(shared, abs=0.1)
+
+
+def test_what_further_runs_leave_is_what_the_whole_covariance_says():
+    runs = with_luck(0)
+    ratio, design = SHARED / (1 - SHARED), designs([3e7, 7e8], [2e9, 8e9])
+    seen = laplace_posterior(HOFFMANN_2022, runs, design, [LARGE.functional], noise=NOISE, shared=SHARED)
+    # The first model is in the table and the other is new: both unknown, as are the lucks of those in the table.
+    assert seen.model.tolist() == [0, 1, 0, 1]
+    assert seen.model_runs.any(axis=0).tolist() == [True, False]
+    old, new = seen.run_slopes, seen.slopes
+    taken = np.linalg.lstsq(old.T @ old, old.T, rcond=None)[0]
+    alike = ratio * (runs.group[:, None] == runs.group) + np.eye(len(runs))
+    known = np.linalg.inv(np.linalg.inv(taken @ alike @ taken.T) + np.eye(5) / PRIOR**2)
+    assert seen.covariance == pytest.approx(known, rel=1e-4)
+    luck = ratio / (1 + 4 * ratio)
+    expected = [row - luck * old[runs.group == 0].sum(axis=0) for row in new[[0, 2]]]
+    rows, lucks = np.stack([*expected, *new[[1, 3]]]), [luck, luck, ratio, ratio]
+    shared = np.kron(np.eye(2), np.ones((2, 2))) * np.asarray(lucks) + np.eye(4)
+    after = np.linalg.inv(np.linalg.inv(known) + rows.T @ np.linalg.inv(shared) @ rows)
+    arrays = posterior_arrays([seen])
+    with float64():
+        assert np.asarray(sums(arrays, np.ones(4))["inverse"][0]) == pytest.approx(after, rel=1e-4)
+        so_far = sums(arrays, np.asarray([1.0, 1.0, 0.0, 1.0]))
+        one_more = with_run(arrays, so_far, 2)["inverse"][0]
+        assert np.asarray(one_more) == pytest.approx(after, rel=1e-4)
+
+
+def test_a_second_budget_of_a_model_tells_less_than_the_same_run_of_another():
+    runs = with_luck(0)
+    twice = Design(params_active=np.asarray([6e9, 6e9, 6.001e9]), tokens=np.asarray([1e9, 2e9, 2e9]))
+    seen = laplace_posterior(HOFFMANN_2022, runs, twice, [LARGE.functional], noise=NOISE, shared=SHARED)
+    arrays = posterior_arrays([seen])
+    same, another = (deviations(arrays, np.asarray(counts)) for counts in ([1, 1, 0], [1, 0, 1]))
+    assert another < same
+
+
+def test_laws_are_told_apart_by_the_same_sums_whether_a_run_is_added_or_counted():
+    dense = dataclasses.replace(BUDGETS, params_total=1.0 * BUDGETS.params_active)
+    table, wide = with_luck(0), designs([1e8, 4e8], [2e9, 8e9])
+    runs = dataclasses.replace(table, design=dataclasses.replace(table.design, params_total=dense.params_total))
+    mixtures = dataclasses.replace(wide, params_total=np.asarray([1.0, 16.0, 1.0, 16.0]) * wide.params_active)
+    same = {name: getattr(HOFFMANN_2022, name) for name in vars(HOFFMANN_2022)}
+    given = {"params_active": 1e9, "params_total": 64e9, "tokens": 1e12}
+    arrays = posterior_arrays(
+        [
+            laplace_posterior(
+                law, runs, mixtures, [prediction_estimand(type(law), given).functional], noise=NOISE, shared=SHARED
+            )
+            for law in (HOFFMANN_2022, EffectiveParams(**same, expansion_exponent=0.3))
+        ]
+    )
+    with float64():
+        before = sums(arrays, np.zeros(4))
+        one_more = with_run(arrays, sums(arrays, np.asarray([0.0, 1.0, 0.0, 0.0])), 3)
+        added, counted = (
+            np.asarray(variances(arrays, after, before))
+            for after in (one_more, sums(arrays, np.asarray([0.0, 1.0, 0.0, 1.0])))
+        )
+    assert added == pytest.approx(counted, rel=1e-6)
 
 
 def test_a_run_may_be_repeated_where_that_is_allowed(posterior):
@@ -238,6 +336,7 @@ def test_a_proposal_starts_from_a_table_and_says_what_it_was_fitted_to():
         starts=Sobol(256),
     )
     assert found.noise == pytest.approx(NOISE, rel=0.8)
+    assert found.shared is None, "three models cannot show what luck theirs is"
     assert found.fits["chinchilla"].converged
     assert found.plan.after < found.plan.before
 

@@ -1,0 +1,63 @@
+"""How runs scatter around a fitted law: by luck of their own, and by luck that the runs of a group share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.derivatives import FLAT, derivatives
+from moejax.fit.fit_result import FitResult
+from moejax.fit.noise import CLIPPED
+from moejax.fit.runs import Runs
+
+MOST_SHARED = 0.99
+"""Largest intraclass correlation: the runs of a group are never one run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceComponents:
+    """A normal scatter of log loss, with a random intercept for each group."""
+
+    noise: float
+    """Standard deviation of a run's log loss, by both kinds of luck."""
+    shared: float | None
+    """Intraclass correlation: the share of the variance that the runs of a group have in common; None where the runs do
+    not say, as no group has two or there are no more groups than coefficients."""
+
+
+def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
+    """The scatter of runs around the law that was fitted to them, from two sums of squares of residuals.
+
+    Henderson's third method (1953): the sum over all runs, and that of the groups' means, are set to what they are
+    expected to be after a least-squares fit took its part of them. What a robust penalty makes of a residual is its psi
+    over the mean stiffness: the variance is then that of which the coefficients' errors are made. Residuals are clipped
+    as in ``noise``.
+
+    Raises:
+      UserError: the runs are not those of the fit.
+    """
+    at = derivatives(result, runs)
+    kept = at.weight > 0
+    root = np.sqrt(at.weight[kept])
+    residual = at.psi[kept] / np.average(at.stiffness[kept], weights=at.weight[kept])
+    if result.penalty.residual == "nats":
+        residual = residual / runs.loss[kept]
+    residual = root * np.clip(residual, -CLIPPED * result.scatter, CLIPPED * result.scatter)
+    basis, size, _ = np.linalg.svd(root[:, None] * at.jacobian[kept], full_matrices=False)
+    basis = basis[:, size > np.sqrt(FLAT) * size.max(initial=0.0)]
+    intercepts = root[:, None] * (runs.group[kept][:, None] == np.unique(runs.group[kept]))
+    weight, taken = np.sum(intercepts**2, axis=0), intercepts.T @ basis
+    met = np.diag(weight) - taken @ taken.T
+    total, between = residual @ residual, np.sum((intercepts.T @ residual) ** 2 / weight)
+    # Expected sums by the variances of runs and of groups.
+    degrees_of_freedom = left_by(len(residual), basis.shape[1])
+    expected = np.array([[degrees_of_freedom, np.trace(met)], [np.sum(np.diag(met) / weight), np.sum(met**2 / weight)]])
+    shared = None
+    if basis.shape[1] < len(weight) < len(residual):
+        own, groups = np.linalg.solve(expected, [total, between])
+        shared = float(np.clip(groups / max(own + groups, 1e-300), 0.0, MOST_SHARED))
+    # The total is what its sum of squares says at that share.
+    variance = total / np.dot([1 - (shared or 0.0), shared or 0.0], expected[0])
+    return VarianceComponents(noise=float(np.sqrt(variance)), shared=shared)
