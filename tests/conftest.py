@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from moejax.cli.process import without_optimising
+from moejax.cli.process import quick_flags
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Python's readline, imported by the process that started pytest's workers, leaves them the width of a terminal.
@@ -23,7 +23,7 @@ os.environ.pop("COLUMNS", None)
 # Every training in this process finds JAX begun, with threads that do not depend on the machine's cores.
 os.environ["NPROC"] = "4"
 # Of processes that tests start, which have no fake devices.
-os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else without_optimising()
+os.environ["MOEJAX_TEST_XLA_FLAGS"] = "" if os.environ.get("MOEJAX_TEST_OPTIMISED") else quick_flags(optimised=False)
 os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8", os.environ["MOEJAX_TEST_XLA_FLAGS"]]
 )

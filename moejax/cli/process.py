@@ -28,17 +28,18 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
         environment["JAX_PLATFORMS"] = "cpu"
 
 
-def compile_without_optimising(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have XLA compile for CPUs without LLVM's optimisation and the emitters of fused loops, if JAX is to come.
+def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:
+    """Have XLA's CPU compile sooner, if JAX is to come; what the user has set stays.
 
-    For commands that compute each formula once, of a few numbers: these are the same to the bit, and compiling, which
-    is half of such a command's time, takes half as long. What the user has set stays.
+    Commands that fit or design compile programs that run for a second: without XLA's emitters of fused loops that takes
+    half as long, and numbers differ from other programs' in the last digit. A command that computes each formula once,
+    of a few numbers, also leaves out LLVM's optimisation (not ``optimised``).
     """
     if "jax" not in sys.modules:
-        environment["XLA_FLAGS"] = without_optimising(environment.get("XLA_FLAGS", ""))
+        environment["XLA_FLAGS"] = quick_flags(environment.get("XLA_FLAGS", ""), optimised=optimised)
 
 
-def without_optimising(flags: str = "") -> str:
+def quick_flags(flags: str = "", *, optimised: bool = True) -> str:
     """``XLA_FLAGS`` with those by which a CPU's programs are soonest compiled; what is set in ``flags`` stays.
 
     Bits of large arrays may then depend on how many cores the process sees: not for trainings.
@@ -46,7 +47,7 @@ def without_optimising(flags: str = "") -> str:
     # Only here, as it takes a third of the time of --help.
     from importlib.metadata import version
 
-    wanted = ["xla_backend_optimization_level=0"]
+    wanted = [] if optimised else ["xla_backend_optimization_level=0"]
     # An unknown flag ends the process, and later XLAs have the emitters alone.
     if version("jaxlib").startswith("0.10."):
         wanted.append("xla_cpu_use_fusion_emitters=false")

@@ -30,8 +30,6 @@ def table(tmp_path_factory):
 
 
 ALL_FIXED = [f"--fix={name}=1" for name in coefficients(HOFFMANN_2022)]
-OVERFLOW = ["--fix", "params_scale=1e308", "--fix", "params_exponent=0", "--fix", "tokens_scale=1e308"]
-OVERFLOW += ["--fix", "tokens_exponent=0"]
 MAPPED = ["--map", "params_active=Na", "--map", "tokens=step * 520000", "--map", "loss=val"]
 
 
@@ -104,7 +102,6 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         ),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
         (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
-        (["--law", "chinchilla", *MAPPED, *OVERFLOW], "gives no number for 60 of 60 runs"),
         (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "8"], "between 0 and 1"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
@@ -121,7 +118,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         (["--law", "chinchilla", *MAPPED, "--covariance", "robust"], "sandwich or gauss_newton"),
         (["--law", "isoflop_surface", *MAPPED], "no column params_total"),
         (["--law", "chinchilla", *MAPPED, "--starts", "hofman"], "the grids are hoffmann, abnar"),
-        (["--law", "chinchilla", *MAPPED, "--starts", "0"], "at least 1"),
+        (["--law", "chinchilla", *MAPPED, "--starts", "0"], "from 1 to 1,000,000"),
         (
             ["--law", "loss_compute", *MAPPED, "--map", "flops=Na * step * 3120000", "--starts", "hoffmann"],
             "has no values for scale",

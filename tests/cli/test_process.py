@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from moejax.cli.parsers import predict
-from moejax.cli.process import compile_without_optimising, keep_libtpu_quiet
+from moejax.cli.process import compile_quickly, keep_libtpu_quiet
 
 
 @pytest.fixture
@@ -63,6 +63,6 @@ def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit()
 def test_what_is_set_of_the_compiler_stays(monkeypatch):
     monkeypatch.delitem(sys.modules, "jax")
     environment = {"XLA_FLAGS": "--xla_backend_optimization_level=2 --xla_dump_to=here"}
-    compile_without_optimising(environment)
+    compile_quickly(environment, optimised=False)
     assert environment["XLA_FLAGS"].startswith("--xla_backend_optimization_level=2 --xla_dump_to=here")
     assert environment["XLA_FLAGS"].count("optimization_level") == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moejax.cli.parsers.fit_options import add_objective_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+from moejax.cli.process import compile_quickly
 
 NAME = "compare"
 OUTPUTS = ("compare.json", "compare.md", "predicted_vs_actual.csv")
@@ -28,3 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write compare.json, compare.md and the figure")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit or a design as quickly as can be."""
+    compile_quickly()

@@ -9,6 +9,7 @@ from moejax.cli.number import RESAMPLES, number
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
 from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
 NAME = "design"
@@ -84,3 +85,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--sweep, --constants and --runs are of one law; name it with --law instead of all.")
     if (arguments.bootstrap > 0) != (arguments.runs is not None):
         raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit or a design as quickly as can be."""
+    compile_quickly()

@@ -9,6 +9,7 @@ from typing import Any
 from moejax.cli.number import RESAMPLES, number
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
 NAME = "fit"
@@ -92,6 +93,11 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
     if arguments.recipe in (None, "launch-check") and arguments.law is None:
         raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit or a design as quickly as can be."""
+    compile_quickly()
 
 
 def command(arguments: argparse.Namespace) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moejax.cli.number import RESAMPLES, SEEDS, number
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
 NAME = "leverage"
@@ -53,3 +54,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--runs and --bootstrap belong together: intervals come from fits to resamples of the runs.")
     if arguments.law and not arguments.flops:
         raise UserError("Under a law leverage is asked at a budget; give --flops, such as 1e24.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit or a design as quickly as can be."""
+    compile_quickly()

@@ -9,6 +9,7 @@ from moejax.cli.number import count, number
 from moejax.cli.parsers.fit_options import add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
 from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
 NAME = "next"
@@ -79,3 +80,8 @@ def check(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{name} is {value:g}; give a number above {least:g}.")
     if arguments.candidates and (arguments.arch or arguments.config):
         raise UserError("--candidates names every run that there is to choose from; leave out --arch and --config.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit or a design as quickly as can be."""
+    compile_quickly()

@@ -6,7 +6,7 @@ import argparse
 
 from moejax.cli.number import number
 from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments, add_sequence_length
-from moejax.cli.process import compile_without_optimising
+from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
 
 NAME = "predict"
@@ -55,7 +55,7 @@ def check(arguments: argparse.Namespace) -> None:
 def prepare(arguments: argparse.Namespace) -> None:
     """Compile the laws' formulas, each of which is computed once, as quickly as can be."""
     if not is_fit(arguments.law):
-        compile_without_optimising()
+        compile_quickly(optimised=False)
 
 
 def command(arguments: argparse.Namespace) -> str:
