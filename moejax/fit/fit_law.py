@@ -13,7 +13,7 @@ import numpy as np
 from moejax import __version__, minimise
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
-from moejax.fit.identify import identify
+from moejax.fit.identify import identify, slopes_of_log_loss
 from moejax.fit.information_criteria import information_criteria
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.noise import noise, outliers
@@ -175,7 +175,10 @@ def _result(
     errors = metrics(law, runs, objective.output)
     predicted = predict(law, runs, objective.output)
     residual = np.log(runs.loss / predicted)
-    aicc, bic = information_criteria(residual, runs.weight, runs.group, len(objective.free))
+    scatter = noise(residual, runs.weight, len(objective.free))
+    with float64():
+        slopes = np.asarray(slopes_of_log_loss(objective, point, data)[1])
+    aicc, bic = information_criteria(residual, slopes, runs.weight, runs.group, scatter)
     return FitResult(
         law=law,
         penalty=objective.penalty,
@@ -196,7 +199,7 @@ def _result(
         data_hash=runs.data_hash,
         seed=seed,
         versions={"moejax": __version__} | {p: importlib.metadata.version(p) for p in ("jax", "jaxopt")},
-        noise=noise(residual, runs.weight, len(objective.free)),
+        noise=scatter,
         outliers=outliers(predicted, runs.loss, runs.weight, len(objective.free), runs.names),
     )
 

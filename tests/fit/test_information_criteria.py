@@ -14,7 +14,7 @@ ONES = np.ones(len(GROUP))
 
 def test_of_runs_that_are_groups_of_their_own_it_is_the_textbooks():
     residual = np.random.default_rng(0).normal(size=20)
-    aicc, bic = information_criteria(residual, np.ones(20), np.arange(20), 5)
+    aicc, bic = information_criteria(residual, np.zeros((20, 5)), np.ones(20), np.arange(20), 1.0)
     likely = -2 * scipy.stats.norm.logpdf(residual, scale=np.sqrt(np.mean(residual**2))).sum()
     constant = 20 * (np.log(2 * np.pi) + 1)
     assert aicc + constant == pytest.approx(likely + 2 * 6 + 2 * 6 * 7 / (20 - 7))
@@ -32,17 +32,27 @@ def test_of_groups_it_is_that_of_a_normal_distribution_with_their_covariance():
         return -2 * scipy.stats.multivariate_normal(cov=covariance).logpdf(residual)
 
     likely = scipy.optimize.minimize(surprise, [0.0, 0.0]).fun
-    aicc, bic = information_criteria(residual, np.ones(13), group, 3)
+    aicc, bic = information_criteria(residual, np.zeros((13, 3)), np.ones(13), group, 1.0)
     constant = 13 * (np.log(2 * np.pi) + 1)
     assert aicc + constant == pytest.approx(likely + 2 * 5 + 2 * 5 * 6 / (13 - 6), abs=1e-3)
     assert bic + constant == pytest.approx(likely + 5 * np.log(13), abs=1e-3)
 
 
 def test_a_run_of_weight_0_does_not_count():
-    residual = np.random.default_rng(2).normal(size=len(GROUP))
+    rng = np.random.default_rng(2)
+    residual, slopes = rng.normal(size=len(GROUP)), rng.normal(size=(len(GROUP), 3))
     kept = GROUP < 9
-    some = information_criteria(residual[kept], ONES[kept], GROUP[kept], 3)
-    assert information_criteria(residual, np.where(kept, 1.0, 0.0), GROUP, 3) == pytest.approx(some)
+    some = information_criteria(residual[kept], slopes[kept], ONES[kept], GROUP[kept], 1.0)
+    assert information_criteria(residual, slopes, np.where(kept, 1.0, 0.0), GROUP, 1.0) == pytest.approx(some)
+
+
+def test_it_is_that_of_the_likeliest_coefficients_wherever_a_fit_ended():
+    rng = np.random.default_rng(4)
+    slopes = rng.normal(size=(len(GROUP), 3))
+    residual = rng.normal(size=MODELS)[GROUP] + 0.3 * rng.normal(size=len(GROUP))
+    beside = residual - slopes @ np.asarray([0.3, -0.2, 0.1])
+    here, there = (information_criteria(e, slopes, ONES, GROUP, 1.0) for e in (residual, beside))
+    assert here == pytest.approx(there)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 0.95])
@@ -53,8 +63,8 @@ def test_what_varies_between_models_alone_is_no_likelier_because_their_luck_is_s
     for _ in range(300):
         own, luck = rng.normal(size=len(GROUP)), rng.normal(size=MODELS)[GROUP]
         loss = np.sqrt(1 - shared) * own + np.sqrt(shared) * luck
-        left = [loss - x @ np.linalg.lstsq(x, loss)[0] for x in (np.c_[ONES], np.c_[ONES, trait])]
-        true, other = (information_criteria(e, ONES, GROUP, free)[0] for free, e in enumerate(left, start=1))
+        laws = np.c_[ONES], np.c_[ONES, trait]
+        true, other = (information_criteria(loss, law, ONES, GROUP, 1.0)[0] for law in laws)
         weights.append(1 / (1 + np.exp((true - other) / 2)))
     # Counted as independent, the true law's mean weight is .37 at a correlation of .95, and a quarter is below .05.
     assert np.mean(weights) > 0.6
