@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import moejax
 from moejax.cli import COMMANDS
-from moejax.cli.process import keep_libtpu_quiet
+from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
@@ -173,6 +173,7 @@ def _run(words: list[str]) -> int:
             validate(arguments, getattr(parser, "OUTPUTS", ()))
             if hasattr(parser, "check"):
                 parser.check(arguments)
+            check_flags()
             keep_libtpu_quiet()
             if hasattr(parser, "prepare"):
                 parser.prepare(arguments)
@@ -180,6 +181,10 @@ def _run(words: list[str]) -> int:
             return importlib.import_module(f"moejax.cli.commands.{module}").run(arguments)
     except UserError as error:
         return _fail(str(error))
+    except Exception as error:
+        if sentence := refused_variable(error):
+            return _fail(sentence)
+        raise
 
 
 def _arguments(name: str, words: list[str]) -> argparse.Namespace:

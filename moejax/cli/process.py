@@ -7,8 +7,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+
+from moejax.errors import UserError
+from moejax.wording import says
 
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
 """Below ``/dev``, what libtpu opens on machines with TPUs, and what drivers of GPUs make."""
@@ -26,6 +29,32 @@ def keep_libtpu_quiet(environment: MutableMapping[str, str] = os.environ, device
         return
     if not any(list(devices.glob(name)) for name in ACCELERATORS):
         environment["JAX_PLATFORMS"] = "cpu"
+
+
+def check_flags(environment: Mapping[str, str] = os.environ) -> None:
+    """Raise ``UserError`` for ``XLA_FLAGS`` that are neither flags nor a file of them: XLA would end the process."""
+    flags = environment.get("XLA_FLAGS", "").strip()
+    if flags and not flags.startswith("--") and not Path(flags).is_file():
+        raise UserError(f"XLA_FLAGS is {flags!r}; give flags such as --xla_NAME=VALUE, or a file of them, or unset it.")
+
+
+def refused_variable(error: Exception) -> str:
+    """The sentence for a variable of the environment with which JAX cannot start, if that is why a command failed."""
+    named = [name for name in os.environ if name.startswith("JAX_") and name in str(error)]
+    if not named and "JAX_PLATFORMS" in os.environ and "jax" in sys.modules and not _has_devices():
+        named = ["JAX_PLATFORMS"]
+    if not named:
+        return ""
+    given = os.environ[named[0]]
+    return f"JAX cannot start with {named[0]}={given} ({says('JAX', error)}); set it to what is here, or unset it."
+
+
+def _has_devices() -> bool:
+    try:
+        return bool(sys.modules["jax"].devices())
+    except Exception:
+        # Where no platform has a plugin, JAX fails an assertion of its own.
+        return False
 
 
 def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optimised: bool = True) -> None:

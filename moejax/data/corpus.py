@@ -18,6 +18,7 @@ from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, Rows, counted
+from moejax.data.sources import path_of
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
@@ -173,7 +174,7 @@ def read_summary(folder: Path) -> Summary:
 
 
 def _open(config: DataConfig, part: WeightedSource, folder: Path, update: ProgressCallback) -> PreparedSet:
-    given = Path(part.source).expanduser()
+    given = path_of(part.source)
     if (given / MANIFEST).is_file():
         return PreparedSet(given)
     return prepare(

@@ -72,6 +72,9 @@ def prepare(
         "validation_share": validation_share,
         "text_field": text_field,
     }
+    if folder.is_dir():
+        # Before a lock lies there: the folder may be another's.
+        _check_choices(folder, choices)
     _make(folder)
     with only_writer(folder, patience_seconds):
         _check_choices(folder, choices)

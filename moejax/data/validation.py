@@ -34,6 +34,12 @@ class Validation:
     """The sets."""
 
     @property
+    def tokens(self) -> int:
+        """Tokens that the rows may hold."""
+        count, width = self.rows["tokens"].shape
+        return count * (width - 1)
+
+    @property
     def targets(self) -> int:
         """Targets that count."""
         return sum(part.targets for part in self.parts)

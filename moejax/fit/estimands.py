@@ -15,7 +15,7 @@ from moejax.laws import DECISIONS
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import require_inputs
-from moejax.laws.predict import check_design
+from moejax.laws.predict import check_design, check_scale
 from moejax.quantities import format
 from moejax.wording import did_you_mean
 
@@ -84,6 +84,7 @@ def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
     require_inputs(law, given)
     design = Design(**given)
     check_design(design)
+    check_scale(design)
     output: str = next(iter(law.outputs))
     return Estimand(
         name=output,

@@ -11,14 +11,11 @@ from jaxtyping import Bool, Float
 
 from moejax.fit.column_names import as_factor, map_option, said_unit, written
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import KINDS
+from moejax.laws.design import COUNTED, POSSIBLE, THOUSAND, WORDS, kind_of
 from moejax.quantities import format
 from moejax.wording import lies, listed
 
 Values = Float[np.ndarray, " rows"]
-
-POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
-"""What anyone trains lies between; toy models in a test of a pipeline have a few thousand parameters."""
 
 USUAL = {"params": (1e6, 1e13), "tokens": (1e8, 1e15), "flops": (1e15, 1e27)}
 """Where runs lie that laws are fitted to: what a guessed unit must bring the numbers to."""
@@ -30,13 +27,6 @@ FACTORS = {
     "flops": {1e18: "exaFLOPs", 8.64e19: "petaFLOP/s-days", 1e15: "petaFLOPs", 1e12: "teraFLOPs", 1e9: "gigaFLOPs"},
 }
 """Units that tables are written in without a word, by how many of ours they hold."""
-
-WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
-THOUSAND = 3
-"""Decades of a factor of 1,000: units of counts are powers of it."""
-
-COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
-"""Columns that are held to what anyone trains; embeddings may be few, or none."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +55,13 @@ def wrong_units(frame: Any, read_from: Mapping[str, str], rows_in_words: Any) ->
         sources[name] = Source(expression, None if source is None else said_unit(source))
     sentences = {}
     for name, column in values.items():
-        low, high = POSSIBLE[_kind(name)]
+        low, high = POSSIBLE[kind_of(name)]
         wrong = (column < low) | (column > high)
         if wrong.any():
             sentences[name] = _out_of_range(name, column, wrong, frame.index, values, sources, rows_in_words)
     if not sentences:
         sentences |= _contradicted(values, frame.index, sources, rows_in_words) or _per_param(values, sources)
     return sentences
-
-
-def _kind(name: str) -> str:
-    return next(kind for kind, names in KINDS.items() if name in names)
 
 
 def _out_of_range(
@@ -87,7 +73,7 @@ def _out_of_range(
     sources: Mapping[str, Source],
     rows_in_words: Any,
 ) -> str:
-    kind = _kind(name)
+    kind = kind_of(name)
     low, high = POSSIBLE[kind]
     few = column < low
     some_only = wrong.any() and not wrong.all() and _apart(column, wrong)
@@ -123,13 +109,13 @@ def _factors(
     sources: Mapping[str, Source],
 ) -> list[float]:
     """Units that the numbers may be in, likeliest first; one if the name says it, or FLOPs, sizes and tokens do."""
-    kind, unit = _kind(name), sources[name].unit
+    kind, unit = kind_of(name), sources[name].unit
     if unit is not None and _within(POSSIBLE[kind], shown * unit):
         return [unit]
     known = {n: v if rows is None else v[rows] for n, v in values.items()}
     if name in ("params_active", "tokens", "flops") and {"params_active", "tokens", "flops"} <= set(known):
         others_hold = all(
-            _within(POSSIBLE[_kind(n)], known[n]) for n in ("params_active", "tokens", "flops") if n != name
+            _within(POSSIBLE[kind_of(n)], known[n]) for n in ("params_active", "tokens", "flops") if n != name
         )
         wanted = float(np.median(_counted(known)))
         wanted = 1 / wanted if name == "flops" else wanted
@@ -165,11 +151,11 @@ def _off_balance(
 
     Another column that is in no possible unit either counts by whichever of its units goes best with this.
     """
-    others = ("tokens",) if _kind(name) == "params" else ("params_active", "params_total")
+    others = ("tokens",) if kind_of(name) == "params" else ("params_active", "params_total")
     other = next((each for each in others if each in known), None)
     if other is None:
         return 0.0
-    kind, unit = _kind(other), sources[other].unit
+    kind, unit = kind_of(other), sources[other].unit
     if _within(POSSIBLE[kind], known[other]):
         factors = [1.0]
     else:
@@ -218,7 +204,7 @@ def _contradicted(
         ]
         if both:
             units = " and ".join(
-                f"{name} in {_word(_kind(name), f)}" for name, f in _every_size(both[0], values).items()
+                f"{name} in {_word(kind_of(name), f)}" for name, f in _every_size(both[0], values).items()
             )
             maps = " ".join(_remedy(name, f, sources, None) for name, f in _every_size(both[0], values).items())
             return {"flops": f"{said.rpartition(':')[0]}, as with {units}. Write {maps}"}
@@ -247,7 +233,7 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
     if size is None or "tokens" not in values:
         return {}
     ratio = float(np.median(values["tokens"] / values[size]))
-    tiny = all(values[name].max() < USUAL[_kind(name)][0] for name in (size, "tokens")) and "flops" not in values
+    tiny = all(values[name].max() < USUAL[kind_of(name)][0] for name in (size, "tokens")) and "flops" not in values
     if PER_PARAM[0] <= ratio <= PER_PARAM[1] and not tiny:
         return {}
     likely = next(iter(_together(size, values, sources)), None)
@@ -256,9 +242,9 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
     why = "toys, or in another unit" if tiny else f"{ratio:.3g} tokens per parameter at the median, as nobody trains"
     seen = " and ".join(lies(name, values[name].min(), values[name].max()) for name in (size, "tokens")) + f": {why}"
     return {
-        name: f"{seen}. Are {name} {_word(_kind(name), factor)}? Write {_remedy(name, factor, sources, None)}"
+        name: f"{seen}. Are {name} {_word(kind_of(name), factor)}? Write {_remedy(name, factor, sources, None)}"
         if number == 0
-        else f"are {name} {_word(_kind(name), factor)} too? Write {_remedy(name, factor, sources, None)}"
+        else f"are {name} {_word(kind_of(name), factor)} too? Write {_remedy(name, factor, sources, None)}"
         for number, (name, factor) in enumerate(_every_size(likely, values).items())
     }
 
@@ -266,7 +252,7 @@ def _per_param(values: Mapping[str, Values], sources: Mapping[str, Source]) -> d
 def _every_size(units: Mapping[str, float], values: Mapping[str, Values]) -> dict[str, float]:
     """The same unit for all sizes of a table: they are written alike."""
     of_sizes = [factor for name, factor in units.items() if name != "tokens"]
-    sizes = {name: factor for name in values if _kind(name) == "params" for factor in of_sizes}
+    sizes = {name: factor for name in values if kind_of(name) == "params" for factor in of_sizes}
     return {**sizes, **{name: factor for name, factor in units.items() if name == "tokens"}}
 
 
@@ -276,14 +262,14 @@ def _together(size: str, values: Mapping[str, Values], sources: Mapping[str, Sou
     Where a column's name says a unit, no other is tried.
     """
     choices = {
-        name: (1.0, *FACTORS[_kind(name)]) if sources[name].unit is None else (sources[name].unit,)
+        name: (1.0, *FACTORS[kind_of(name)]) if sources[name].unit is None else (sources[name].unit,)
         for name in (size, "tokens")
     }
     together = []
     for by_size in choices[size]:
         for by_tokens in choices["tokens"]:
             moved = {size: values[size] * by_size, "tokens": values["tokens"] * by_tokens}
-            usual = all(_within(USUAL[_kind(name)], column) for name, column in moved.items())
+            usual = all(_within(USUAL[kind_of(name)], column) for name, column in moved.items())
             ratio = float(np.median(moved["tokens"] / moved[size]))
             changed = {name: by for name, by in ((size, by_size), ("tokens", by_tokens)) if by != 1}
             if changed and usual and USUAL_PER_PARAM[0] <= ratio <= USUAL_PER_PARAM[1]:

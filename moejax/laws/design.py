@@ -157,6 +157,19 @@ KINDS = {
 }
 """Fields that are measured in the same unit, by the name of that unit's kind."""
 
+POSSIBLE = {"params": (1e3, 1e14), "tokens": (1e4, 1e16), "flops": (1e8, 1e30)}
+"""What anyone trains lies between; toy models in a test of a pipeline have a few thousand parameters."""
+WORDS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
+COUNTED = ("params_active", "params_total", "tokens", "unique_tokens", "flops")
+"""What is held to it; embeddings may be few, or none."""
+THOUSAND = 3
+"""Decades of a factor of 1,000: units of counts are powers of it."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of a field of ``COUNTED``."""
+    return next(kind for kind, names in KINDS.items() if name in names)
+
 
 def in_units(design: Design, units: Mapping[str, Any]) -> Design:
     """The same design with counts measured in other units: ``units`` gives a unit's size by its kind."""

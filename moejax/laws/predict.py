@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of
 from moejax.laws.law import Law, require_inputs
 from moejax.laws.published import Published
+from moejax.quantities import format
 from moejax.wording import did_you_mean, listed
 
 POSITIVE = (
@@ -175,6 +176,27 @@ def check_design(design: Design) -> None:
             f"num_experts is {given['num_experts']:g} and top_k is 0, a sparsity of 1, outside [0, 1): a token is "
             f"served by at least one routed expert. Raise top_k, or set num_experts to 0 for a dense model."
         )
+
+
+def check_scale(design: Design) -> None:
+    """Raise ``UserError`` if nobody trains so few or so many, or FLOPs contradict sizes and tokens: what a table of
+    runs is held to (``moejax.fit.units``)."""
+    given = {name: float(value) for name in COUNTED if (value := getattr(design, name)) is not None}
+    for name, value in given.items():
+        kind = kind_of(name)
+        low, high = POSSIBLE[kind]
+        if not low <= value <= high:
+            limit = f"below {format(low)}" if value < low else f"above {format(high)}"
+            raise UserError(
+                f"{name} is {value:g}, and nobody trains {limit} {WORDS[kind]}; give it in plain {WORDS[kind]}."
+            )
+    if {"params_active", "tokens", "flops"} <= set(given):
+        ratio = given["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * given["params_active"] * given["tokens"])
+        if round(math.log10(ratio) / THOUSAND):
+            raise UserError(
+                f"flops are {ratio:.3g} times 6 · params_active · tokens: one of the three is in another unit; mend "
+                f"it, or give two of them."
+            )
 
 
 def _given(design: Design, name: str) -> bool:

@@ -17,13 +17,16 @@ from moejax.model.cache import empty_cache
 from moejax.model.runtime import Runtime
 from moejax.routing import NOT_CAUSAL
 
+COLDEST = 1e-6
+"""Temperature below which float32 logits that differ at all leave no chance to the lower one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How a token is sampled from the model's probabilities."""
 
     temperature: float = 1.0
-    """What logits are divided by; 0 takes the likeliest token."""
+    """What logits are divided by; 0, and what is below ``COLDEST``, takes the likeliest token."""
     top_k: int = 0
     """Draw among so many likeliest tokens; 0 for all."""
     top_p: float = 1.0
@@ -39,7 +42,7 @@ class Sampling:
 
 def sample_token(logits: Float[Array, "batch vocab"], key: Key[Array, ""], sampling: Sampling) -> Int[Array, " batch"]:
     """One token per row."""
-    if sampling.temperature == 0:
+    if sampling.temperature < COLDEST:
         return jnp.argmax(logits, axis=1).astype(jnp.int32)
     logits = logits / sampling.temperature
     if sampling.top_k:

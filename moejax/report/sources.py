@@ -15,10 +15,12 @@ from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.plan.step_time import Roofline
 from moejax.report.findings import layer_loads
-from moejax.stored import read_bytes, read_json
+from moejax.stored import read_json
 from moejax.study.storage import TABLE
 from moejax.train.attempts import RUNNING, Attempt, read_attempts
-from moejax.train.row_file import parse_row
+from moejax.train.identity import TRAINING
+from moejax.train.row_file import read_rows
+from moejax.train.status import read_training
 
 KILLED = "killed"
 """How an attempt ended that says it is running, and is not."""
@@ -69,16 +71,19 @@ def loads_table(folder: Path) -> pd.DataFrame:
     Raises:
       UserError: it has no row with loads.
     """
-    paths = sorted(folder.glob("branch-*.json"))
-    rows = [parse_row(read_bytes(path, remedy="its run is done again"), path) for path in paths]
+    rows = []
+    if (folder / TRAINING).exists():
+        training = read_training(folder)
+        every = read_rows(folder, training["name"], training["recipe"]["budgets_tokens"])
+        rows = [row for row in every if row is not None]
     found = [
         {"layer": layer + 1, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}
-        for row in sorted(rows, key=lambda row: row["tokens"])
+        for row in rows
         for layer, loads in enumerate(layer_loads(row))
         for expert, load in enumerate(loads)
     ]
     if not found:
-        what = "no model with experts has written rows" if paths else "there are no rows of a training"
+        what = "no model with experts has written rows" if rows else "there are no rows of a training"
         raise UserError(
             f"In {folder} {what}; name the folder of a training with experts (a study has them in models/)."
         )

@@ -83,7 +83,7 @@ def train(
     )
     with opened as (runs, mesh):
         unfinished = [run for run in runs if None in run.rows]
-        corpus = open_data(runs, data_folder or folder / "data", group)
+        corpus = open_data(runs, data_folder or folder / "data", group, log)
         if len(runs) == 1:
             # Trained alone, a run that diverged among others is tried again.
             runs[0].forget_divergence()

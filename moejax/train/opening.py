@@ -95,7 +95,9 @@ def open_runs(
         yield runs, mesh
 
 
-def open_data(runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup) -> Corpus:
+def open_data(
+    runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup, log: Callable[[str], None] = lambda text: None
+) -> Corpus:
     """The corpus, which the main process prepares if it is not there yet.
 
     Raises:
@@ -119,6 +121,9 @@ def open_data(runs: Sequence[TrainingRun], folder: Path, group: ProcessGroup) ->
     prepared = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
     corpus = group.run_or_abort(lambda: prepared or open_corpus(first.recipe.data, folder))
     group.run_or_abort(lambda: check(corpus))
+    asked, there = first.recipe.data.validation_tokens, corpus.validation().tokens
+    if there + first.recipe.data.sequence_length <= asked:
+        log(f"data.validation_tokens is {asked:,}, and the held-out text has {there:,} in whole rows: these are used.")
     return corpus
 
 

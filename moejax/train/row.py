@@ -103,6 +103,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "schedule": "warmup_stable_decay",
         "warmup_tokens": training.recipe.tokens(training.recipe.warmup_steps),
         "decay_tokens": tokens - training.recipe.tokens(start),
+        "validation_tokens": measured.evaluated.validation.tokens,
         **losses,
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
         **_routing(measured.evaluated.routing),

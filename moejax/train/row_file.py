@@ -49,6 +49,20 @@ def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -
         )
 
 
+def read_rows(folder: Path, model: str, budgets: Sequence[int]) -> list[dict[str, Any] | None]:
+    """The rows of a training's budgets, None of those that are not done.
+
+    Raises:
+      UserError: a file holds no row, or another's than its name says. Every budget falls on a step, so a row has just
+        as many tokens.
+    """
+    rows = [read_row(folder, budget) for budget in budgets]
+    for row, budget in zip(rows, budgets, strict=True):
+        if row is not None:
+            check_place(row, model, budget, folder / row_file(budget))
+    return rows
+
+
 def check_row(
     row: Mapping[str, Any],
     training: Training,

@@ -11,7 +11,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.folder import has_writer
-from moejax.stored import Missing, Unreadable, read_bytes, read_json
+from moejax.stored import Missing, Unreadable, read_json
 from moejax.train.attempts import (
     DONE,
     INTERRUPTED,
@@ -25,7 +25,7 @@ from moejax.train.attempts import (
 from moejax.train.identity import REMEDY, RUNS, TRAINING
 from moejax.train.manifest import COMMITTED, finished_steps, validation_losses
 from moejax.train.metrics import TRUNK, last_lines, number
-from moejax.train.row_file import check_place, parse_row, row_file
+from moejax.train.row_file import read_rows, row_file
 
 RECENT_LINES = 10
 """Lines of the log over which the present speed is taken."""
@@ -87,9 +87,7 @@ def read_status(folder: Path) -> Status:
       UserError: it holds no training.
     """
     try:
-        # Not the type itself, which needs JAX.
-        shape = {"name": str, "recipe": {"budgets_tokens": list[int]}}
-        training = read_json(folder / TRAINING, shape, remedy=REMEDY)
+        training = read_training(folder)
     except Missing:
         raise UserError(
             f"{folder} holds no training (there is no {TRAINING}); start one with moejax train --config=FILE.py."
@@ -102,8 +100,9 @@ def read_status(folder: Path) -> Status:
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
     phase = last.get("phase")
-    rows = [_row(folder / row_file(budget), training["name"], budget) for budget in budgets]
-    state, why = _state(folder, None not in rows, attempts)
+    rows = read_rows(folder, training["name"], budgets)
+    missing = [budget for budget, row in zip(budgets, rows, strict=True) if row is None]
+    state, why = _state(folder, missing, attempts)
     total = sum(attempts[-1].phases.values()) if attempts else None
     done = total if state == DONE and total else last.get("steps_done", 0)
     seconds_per_step, tokens_per_second = _speed([line for line in lines if line["phase"] == phase])
@@ -137,8 +136,15 @@ def read_status(folder: Path) -> Status:
         memory_bytes=last.get("memory_bytes"),
         memory_peak_bytes=last.get("memory_peak_bytes"),
         layers=last.get("layers"),
-        rows=[row for row in rows if row is not None],
+        rows=[{name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")} for row in rows if row is not None],
     )
+
+
+def read_training(folder: Path) -> dict[str, Any]:
+    """What a training's folder says of it: ``name``, ``recipe`` and the rest, as plain data."""
+    # Not the type itself, which needs JAX.
+    shape = {"name": str, "recipe": {"budgets_tokens": list[int]}}
+    return read_json(folder / TRAINING, shape, remedy=REMEDY)
 
 
 def read_statuses(folder: Path) -> list[Status]:
@@ -157,30 +163,23 @@ def is_study_folder(folder: Path) -> bool:
     return (folder / "study.json").exists()
 
 
-def _state(folder: Path, has_rows: bool, attempts: Sequence[Attempt]) -> tuple[str, str]:
+def _state(folder: Path, missing: Sequence[int], attempts: Sequence[Attempt]) -> tuple[str, str]:
     if has_writer(folder):
         return RUNNING, ""
-    if has_rows:
+    if not missing:
         return DONE, ""
     if not attempts:
         return WAITING, ""
     last = attempts[-1]
     if last.state == RUNNING:
         return INTERRUPTED, "its process is gone, and said nothing; the same command goes on"
+    if last.state == DONE:
+        return INTERRUPTED, f"done, but {row_file(missing[0])} is gone; the same command makes it again"
     return last.state, last.why
 
 
 def _number(value: float | str | None) -> float | None:
     return None if value is None else number(value)
-
-
-def _row(path: Path, model: str, budget_tokens: int) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    row = parse_row(read_bytes(path, remedy="its run is done again"), path)
-    # Every budget falls on a step, so a row has just as many tokens.
-    check_place(row, model, budget_tokens, path)
-    return {name: row.get(name) for name in ("tokens", "loss", "bits_per_byte")}
 
 
 def _speed(lines: list[dict[str, Any]]) -> tuple[float | None, float | None]:

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from moejax.__main__ import main
+from moejax.data.config import DataConfig
+from moejax.data.corpus import open_corpus
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_damaged_set_is_found(texts, tmp_path, capsys):
         (["prepare", "TEXTS", "--out", "OUT", "--tokenizer", "ids:9:1"], "has no text"),
         (["prepare", "TEXTS", "--out", "OUT", "--text-field", "content"], "no text in its field 'content'"),
         (["prepare", "TEXTS", "--out", "OUT", "--validation-share", "2"], "--validation-share is 2.0"),
-        (["prepare", "TEXTS", "--out", "TEXTS"], "is not empty and holds no set"),
+        (["prepare", "TEXTS", "--out", "TEXTS"], "lies in the source"),
         (["tokenizer", "TEXTS", "--out", "OUT", "--vocab-size", "100"], "need 257"),
         (["show", "OUT"], "holds no prepared set"),
     ],
@@ -118,3 +120,33 @@ def test_what_is_skipped_of_a_folder_is_counted_and_named(texts, tmp_path, capsy
 def test_a_folder_that_is_read_whole_says_nothing_of_skipping(texts, tmp_path, capsys):
     assert main(["data", "tokenizer", str(texts), "--vocab-size", "300", "--out", str(tmp_path / "t.json")]) == 0
     assert "kipped" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["src", "src/inner", "src/../src/inner"])
+def test_a_set_in_its_own_source_is_refused_and_leaves_the_source_as_it_is(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.txt").write_text("words")
+    assert main(["data", "prepare", "src", "--out", out]) == 2
+    assert "name a folder outside it" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "src").iterdir()] == ["a.txt"]
+
+
+def test_a_folder_of_others_is_refused_without_a_lock_in_it(tmp_path, capsys):
+    for name in ("src", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("words")
+    assert main(["data", "prepare", str(tmp_path / "src"), "--out", str(tmp_path / "mine")]) == 2
+    assert "is not empty and holds no set" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("source", ["", "  "])
+def test_an_empty_source_is_not_the_working_directory(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("words")
+    assert main(["data", "prepare", source, "--out", "out"]) == 2
+    assert "The source of data is empty" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="The source of data is empty"):
+        open_corpus(DataConfig(source=source), tmp_path / "corpus")

@@ -113,3 +113,22 @@ def test_a_prediction_loads_no_library_but_jax():
     )
     said = subprocess.run([sys.executable, "-c", code, *predict.EXAMPLE.split()[1:]], check=True, capture_output=True)
     assert said.stdout.decode().splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--params-active", "7B", "--tokens", "1e12", "--flops", "1"], "flops is 1, and nobody trains below"),
+        (["--params-active", "7B", "--tokens", "1e12", "--flops", "1e12"], "times 6 · params_active · tokens"),
+        (
+            ["--params-active", "0.5", "--tokens", "1e9"],
+            "params_active is 0.5, and nobody trains below 1000",
+        ),
+        (["--params-active", "1e9", "--tokens", "1"], "tokens is 1, and nobody trains below 10000 tokens"),
+    ],
+)
+def test_what_contradicts_itself_or_nobody_trains_gets_no_number(words, sentence, capsys):
+    assert main(["predict", "--law", "chinchilla", *words]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert not said.out

@@ -66,3 +66,18 @@ def test_what_is_set_of_the_compiler_stays(monkeypatch):
     compile_quickly(environment, optimised=False)
     assert environment["XLA_FLAGS"].startswith("--xla_backend_optimization_level=2 --xla_dump_to=here")
     assert environment["XLA_FLAGS"].count("optimization_level") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "nothing"), ("JAX_ENABLE_X64", "garbage"), ("XLA_FLAGS", "garbage")],
+)
+def test_a_variable_with_which_jax_cannot_start_is_named_in_a_sentence(name, value):
+    words = ["predict", "--law", "chinchilla", "--params-active", "7B", "--tokens", "1T"]
+    command = [sys.executable, "-m", "moejax", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, name: value}, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("moejax: ")
+    assert ended.stderr.count("\n") == 1
+    assert name in ended.stderr
+    assert "unset it" in ended.stderr

@@ -73,6 +73,8 @@ def test_draws_follow_the_probabilities_that_are_left():
     sharper = np.array([0.5, 0.3, 0.15, 0.05]) ** 2
     np.testing.assert_allclose(shares(Sampling(temperature=0.5)), sharper / sharper.sum(), atol=0.015)
     assert shares(Sampling(temperature=0.0))[0] == 1
+    for cold in (1e-40, 1e-37, 1e-6):
+        assert shares(Sampling(temperature=cold))[0] == 1
 
 
 def test_a_router_that_sees_the_future_cannot_be_sampled():

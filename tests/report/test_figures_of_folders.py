@@ -1,6 +1,7 @@
 """Figures of what commands leave on disk: attempts of trainings, expert loads, plans."""
 
 import json
+import shutil
 
 import pytest
 
@@ -62,11 +63,15 @@ def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
         loads = json.dumps([[0.5, 1.5], [1.0, 1.0]])
         row = {"model": "moe", "tokens": tokens, "loss": 3.0, "fingerprint": "0", "expert_loads": loads}
         write_json(tmp_path / f"branch-{tokens}.json", row)
+    write_json(tmp_path / "training.json", {"name": "moe", "recipe": {"budgets_tokens": [200_000, 1_000_000]}})
     table = sources.loads_table(tmp_path)
     assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
     crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
     assert list(crowded["load"]) == [1.5, 1.5]
     assert draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).rows
+    shutil.copy(tmp_path / "branch-200000.json", tmp_path / "branch-1000000.json")
+    with pytest.raises(ValueError, match="stands where that of moe at 1,000,000 belongs"):
+        sources.loads_table(tmp_path)
 
 
 def test_bars_of_a_plan_add_up_to_its_memory_and_its_step(example_plan):

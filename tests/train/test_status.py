@@ -116,6 +116,9 @@ def test_states_by_lock_and_last_word(tmp_path, training):
     write_json(tmp_path / "attempts.json", [attempt, last])
     status = read_status(tmp_path)
     assert (status.state, status.why) == (INTERRUPTED, "stopped by SIGTERM")
+    write_json(tmp_path / "attempts.json", [{**attempt, "state": DONE}])
+    status = read_status(tmp_path)
+    assert (status.state, status.why.partition(";")[0]) == (INTERRUPTED, "done, but branch-2048.json is gone")
 
 
 def test_the_time_left_is_the_steps_left_at_the_present_speed(tmp_path, training):

@@ -16,6 +16,8 @@ from moejax.errors import UserError
 from moejax.fit.leverages import leverage_of
 from moejax.interval import check_level, interval
 from moejax.laws.catalogue import find
+from moejax.laws.design import Design
+from moejax.laws.predict import check_scale
 from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -24,6 +26,8 @@ from moejax.result import Column, Result, Table
 def run(arguments: argparse.Namespace) -> int:
     """Measure and print."""
     check_level(arguments.level)
+    for flops in arguments.flops or ():
+        check_scale(Design(flops=flops))
     rows, notes = _under_a_law(arguments) if arguments.law else _of_tables(arguments)
     columns = (Column("flops", format), Column("leverage", ".3g"), Column(f"{arguments.level:.0%} interval"))
     cells = [

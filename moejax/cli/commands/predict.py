@@ -16,7 +16,7 @@ from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
-from moejax.laws.predict import check_design, law_name, predict, published
+from moejax.laws.predict import check_design, check_scale, law_name, predict, published
 from moejax.quantities import format
 from moejax.report import render
 from moejax.result import Column, Result, Table
@@ -35,6 +35,7 @@ def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
     """Print what ``ask`` says of the design that the options describe."""
     design = design_of_options(arguments)
     check_design(design)
+    check_scale(design)
     answers, unasked = ask(arguments, design)
     assumed = _assumed(arguments)
     render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)

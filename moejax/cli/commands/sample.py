@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import jax
@@ -15,6 +16,7 @@ from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.model.generate import Sampling, generate
 from moejax.model.runtime import Runtime
+from moejax.wording import printable
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text({"prompt": arguments.prompt, "continuations": texts}))
     else:
-        print("\n\n".join(arguments.prompt + text for text in texts))
+        text = "\n\n".join(arguments.prompt + text for text in texts)
+        # A model may say what moves a terminal's cursor; a file is given what it said.
+        print(printable(text) if sys.stdout.isatty() else text)
     return 0
 
 

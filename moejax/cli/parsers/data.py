@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from moejax.cli.number import WORKERS, count, number, whole_number
 from moejax.errors import UserError
@@ -63,7 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a share that is none."""
+    """Raise ``UserError`` for a share that is none, or a set that would lie in its own source."""
+    if arguments.action == "prepare" and arguments.source.strip() and Path(arguments.source).is_dir():
+        source, out = Path(arguments.source).resolve(), Path(arguments.out).resolve()
+        if out.is_relative_to(source):
+            raise UserError(f"--out {arguments.out} lies in the source, {arguments.source}; name a folder outside it.")
     for name in ("validation_share", "corrupt_share"):
         if not 0 <= getattr(arguments, name, 0) < 1:
             raise UserError(

@@ -72,7 +72,7 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         return list(NAMED[source](options))
     if source.startswith(hugging_face.PREFIX):
         return list(hugging_face.input_shards(source, options))
-    path = Path(source).expanduser()
+    path = path_of(source)
     if not path.exists():
         raise UserError(
             f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
@@ -89,6 +89,17 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         assert read is not None
         shards += read([file(path) for path in group], root.absolute(), options)
     return shards
+
+
+def path_of(source: str) -> Path:
+    """The file or folder of a source that is one.
+
+    Raises:
+      UserError: it is empty, which Python takes for the working directory.
+    """
+    if not source.strip():
+        raise UserError(f"The source of data is empty; name a file, a folder, hf:NAME or {' or '.join(NAMED)}.")
+    return Path(source).expanduser()
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,7 @@ class Skipped:
 
 def skipped(source: str) -> Skipped | None:
     """What is not read of a source that is a folder; None for others."""
-    path = Path(source).expanduser()
+    path = path_of(source)
     if source in NAMED or source.startswith(hugging_face.PREFIX) or not path.is_dir():
         return None
     return _files(path)[1]
