@@ -387,7 +387,7 @@ def test_a_task_file_of_skypilot_quotes_the_folder(printed, run_by_a_shell):
 @pytest.mark.parametrize(
     "words",
     [
-        *(["--minutes", "-5"], ["--minutes", "1e300"], ["--grace", "1e20"], ["--at-a-time", "0"]),
+        *(["--minutes", "-5"], ["--minutes", "1e30"], ["--grace", "1e20"], ["--at-a-time", "0"]),
         *(["--at-a-time", "-3"], ["--memory", "-1"], ["--memory", "0"], ["--nodes", "0"], ["--cores", "0"]),
         *(["--mfu", "0", "--chip", "cpu"], ["--mfu", "1.5"], ["--chips-per-node", "0"]),
     ],

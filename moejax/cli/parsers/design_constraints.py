@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import LENGTHS, number, share, whole_number
+from moejax.cli.number import LENGTHS, number, whole_number
 from moejax.cli.parsers.options import add_active_convention, add_sequence_length
 
 AT_MOST = {
@@ -71,7 +71,7 @@ def add_constraint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     counted.add_argument(
         "--mfu",
-        type=share,
+        type=number,
         default=0.4,
         metavar="SHARE",
         help="share of the peak FLOP/s assumed (%(default)s)",

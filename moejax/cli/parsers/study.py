@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from moejax.cli.number import WORKERS, count, number, share
+from moejax.cli.number import WORKERS, count, number
 from moejax.cli.parsers.options import add_config_argument, add_exportable_argument
 from moejax.cli.settings import STUDY
 from moejax.config import unknown
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     before.add_argument(
         "--mfu",
-        type=share,
+        type=number,
         default=0.4,
         metavar="SHARE",
         help="share of the chip's peak FLOP/s that is assumed (%(default)s)",
