@@ -64,6 +64,8 @@ Length = Annotated[int, whole(0, INT32)]
 Steps = Annotated[int, whole(1, INT32)]
 Copies = Annotated[int, whole(0, 1_000_000)]
 """Things that are made or kept."""
+RESAMPLES = whole(10, 100_000)
+"""Of a bootstrap: the ends of an interval of fewer are the resamples themselves."""
 Seed = Annotated[int, whole(0, 2**32 - 1)]
 Share = Annotated[float, Range(0, 1)]
 BelowOne = Annotated[float, Range(0, 1, without_high=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from moejax import quantities
+from moejax import quantities, ranges
 from moejax.wording import told
 
 
@@ -42,6 +42,14 @@ def count(least: int = 0, most: int = 1_000_000) -> Callable[[str], int]:
     return read
 
 
+def resamples(text: str) -> int:
+    """For ``add_argument(type=resamples)``: as many as an interval can be made of, or 0 for none."""
+    value = whole_number(text)
+    if value and value not in ranges.RESAMPLES:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; give {ranges.RESAMPLES}, or 0 for none")
+    return value
+
+
 def share(text: str) -> float:
     """For ``add_argument(type=share)``: a number above 0 and at most 1."""
     value = number(text)
@@ -52,7 +60,6 @@ def share(text: str) -> float:
 
 SEEDS = count(0, 2**31 - 1)
 """For ``add_argument("--seed", type=SEEDS)``."""
-RESAMPLES = count(0, 100_000)
 MOST_STARTS = 1_000_000
 """Points from which a search starts."""
 LENGTHS = count(1, 10**12)

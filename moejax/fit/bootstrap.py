@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, objective_of
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import WIDEST, data_of, laws_at
 from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
@@ -128,8 +128,7 @@ def bootstrap(
     Raises:
       UserError: the runs are not those of the fit, or ``count`` or ``by`` make no sense.
     """
-    if runs.data_hash != result.data_hash:
-        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
+    check_runs_of(result, runs)
     if count < 1 or by not in RESAMPLED:
         raise UserError(f"Asked for {count} resamples by {by!r}; give at least 1, by one of {', '.join(RESAMPLED)}.")
     objective = objective_of(result)

@@ -14,10 +14,9 @@ import scipy.stats
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
-from moejax.errors import UserError
 from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.fit_law import objective_of
-from moejax.fit.fit_result import FitResult
+from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import RESIDUALS, FitObjective, Penalty, data_of, law_at
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
@@ -106,8 +105,7 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     Raises:
       UserError: the runs are not those of the fit.
     """
-    if runs.data_hash != result.data_hash:
-        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
+    check_runs_of(result, runs)
     objective = objective_of(result)
     data = data_of(objective, runs, result.fixed)
     with float64():

@@ -27,6 +27,7 @@ from moejax.wording import told
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from moejax.fit.runs import Runs
     from moejax.laws.design import Design
     from moejax.result import Result
 
@@ -207,6 +208,17 @@ def read_plain(path: Path) -> dict[str, Any]:
     if entries["schema"] != SCHEMA:
         raise UserError(f"{path} holds a fit of schema {entries['schema']}, and this moejax reads {SCHEMA}; {_REMEDY}.")
     return entries
+
+
+def are_runs_of(result: FitResult, runs: Runs) -> bool:
+    """Whether these are the runs that a fit was made to."""
+    return runs.data_hash == result.data_hash
+
+
+def check_runs_of(result: FitResult, runs: Runs) -> None:
+    """Raise ``UserError`` if a fit was made to other runs."""
+    if not are_runs_of(result, runs):
+        raise UserError(f"The fit was made to data {result.data_hash} and these runs are {runs.data_hash}; fit again.")
 
 
 @contextlib.contextmanager

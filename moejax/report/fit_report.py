@@ -11,7 +11,7 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.config import convert
-from moejax.fit.fit_result import FitResult, read_by_this_version, read_plain
+from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
 from moejax.progress import ProgressCallback
@@ -89,7 +89,7 @@ def _runs(fit: FitResult, source: Path) -> ReadRuns | None:
         read = read_runs(run_table.read_as_it_is(path), type(fit.law).inputs, trust_units=True, **how)
     except ValueError:
         return None
-    return read if read.runs.data_hash == fit.data_hash else None
+    return read if are_runs_of(fit, read.runs) else None
 
 
 def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[str, pd.DataFrame]:

@@ -11,7 +11,7 @@ from moejax.config import build, check_fields, dump, unknown
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, Range, Seed, whole
+from moejax.ranges import INT32, RESAMPLES, Range, Seed, whole
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
@@ -26,7 +26,7 @@ class Analysis:
 
     laws: tuple[str, ...] = ("chinchilla", "effective_params")
     """Laws to fit, by their names in ``moejax.laws.LAWS``; none if the runs are only trained."""
-    resamples: Annotated[int, whole(10, 100_000)] = 300
+    resamples: Annotated[int, RESAMPLES] = 300
     """Bootstrap resamples, drawn by architecture."""
     decision_flops: Annotated[float, Range(1, 1e40)] = 1e15
     """Budget at which the fitted laws are asked for the best model."""
@@ -44,6 +44,8 @@ class Analysis:
         for name in self.laws:
             if name not in LAWS:
                 raise UserError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))
+            if self.laws.count(name) > 1:
+                raise UserError(f"analysis.laws has {name} {self.laws.count(name)} times; name every law once.")
 
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")

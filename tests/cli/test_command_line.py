@@ -448,7 +448,7 @@ def test_a_terminal_without_unicode_shows_what_it_can():
         (["study", "--workers", "0"], "1 to 1,024"),
         (["study", "--vmap", "0"], "1 to 4,096"),
         (["data", "prepare", "texts", "--out", "set", "--workers", "0"], "1 to 1,024"),
-        (["fit", "runs.csv", "--law", "chinchilla", "--bootstrap", "-3"], "0 to 100,000"),
+        (["fit", "runs.csv", "--law", "chinchilla", "--bootstrap", "-3"], "10 to 100,000, or 0 for none"),
     ],
 )
 def test_more_or_fewer_than_a_machine_holds_are_refused(words, range_of_it, capsys):
@@ -540,3 +540,16 @@ def test_a_number_beyond_what_can_be_computed_with_is_refused_in_a_sentence(beyo
     said = capsys.readouterr().err
     assert "number" in said
     assert "give" in said or "write" in said
+
+
+def test_a_config_prints_into_no_result_and_moves_no_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    moves = "import os, sys; print('loading'); os.chdir('other'); "
+    for ends in ("", "sys.stdout.close()"):
+        (tmp_path / "prints.py").write_text(f"{moves}{ends}{CONFIG}")
+        assert main(["count", "--config=prints.py", "--json"]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)
+        assert ends or "loading" in shown.err
+        assert Path.cwd() == tmp_path

@@ -130,7 +130,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert main(["fit", table, "--law", "chinchilla", "--starts", "64", "--out", str(tmp_path / "fit")]) == 0
     fit = str(tmp_path / "fit" / "fit.json")
     capsys.readouterr()
-    words = ("--law", fit, "--flops", "1e21", "--runs", table, "--bootstrap", "8", "--json")
+    words = ("--law", fit, "--flops", "1e21", "--runs", table, "--bootstrap", "10", "--json")
     assert main(["design", *words]) == 0
     said = json.loads(capsys.readouterr().out)
     interval = said["intervals"]["params_active"]
@@ -142,7 +142,7 @@ def test_a_fit_with_its_runs_gives_intervals_of_what_is_decided(capsys, tmp_path
     assert "99.9% interval, of sizes alone, by drawn laws" in " ".join(shown.out.split())
     assert "! Sizes alone lie beyond the fitted runs: flops " in shown.out
     assert "! What to train lies beyond what the law was fitted to: flops " in shown.out
-    assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "8"]) == 2
+    assert main(["design", "--law", "chinchilla", "--flops", "1e21", "--runs", table, "--bootstrap", "10"]) == 2
     assert "--runs gives intervals to a fit" in capsys.readouterr().err
 
 

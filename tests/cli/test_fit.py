@@ -102,7 +102,7 @@ def test_runs_are_held_out_by_any_column_and_weighed_by_one(table, tmp_path, cap
         ),
         (["--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--fix", "irreducible=1.7"], "give it once"),
         (["--law", "chinchilla", *MAPPED, *ALL_FIXED], "leave at least one to fit"),
-        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "8"], "between 0 and 1"),
+        (["--law", "chinchilla", *MAPPED, "--level", "90", "--bootstrap", "10"], "between 0 and 1"),
         (["--law", "chinchilla", *MAPPED, "--hold-out", "seed:4"], "With seed ≥ 4 held out: 4 runs cannot set"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "hubert"], "huber or squared"),
         (["--law", "chinchilla", *MAPPED, "--penalty", "squared", "--delta", "0.1"], "has no --delta"),
@@ -236,10 +236,26 @@ def test_a_bootstrap_stopped_without_a_folder_prints_the_fit_and_how_to_keep_one
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bootstrap, "_write", interrupt)
-    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "8"]) == 130
+    assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", "10"]) == 130
     shown = capsys.readouterr()
     assert "--out DIR" in shown.err
     assert "tokens_exponent" in shown.out
+
+
+@pytest.mark.parametrize("count", ["1", "9"])
+def test_an_interval_is_not_made_of_a_few_resamples(count, table, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--bootstrap", count])
+    assert "give a whole number from 10 to 100,000, or 0 for none" in capsys.readouterr().err
+
+
+def test_a_fit_is_not_drawn_through_other_runs(table, tmp_path, capsys):
+    words = [*MAPPED, "--out", str(tmp_path)]
+    assert main(["fit", str(table), "--law", "chinchilla", "--starts", "16", *words]) == 0
+    drawn = ["plot", "fit", "--fit", str(tmp_path / "fit.json"), "--runs", str(table), *words]
+    assert main(drawn) == 0
+    assert main([*drawn, "--where", "seed < 30"]) == 2
+    assert "The fit was made to data" in capsys.readouterr().err
 
 
 def test_a_split_that_leaves_too_few_runs_keeps_the_fit_of_all(table, tmp_path, capsys):

@@ -56,7 +56,7 @@ def test_two_families_of_designs_are_compared_under_a_law(capsys):
         (("expansion=16", "expansion=1", "--law", "effective_params"), "give --flops"),
         (("kimi-k3", "glm-4.5", "--law", "zhao", "--flops", "1e24"), "kimi-k2"),
         (("width=16", "expansion=1", "--law", "zhao", "--flops", "1e24"), "width is not known"),
-        (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "9"), "belong together"),
+        (("expansion=16", "expansion=1", "--law", "zhao", "--flops", "1e24", "--bootstrap", "10"), "belong together"),
         (("expansion=16", "expansion=1", "--law", "leverage", "--flops", "1e24"), "predicts no loss"),
     ],
 )

@@ -6,9 +6,15 @@ A config file is Python with ``get_config()``, or ``get_config(arg)`` for ``--co
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import io
+import os
+import sys
+from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import CodeType
 from typing import TypeVar
 
@@ -46,6 +52,21 @@ class _WithoutBytecode(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Run a reader's code so that it neither prints into a command's result, nor closes what that is printed to, nor
+    moves the folder that names of files are read from."""
+    said = io.StringIO()
+    here = Path.cwd()
+    try:
+        with contextlib.redirect_stdout(said):
+            yield
+    finally:
+        os.chdir(here)
+        if not said.closed:
+            sys.stderr.write(said.getvalue())
+
+
 def read(config: str) -> ConfigDict:
     """The ConfigDict of ``FILE.py`` or ``FILE.py:arg``."""
     name, _, argument = config.partition(":")
@@ -55,7 +76,8 @@ def read(config: str) -> ConfigDict:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        loader.exec_module(module)
+        with _apart():
+            loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be run ({says('Python', error)}); mend the file.") from error
     if not callable(vars(module).get("get_config")):
@@ -66,7 +88,8 @@ def read(config: str) -> ConfigDict:
     if not argument and any(parameter.default is parameter.empty for parameter in parameters):
         raise UserError(f"{name} needs an argument; give it as --config={name}:ARGUMENT.")
     try:
-        found = module.get_config(*([argument] if argument else []))
+        with _apart():
+            found = module.get_config(*([argument] if argument else []))
     except (Exception, SystemExit) as error:
         raise UserError(f"get_config of {config} failed ({says('Python', error)}); mend it.") from error
     if not isinstance(found, ConfigDict):

@@ -15,7 +15,7 @@ from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
-from moejax.fit.fit_result import FitResult, load
+from moejax.fit.fit_result import FitResult, check_runs_of, load
 from moejax.fit.read_runs import mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
@@ -116,6 +116,7 @@ class _Given:
     def _evidence(self, name: str, fit: FitResult) -> Any:
         runs = sources.run_table_of(self.arguments.runs)
         read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law))
+        check_runs_of(fit, read.runs)
         if name == "fit":
             return evidence.fit_table(fit, read.runs)
         if name == "starts":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import RESAMPLES, number
+from moejax.cli.number import number, resamples
 from moejax.cli.parsers.design_constraints import add_constraint_arguments
 from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
     )
     around.add_argument("--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for intervals")
-    around.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples of --runs")
+    around.add_argument("--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples of --runs")
     around.add_argument(
         "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
     )

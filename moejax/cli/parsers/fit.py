@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.number import RESAMPLES, number
+from moejax.cli.number import number, resamples
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what standard errors are computed from: sandwich or gauss-newton (%(default)s)",
     )
     trust.add_argument(
-        "--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples for intervals (0)"
+        "--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples for intervals (0)"
     )
     trust.add_argument("--by", default="group", metavar="WHAT", help="what is resampled: group or run (%(default)s)")
     trust.add_argument(

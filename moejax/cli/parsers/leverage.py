@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.number import RESAMPLES, SEEDS, number
+from moejax.cli.number import SEEDS, number, resamples
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for an interval"
     )
-    parser.add_argument("--bootstrap", type=RESAMPLES, default=0, metavar="COUNT", help="number of resamples of --runs")
+    parser.add_argument("--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples of --runs")
     parser.add_argument(
         "--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of starts and resamples (%(default)s)"
     )

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from moejax import run_table
-from moejax.cli.number import RESAMPLES, number
+from moejax.cli.number import number, resamples
 from moejax.cli.out_folder import check_outputs
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.validation import validate_fit
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flops", type=number, metavar="NUMBER", help="budget of the decisions (ten times that of the largest run)"
     )
     table.add_argument(
-        "--resamples", type=RESAMPLES, default=300, metavar="COUNT", help="number of bootstrap resamples (%(default)s)"
+        "--resamples", type=resamples, default=300, metavar="COUNT", help="number of bootstrap resamples (%(default)s)"
     )
     add_table_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the report's numbers on stdout as JSON")
