@@ -30,7 +30,7 @@ def find(config: str) -> Path:
         return own
     here = map(str, sorted(Path(FOLDER).rglob("*.py")))
     known = dict.fromkeys([*here, *packaged_names()])
-    raise UserError(f"There is no config file {path}. There are {', '.join(known)}.")
+    raise UserError(f"There is no config file {name or repr(name)}. There are {', '.join(known)}.")
 
 
 def packaged_folder() -> Path:

@@ -63,6 +63,18 @@ def validate_files(arguments: argparse.Namespace) -> None:
             validate_fit(Path(str(fit)))
 
 
+def fit_in(source: Path) -> Path:
+    """The fit of a folder of ``moejax fit``; anything else as it is."""
+    fit = source / "fit.json"
+    return fit if _is_file(fit) and not (source / "study.json").exists() else source
+
+
+def law_or_fit(text: str) -> str:
+    """For ``add_argument("--law", type=law_or_fit)``: a law's name, or the file of a fit, also by its folder's name."""
+    fit = fit_in(Path(text))
+    return text if fit == Path(text) else str(fit)
+
+
 def validate_fit(path: Path) -> None:
     """Raise ``UserError`` if there is no such file."""
     if not path.is_file():

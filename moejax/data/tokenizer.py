@@ -260,7 +260,7 @@ def open_tokenizer(name: str, folder: Path = Path()) -> Tokenizer:
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise UserError(
-            f"There is no tokenizer {name}; give bytes, ids:VOCAB:END, or the path of a tokenizer.json (train one "
-            f"with moejax data tokenizer)."
+            f"There is no tokenizer {name or repr(name)}; give bytes, ids:VOCAB:END, or the path of a tokenizer.json "
+            f"(train one with moejax data tokenizer)."
         )
     return JsonTokenizer(path, end)

@@ -256,8 +256,14 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
 def _no_start(objective: FitObjective, data: Any, point: np.ndarray) -> str:
     """Why no start has a finite objective."""
     with float64():
-        wrong = int(np.sum(~np.isfinite(np.asarray(objective.penalties(point, data)))))
+        wrong = np.flatnonzero(~np.isfinite(np.asarray(objective.penalties(point, data))))
+    if not len(wrong):
+        return (
+            "No start has a finite objective: the runs' weights are so large that no sum holds them; give smaller ones."
+        )
+    first = wrong[0]
     return (
-        f"No start has a finite objective: {objective.law.__name__} gives no number for {wrong} of {len(data['loss'])} "
-        f"runs; check their sizes, or give starts nearer to the answer."
+        f"No start has a finite objective: {objective.law.__name__} gives no number for {len(wrong)} of "
+        f"{len(data['loss'])} runs, as run {first + 1} with {objective.output} {float(data['loss'][first]):.4g}; check "
+        f"their sizes and losses, or give starts nearer to the answer."
     )

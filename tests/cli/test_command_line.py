@@ -181,6 +181,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
         (["trian"], "trian is no command; did you mean train?"),
         (["zzz"], "known are init, data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
+        (["count", "--config", ""], "There is no config file ''."),
         (["train"], "Nothing to train was named"),
         (["study"], "No study was named"),
         (["study", "--resume", "--out", "nowhere"], "nowhere holds no study"),

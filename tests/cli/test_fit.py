@@ -381,3 +381,14 @@ def test_compare_prints_the_command_that_fits_the_same_rows_in_the_same_way():
     assert again["law"] == "kaplan"
     for name in ("runs", "where", "map", "best_by", "drop_invalid", "penalty", "trust_units", "loss"):
         assert again[name] == getattr(given, name)
+
+
+@pytest.mark.parametrize(
+    ("loss", "weight", "said"), [("3", "1e308", "weights are so large"), ("1e-320", "1", "run 1 with loss 1e-320")]
+)
+def test_what_no_objective_holds_is_named(loss, weight, said, tmp_path, capsys):
+    rows = [f"{n},{d},{3 - 0.1 * i}" for i, (n, d) in enumerate((n, d) for n in (1e8, 1e9) for d in (1e9, 1e10, 1e11))]
+    lines = ["params_active,tokens,loss,w", f"1e8,1e8,{loss},{weight}", *(f"{row},1" for row in rows)]
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    assert main(["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--weight", "w"]) == 2
+    assert said in capsys.readouterr().err

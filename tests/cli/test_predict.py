@@ -132,3 +132,10 @@ def test_what_contradicts_itself_or_nobody_trains_gets_no_number(words, sentence
     said = capsys.readouterr()
     assert sentence in said.err
     assert not said.out
+
+
+def test_the_folder_of_a_fit_is_its_fit_and_a_damaged_one_is_named(tmp_path, capsys):
+    (tmp_path / "fit.json").touch()
+    for command in ("predict", "design"):
+        assert main([command, "--law", str(tmp_path)]) == 2
+        assert f"{tmp_path}/fit.json cannot be read: it is empty" in capsys.readouterr().err

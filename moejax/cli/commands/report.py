@@ -8,8 +8,9 @@ from typing import Any
 
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_folder
-from moejax.cli.parsers.report import TABLES, fit_in, out_of
+from moejax.cli.parsers.report import TABLES, out_of
 from moejax.cli.progress import progress_display
+from moejax.cli.validation import fit_in
 from moejax.fit.fit_result import load
 from moejax.json_text import json_text
 from moejax.laws.predict import law_name

@@ -10,6 +10,7 @@ from moejax.cli.parsers.design_constraints import add_constraint_arguments
 from moejax.cli.parsers.options import add_architecture_arguments
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
+from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 
 NAME = "design"
@@ -34,8 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--law",
         required=True,
+        type=law_or_fit,
         metavar="NAME|FIT|all",
-        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`",
+        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder",
     )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     parser.add_argument(

@@ -8,6 +8,7 @@ from pathlib import Path
 from moejax.cli.number import SEEDS, number, resamples
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
+from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 
 NAME = "leverage"
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help=family)
     parser.add_argument("b", metavar="B", help="the same, of the other family")
     parser.add_argument(
-        "--law", metavar="NAME|FIT", help="a law of the loss or its paper, or fit.json of `moejax fit --out`"
+        "--law",
+        type=law_or_fit,
+        metavar="NAME|FIT",
+        help="a law of the loss or its paper, or fit.json of `moejax fit --out`, or its folder",
     )
     parser.add_argument(
         "--flops", type=number, action="append", metavar="NUMBER", help="A's budget; may be repeated (A's, of tables)"

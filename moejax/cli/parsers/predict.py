@@ -7,6 +7,7 @@ import argparse
 from moejax.cli.number import number
 from moejax.cli.parsers.options import add_active_convention, add_architecture_arguments, add_sequence_length
 from moejax.cli.process import compile_quickly
+from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
 
 NAME = "predict"
@@ -32,7 +33,11 @@ DESIGN_OPTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument(
-        "--law", required=True, metavar="NAME|FIT|all", help="a law or its paper (see `moejax laws`), or fit.json"
+        "--law",
+        required=True,
+        type=law_or_fit,
+        metavar="NAME|FIT|all",
+        help="a law or its paper (see `moejax laws`), or fit.json of `moejax fit --out`, or its folder",
     )
     parser.add_argument("--constants", metavar="SET", help="a published set of constants (the law's first)")
     add_architecture_arguments(parser, required=False)

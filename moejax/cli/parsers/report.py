@@ -9,7 +9,7 @@ from moejax import run_table
 from moejax.cli.number import number, resamples
 from moejax.cli.out_folder import check_outputs
 from moejax.cli.parsers.run_table_options import add_table_arguments
-from moejax.cli.validation import validate_fit
+from moejax.cli.validation import fit_in, validate_fit
 from moejax.study.storage import identity
 
 NAME = "report"
@@ -58,12 +58,6 @@ def check(arguments: argparse.Namespace) -> None:
         identity(source)
     if not source.is_dir():
         check_outputs(out_of(source, arguments), OUTPUTS)
-
-
-def fit_in(source: Path) -> Path:
-    """The fit of a folder of ``moejax fit``; anything else as it is."""
-    fit = source / "fit.json"
-    return fit if fit.is_file() and not (source / "study.json").exists() else source
 
 
 def out_of(source: Path, arguments: argparse.Namespace) -> Path:
