@@ -22,9 +22,9 @@ from moejax.ranges import (
     Length,
     Multiple,
     Number,
+    NumberRange,
     OptionalSize,
     Positive,
-    Range,
     Scale,
     Share,
     Size,
@@ -149,7 +149,7 @@ class Architecture:
 
     positions: str = _static("rope")
     """A key of ``moejax.model.attention.POSITIONS``: rotary, ALiBi, or none."""
-    rope_theta: Annotated[float, Range(1, 1e12, without_low=True)] = _static(10_000.0)
+    rope_theta: Annotated[float, NumberRange(1, 1e12, without_low=True)] = _static(10_000.0)
     rotary_fraction: Share = _static(1.0)
     """Part of each head that is rotated (GLM-4.5: a half); multi-head latent attention has ``rope_head_dim``."""
     rope_scaling: RopeScaling | None = field(default=None, metadata={"static": True})

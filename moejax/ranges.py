@@ -14,7 +14,7 @@ Number = Any
 
 
 @dataclass(frozen=True)
-class Range:
+class NumberRange:
     """Numbers from ``low`` to ``high``, either of which may be left out."""
 
     low: int | float
@@ -39,9 +39,9 @@ class Range:
         )
 
 
-def whole(low: int, high: int) -> Range:
+def whole(low: int, high: int) -> NumberRange:
     """Whole numbers from ``low`` to ``high``."""
-    return Range(low, high, whole=True)
+    return NumberRange(low, high, whole=True)
 
 
 INT32 = 2**31 - 1
@@ -67,10 +67,10 @@ Copies = Annotated[int, whole(0, 1_000_000)]
 RESAMPLES = whole(10, 100_000)
 """Of a bootstrap: the ends of an interval of fewer are the resamples themselves."""
 Seed = Annotated[int, whole(0, 2**32 - 1)]
-Share = Annotated[float, Range(0, 1)]
-BelowOne = Annotated[float, Range(0, 1, without_high=True)]
-Epsilon = Annotated[float, Range(LEAST, 1)]
-Scale = Annotated[float, Range(0, 1e6)]
+Share = Annotated[float, NumberRange(0, 1)]
+BelowOne = Annotated[float, NumberRange(0, 1, without_high=True)]
+Epsilon = Annotated[float, NumberRange(LEAST, 1)]
+Scale = Annotated[float, NumberRange(0, 1e6)]
 """Rates, weights and multiples, of which 0 is none."""
-Positive = Annotated[float, Range(0, 1e6, without_low=True)]
-Multiple = Annotated[float, Range(1, 1e6)]
+Positive = Annotated[float, NumberRange(0, 1e6, without_low=True)]
+Multiple = Annotated[float, NumberRange(1, 1e6)]

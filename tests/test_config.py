@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moejax.cli import settings
 from moejax.config import build, check_fields, dump
 from moejax.errors import UserError
-from moejax.ranges import Range
+from moejax.ranges import NumberRange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def test_a_value_that_does_not_fit_is_named_by_its_path(values, sentence):
 
 
 def _numbers(hint, path="", within=()):
-    """Every number below a type: its path, and the Range of its Annotated or None."""
+    """Every number below a type: its path, and the NumberRange of its Annotated or None."""
     if typing.get_origin(hint) is typing.Annotated:
         yield path, typing.get_args(hint)[1]
     elif hint in (int, float):
@@ -86,7 +86,7 @@ NUMBERS = {path: limits for kind in DESCRIBED for path, limits in _numbers(kind,
 
 def test_every_number_of_every_config_has_a_finite_range():
     assert len(NUMBERS) > 150
-    assert [path for path, limits in NUMBERS.items() if not isinstance(limits, Range)] == []
+    assert [path for path, limits in NUMBERS.items() if not isinstance(limits, NumberRange)] == []
     assert all(math.isfinite(bound) for limits in NUMBERS.values() if limits for bound in (limits.low, limits.high))
 
 

@@ -53,6 +53,7 @@ PASSED = {"says", "told", "in_words", "isinstance", "type", "getattr", "print_ex
 READ = {
     "plan/plan.py": "XLA says what does not fit in numbers, which are read out of it",
     "folder.py": "the same error again, of the file that was to be written",
+    "cli/command_line.py": "a variable that JAX names is looked for in them",
 }
 """Where else the words of an exception are used, and why."""
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from moejax.config import check_fields
 from moejax.errors import UserError
-from moejax.ranges import INT32, BelowOne, Positive, Range, Seed, Tokens, whole
+from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Seed, Tokens, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class DataConfig:
     packing: str = "windows"
     """A key of ``moejax.data.rows.PACKINGS``: windows of the running text, or whole documents with document masks."""
     sequence_length: Annotated[int, whole(2, INT32)] = 256
-    validation_share: Annotated[float, Range(0, 1, without_low=True, without_high=True)] = 0.05
+    validation_share: Annotated[float, NumberRange(0, 1, without_low=True, without_high=True)] = 0.05
     """Share of documents held out; a prepared set keeps its own."""
     validation_tokens: Tokens = 65_536
     """Size of the fixed validation set, rounded to whole sequences."""

@@ -13,14 +13,14 @@ from flax import nnx
 from jaxtyping import Array, Key
 
 from moejax.config import check_fields
-from moejax.ranges import Range
+from moejax.ranges import NumberRange
 
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
     """How matrices start: normal values, cut at two standard deviations."""
 
-    std: Annotated[float, Range(0, 100)] = 0.0
+    std: Annotated[float, NumberRange(0, 100)] = 0.0
     """Standard deviation of every matrix (Zhao et al. and DeepSeek: .006); 0 means 1/sqrt(fan-in) of each."""
     scale_outputs: bool = True
     """Whether matrices that write to the residual stream are divided by sqrt(2 · num_layers) (GPT-2)."""

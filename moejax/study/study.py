@@ -11,7 +11,7 @@ from moejax.config import build, check_fields, dump, unknown
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, RESAMPLES, Range, Seed, whole
+from moejax.ranges import INT32, RESAMPLES, NumberRange, Seed, whole
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
@@ -28,7 +28,7 @@ class Analysis:
     """Laws to fit, by their names in ``moejax.laws.LAWS``; none if the runs are only trained."""
     resamples: Annotated[int, RESAMPLES] = 300
     """Bootstrap resamples, drawn by architecture."""
-    decision_flops: Annotated[float, Range(1, 1e40)] = 1e15
+    decision_flops: Annotated[float, NumberRange(1, 1e40)] = 1e15
     """Budget at which the fitted laws are asked for the best model."""
     hold_out: str = "tokens"
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
@@ -58,7 +58,7 @@ class Stated:
 
     quantity: str
     """One of ``TOTALS``."""
-    value: Annotated[float, Range(0, 1e60)]
+    value: Annotated[float, NumberRange(0, 1e60)]
     source: str
 
 

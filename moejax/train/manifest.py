@@ -394,8 +394,13 @@ def _threads() -> int:
 def _sha256_of(
     paths: Sequence[Path], stop: threading.Event | None = None, read: Callable[[int], None] | None = None
 ) -> list[str | None]:
-    # An executor takes no work once the interpreter ends, when one of several processes may still hash.
-    with ThreadPool(_threads()) as threads:
+    # When the interpreter ends, one of several processes may still hash: an executor takes no work then, and from
+    # Python 3.12 on no thread begins.
+    try:
+        threads = ThreadPool(_threads())
+    except RuntimeError:
+        return [_sha256(path, stop, read) for path in paths]
+    with threads:
         return threads.map(lambda path: _sha256(path, stop, read), paths, chunksize=1)
 
 

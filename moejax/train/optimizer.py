@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from moejax.config import check_fields
 from moejax.errors import UserError
-from moejax.ranges import BelowOne, Epsilon, Range, Scale, Share, Tokens
+from moejax.ranges import BelowOne, Epsilon, NumberRange, Scale, Share, Tokens
 from moejax.train.schedule import DECAYS
 
 
@@ -37,7 +37,7 @@ class OptimizerConfig:
     learning_rate: Scale = field(default=3e-3, metadata={"auto": 0.0})
     """Peak of the schedule; 0, in a config also "auto", leaves it to ``Recipe.hyperparameters``."""
     warmup_tokens: Tokens = 0
-    decay_share: Annotated[float, Range(0, 1, without_low=True)] = 0.2
+    decay_share: Annotated[float, NumberRange(0, 1, without_low=True)] = 0.2
     """Last part of a budget over which the learning rate falls; 1 begins where the warm-up ends."""
     decay_shape: str = "linear"
     """A key of ``moejax.train.schedule.DECAYS``."""

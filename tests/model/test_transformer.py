@@ -62,7 +62,7 @@ def architectures(draw):
         top_k=draw(st.integers(1, experts)),
         expert_hidden=draw(st.integers(1, 30)),
         num_shared_experts=shared,
-        shared_hidden=draw(st.integers(0, 30)),
+        shared_hidden=draw(st.integers(0, 30)) if shared else 0,
         shared_expert_gate=bool(shared) and draw(st.booleans()),
         router_bias=draw(st.booleans()),
     )

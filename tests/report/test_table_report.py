@@ -174,7 +174,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
     parsed = Page((tmp_path / "out" / PAGE).read_text())
     assert parsed.open == []
     assert {"chapter-002", "coefficients", "provenance"} <= set(parsed.names)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA, WRITTEN}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {PAGE, TEXT, DATA, WRITTEN, ".lock"}
     assert "report:" in capsys.readouterr().out
 
 
