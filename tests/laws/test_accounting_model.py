@@ -13,12 +13,13 @@ def architectures(draw) -> Architecture:
     kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     layers = draw(st.integers(1, 4))
     num_experts = draw(st.sampled_from([0, 2, 5, 8]))
+    shared = draw(st.integers(0, 2))
     mixture = {
         "num_experts": num_experts,
         "top_k": draw(st.integers(1, max(1, num_experts))),
         "expert_hidden": draw(st.integers(1, 40)),
-        "num_shared_experts": draw(st.integers(0, 2)),
-        "shared_hidden": draw(st.sampled_from([0, 7])),
+        "num_shared_experts": shared,
+        "shared_hidden": draw(st.sampled_from([0, 7])) if shared else 0,
         "num_dense_layers": draw(st.integers(0, layers - 1)),
     }
     return Architecture(

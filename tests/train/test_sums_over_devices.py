@@ -72,7 +72,13 @@ def types(one, folder):
         if max(map(len, _groups(groups, 4))) > 1:
             sizes = [int(size) for size in shape.split(",") if size]
             large = [size for size in sizes if size > 1]
-            what = "table" if VOCAB in sizes else "router" if len(large) == 2 and EXPERTS in large else "matrix"
+            what = (
+                "table"
+                if {VOCAB, VOCAB // 2} & set(sizes)
+                else "router"
+                if len(large) == 2 and EXPERTS in large
+                else "matrix"
+            )
             what = "tokens" if LENGTH in sizes or 2 * LENGTH in sizes else what if len(sizes) > 1 else "vector"
             found.setdefault(("gathered" if kind == "all-gather" else "added", what), set()).add(dtype)
     return found
