@@ -8,7 +8,7 @@ CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
 # Linux lets a process map 65,530 pieces of memory, and every program compiled for a CPU takes three: one process for all
 # tests runs out of them, and XLA crashes.
-HEAVIEST := tests/model tests/routing tests/train
+HEAVIEST := tests/train tests/model tests/routing
 
 .PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve test-slurm browser docs lint format constraints clean
 
@@ -28,8 +28,8 @@ errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md
 
 test: lint  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/pytest -n 2 --dist loadfile -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
-	$(BIN)/pytest -n 2 --dist loadfile -r s $(HEAVIEST) && exit $$first
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST) && exit $$first
 
 test-all:  ## every suite there is, each where this machine can run it; hours
 	$(MAKE) test lint-docs slow parity resolve

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -140,6 +141,15 @@ def test_libraries_are_imported_only_where_they_belong(imported):
 def test_every_part_has_its_row_in_the_table():
     parts = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in FILES}
     assert parts <= set(MAY_IMPORT)
+
+
+def test_every_module_that_names_shapes_is_checked_by_them():
+    options = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    *checked, _ = options.partition("--jaxtyping-packages=")[2].split()[0].split(",")
+    for path in ROOT.rglob("*.py"):
+        if "from jaxtyping import" in path.read_text(encoding="utf-8"):
+            module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+            assert any(f"{module}.".startswith(f"{one}.") for one in checked), module
 
 
 def test_import_moejax_imports_nothing_else():

@@ -100,6 +100,7 @@ def test_from_a_table_to_a_design_in_three_calls(table, tmp_path):
     assert found.optimum.values["loss"] < float(table["loss"].min())
 
 
+@pytest.mark.slow
 def test_a_design_holds_what_it_is_told():
     found = mj.design("zhao", flops=1e24, params_total=1e12, hold={"active_experts": 5})
     assert found.optimum.values["active_experts"] == pytest.approx(5)

@@ -115,6 +115,7 @@ def peak_bytes(*words: str) -> int:
     ],
     ids=["a fifth of a GB", "more than 4 GB"],
 )
+@pytest.mark.slow
 def test_memory_is_that_of_a_tensor_and_not_of_the_checkpoint(size, theirs, tmp_path, capsys):
     large = write(tmp_path / "large", size)
     whole = (large / "model.safetensors").stat().st_size

@@ -17,6 +17,7 @@ def run(name, *words):
     return main(["study", f"--config={STUDIES / name}", "--dry-run", *words])
 
 
+@pytest.mark.slow
 def test_the_446_configurations_are_listed_with_what_they_cost_and_nothing_is_written(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("zhao.py", "--chip", "v5p", "--mfu", "0.5", "--price", "3", "--json") == 0

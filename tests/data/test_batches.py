@@ -120,6 +120,7 @@ for _ in range(steps):
 """
 
 
+@pytest.mark.slow
 def test_real_processes_read_what_one_reads(text_folder, tmp_path):
     """Each opens the corpus and reads its own rows; 1, then 2, then 4 processes go on where the last stopped."""
     parts = [{"name": n, "source": str(text_folder), "weight": w} for n, w in (("a", 3.0), ("b", 1.0))]

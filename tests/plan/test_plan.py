@@ -144,6 +144,7 @@ def cut(one, microbatches):
     ],
 )
 @pytest.mark.matrix(1)
+@pytest.mark.slow
 def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat):
     """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads."""
     one = cut(training(shape, remat=remat), microbatches)

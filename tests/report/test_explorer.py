@@ -346,6 +346,7 @@ def test_the_file_of_a_published_model_is_that_model(tmp_path):
 
 @pytest.mark.parametrize("state", [ExplorerState(), *(ExplorerState().preset(name) for name in list(PRESETS)[::2])])
 @pytest.mark.matrix(1)
+@pytest.mark.slow
 def test_the_file_of_sliders_is_a_model_near_them(state, tmp_path, capsys):
     path = tmp_path / "config.py"
     path.write_text(config(state))

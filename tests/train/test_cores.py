@@ -49,6 +49,7 @@ def train(tmp_path):
 @pytest.mark.parametrize(
     "words", [[], pytest.param(["--cpu-devices", "2"], marks=pytest.mark.slow)], ids=["one device", "two devices"]
 )
+@pytest.mark.slow
 def test_one_core_and_two_give_the_same_bits(tmp_path, train, words):
     train("one", CORES[:1], *LARGER, *words)
     train("two", CORES[:2], *LARGER, *words)

@@ -4,6 +4,7 @@ import pytest
 from killing import kill_and_compare
 
 
+@pytest.mark.slow
 def test_a_training_killed_twice_ends_the_same(tmp_path):
     met, _ = kill_and_compare(tmp_path, kills=2, processes=1, seed=0)
     assert sum(met.values()) == 2

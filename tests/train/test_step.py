@@ -145,6 +145,7 @@ def test_loads_are_uniform_at_first_then_those_of_the_last_step_that_was_taken(t
         assert make_program(without, one_device()).abstract.balance_loads is None
 
 
+@pytest.mark.slow
 def test_the_previous_steps_loads_save_the_pass_that_counts_those_of_the_batch(training):
     def flops(**weights):
         program = make_program(changed(training, loss=LossWeights(**weights), microbatches=4), one_device())
