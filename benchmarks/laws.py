@@ -23,7 +23,7 @@ DESIGNS = 1_000_000
 
 def designs(key: jax.Array) -> Design:
     """A million random mixtures."""
-    keys = iter(jax.random.split(key, 8))
+    keys = iter(jax.random.split(key, 9))
 
     def between(low: float, high: float) -> jax.Array:
         return jnp.exp(jax.random.uniform(next(keys), (DESIGNS,), minval=jnp.log(low), maxval=jnp.log(high)))
@@ -33,6 +33,7 @@ def designs(key: jax.Array) -> Design:
         params_total=active * between(1, 40),
         params_active=active,
         tokens=between(1e9, 1e13),
+        unique_tokens=between(1e9, 1e13),
         flops=between(1e18, 1e26),
         num_experts=top_k * between(1, 40),
         top_k=top_k,

@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import pkgutil
+import runpy
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,14 @@ SETS = [(name, constants) for name, sets in PUBLISHED.items() for constants in s
 COEFFICIENT = {"+": st.floats(0.05, 1.5), "-": st.floats(-1.5, -0.05), "any": st.floats(-1.0, 1.0)}
 POWERS = {"size": 2, "sparsity": 3, "interaction": 1}
 """Coefficients of the IsoFLOP surface that are tuples, with a length for each."""
+
+
+def test_the_benchmark_of_laws_asks_every_law_what_it_reads():
+    benchmark = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "laws.py"))
+    benchmark["designs"].__globals__["DESIGNS"] = 2
+    points = benchmark["designs"](jax.random.key(0))
+    for name in LAWS:
+        assert jax.eval_shape(jax.vmap(benchmark["example"](name)), points)
 
 
 @st.composite
