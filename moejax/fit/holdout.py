@@ -47,12 +47,12 @@ class HeldOut:
 
 
 def largest(runs: Runs, field: str, *, share: float = 0.2, above: float | None = None) -> Split:
-    """The runs that are largest in a Design field: those at or above a value, or a share of the distinct values.
+    """The runs that are largest in a quantity of Design: those at or above a value, or a share of the distinct values.
 
     Raises:
       UserError: the runs do not have the field, or nothing would be left to fit or to hold out.
     """
-    values = getattr(runs.design, field, None)
+    values = _derived(runs, field)
     if values is None:
         raise UserError(f"The runs have no {field}; hold out by a field that they have.")
     return at_least(runs, field, values, above, share=share)
@@ -231,14 +231,14 @@ def _equal(read: ReadRuns, name: str, value: str) -> Split:
 
 
 def _knows(read: ReadRuns, name: str) -> bool:
-    return name in read.frame.columns or (name in (*FIELDS, *DERIVED) and _derived(read, name) is not None)
+    return name in read.frame.columns or (name in (*FIELDS, *DERIVED) and _derived(read.runs, name) is not None)
 
 
-def _derived(read: ReadRuns, name: str) -> Any:
-    """A quantity of the runs' designs; None if what it is worked out of is not known."""
+def _derived(runs: Runs, name: str) -> np.ndarray | None:
+    """A quantity of the runs' designs; None if there is none or what it is worked out of is not known."""
     try:
         with float64():
-            value = getattr(read.runs.design, name)
+            value = getattr(runs.design, name, None)
             return None if value is None else np.asarray(value, np.float64)
     except TypeError:
         return None
@@ -246,7 +246,9 @@ def _derived(read: ReadRuns, name: str) -> Any:
 
 def _numbers(read: ReadRuns, name: str) -> np.ndarray:
     if name not in read.frame.columns:
-        return _derived(read, name)
+        derived = _derived(read.runs, name)
+        assert derived is not None, "_knows(read, name) was asked first"
+        return derived
     values = run_table.numbers(read.frame[name], where="The table").to_numpy(np.float64)
     if np.isnan(values).any():
         raise UserError(f"{name} is empty in {np.isnan(values).sum()} rows; hold out by a column that is full.")
@@ -255,6 +257,6 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
 
 def _unknown(read: ReadRuns, name: str) -> str:
     columns = [str(column) for column in read.frame.columns]
-    derived = [n for n in (*FIELDS, *DERIVED) if _derived(read, n) is not None and n not in columns]
+    derived = [n for n in (*FIELDS, *DERIVED) if _derived(read.runs, n) is not None and n not in columns]
     hint = did_you_mean(name, columns + derived)
     return f"The runs have no {name} to hold out by; {hint} Write NAME, NAME:LEAST or NAME=VALUE."

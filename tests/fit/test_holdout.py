@@ -85,6 +85,14 @@ def test_a_split_by_a_field_that_is_not_there_is_refused():
         largest(known_runs(), "num_layers")
 
 
+def test_a_quantity_that_is_worked_out_of_fields_is_held_out_in_double_precision():
+    runs = known_runs()
+    experts = np.where(np.arange(len(runs)) % 4, 5e7, 1e8)
+    design = dataclasses.replace(runs.design, num_experts=experts, top_k=np.ones(len(runs)))
+    split = largest(dataclasses.replace(runs, design=design), "sparsity")
+    np.testing.assert_array_equal(split.held_out, experts == experts.max())
+
+
 def test_the_split_that_a_law_misses_most_is_a_sentence_with_both_errors():
     def split(name, far, near):
         return {"name": name, "errors": {"rmse": far}, "fitted": {"rmse": near}}
