@@ -1,0 +1,152 @@
+"""The first minutes with an accelerator: what it can do, whether our kernels are right on it, and how fast a step is.
+
+    python benchmarks/accelerator.py --out runs/first_gpu
+    python benchmarks/accelerator.py --dry
+    python benchmarks/accelerator.py --only machine correctness grouped --minutes 5 --out runs/kernels
+    python benchmarks/accelerator.py --join runs/first_gpu runs/kernels
+
+Each stage runs in processes of its own and within its share of the minutes; a case that crashes or hangs is written as
+an error, and the stage goes on behind it. Rows are in OUT/rows.jsonl as soon as they are measured, what the processes
+print in OUT/log.txt, and the tables in OUT/table.md, written anew behind every stage. ``--dry`` rehearses everything
+with tiny shapes on a CPU; its times say nothing. No network is needed. What a machine must have: docs/accelerators.md.
+
+The exit status is 1 if a case ended with an error, 2 if nothing can be measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# The package beside this folder, installed or not.
+sys.path.insert(1, str(HERE.parent))
+
+from accelerator_stages.cases import ROWS, Cases, Row, append, read, sentence  # noqa: E402
+from accelerator_stages.packages import advice, missing  # noqa: E402
+from accelerator_stages.processes import Limits, Stage, run_stages  # noqa: E402
+from accelerator_stages.summary import current, summary  # noqa: E402
+
+from moejax.cli.process import quick_flags  # noqa: E402
+from moejax.report import render  # noqa: E402
+
+STAGES = {
+    "machine": Stage("accelerator_stages.machine:main", 3),
+    "ceilings": Stage("accelerator_stages.ceilings:main", 5),
+    "correctness": Stage("accelerator_stages.correctness:main", 18),
+}
+"""In the order of what must be known first."""
+DRY_MINUTES = 4.0
+"""More than a rehearsal needs, even on a busy machine."""
+SILENCE_SECONDS = 150.0
+
+
+def run(out: Path, names: list[str], minutes: float, is_dry: bool) -> int:
+    """Run stages, and print their tables."""
+    out.mkdir(parents=True, exist_ok=True)
+    lacking = missing(HERE.parent / "pyproject.toml")
+    print(advice(lacking), flush=True)
+    began = int(time.time())
+    append(out / ROWS, {"run": began, "stage": "packages", "case": "missing", "packages": lacking})
+    print(f"Rows: {out / ROWS}; what the processes print: {out / 'log.txt'}.", flush=True)
+
+    def after(name: str) -> bool:
+        rows = [row for row in read(out / ROWS) if row["run"] == began and row["stage"] == name and "begun" not in row]
+        for row in rows:
+            print(f"{name:<12} {row['case']:<44} {_told(row)}", flush=True)
+        _write_tables(out)
+        return name != "machine" or is_dry or any(row.get("platform") not in (None, "cpu") for row in rows)
+
+    with tempfile.TemporaryDirectory() as cache:
+        _set_environment(cache, is_dry)
+        stages = {name: stage for name, stage in STAGES.items() if name in names}
+        limits = Limits(60 * minutes, SILENCE_SECONDS)
+        arguments = ["--dry"] if is_dry else []
+        run_stages(stages, out, began, limits, program=HERE / "accelerator.py", arguments=arguments, after=after)
+    rows = current(read(out / ROWS))
+    result = summary(rows)
+    print()
+    render.show(result) if importlib.util.find_spec("rich") else print(render.markdown(result))
+    print(f"\nThe tables: {out / 'table.md'}. {time.time() - began:.0f} s.")
+    if not is_dry and "machine" in names and not any(row.get("platform") not in (None, "cpu") for row in rows):
+        print("JAX finds no accelerator here, so nothing was measured; --dry rehearses on a CPU.", file=sys.stderr)
+        return 2
+    return int(any("error" in row for row in rows if row["run"] == began))
+
+
+def _told(row: Row) -> str:
+    """What a row says, in a line."""
+    if why := row.get("error") or row.get("left_out"):
+        return f"{'ERROR' if 'error' in row else 'left out'}: {why}"
+    values = {name: value for name, value in row.items() if name not in ("run", "stage", "case")}
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+        if not isinstance(value, list | dict)
+    )[:200]
+
+
+def _write_tables(out: Path) -> None:
+    (out / "table.md").write_text(render.markdown(summary(current(read(out / ROWS))), level=2), encoding="utf-8")
+
+
+def _set_environment(cache: str, is_dry: bool) -> None:
+    """For the stages' processes."""
+    if is_dry:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        # Programs are compiled for longer than they run, and what an accelerator runs is not the CPU's own kernels.
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick_flags(optimised=False)}"
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+    # Stages meet each other's programs again; what a compilation costs is measured with caches of its own.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+    os.environ["PYTHONUNBUFFERED"] = "1"
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Be the process of a stage."""
+    given = (options.stage, options.out, options.run, options.deadline, options.dry, options.case)
+    module, _, function = options.child.partition(":")
+    print(f"--- {options.stage} {options.case}", flush=True)
+    try:
+        main = getattr(importlib.import_module(module), function)
+    except ImportError as error:
+        Cases(*given).write(options.case or "imports", error=sentence(error))
+        return
+    main(Cases(*given))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/accelerator"), help="folder for rows, log and tables")
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
+    parser.add_argument("--only", choices=STAGES, nargs="+", default=list(STAGES))
+    parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
+    parser.add_argument("--join", type=Path, nargs="+", help="print the tables of the rows in these folders together")
+    for hidden in ("--child", "--stage", "--case"):
+        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
+    parser.add_argument("--run", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, default=0.0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        serve(options)
+        return 0
+    if options.join:
+        rows = [row for folder in options.join for row in read(folder / ROWS)]
+        print(render.markdown(summary(current(rows)), level=2))
+        return 0
+    # What is measured is kept when somebody ends this early.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return run(options.out, options.only, DRY_MINUTES if options.dry else options.minutes, options.dry)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

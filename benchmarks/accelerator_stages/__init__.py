@@ -1,0 +1,1 @@
+"""The stages of ``benchmarks/accelerator.py``, each run in processes of its own."""

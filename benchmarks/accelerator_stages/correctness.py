@@ -1,0 +1,256 @@
+"""Whether kernels compute what they should, on random data drawn anew each time, before anything is timed.
+
+The error is ‖found - expected‖ / ‖expected‖ against float64 group by group, or float32 on the host's CPU from the same
+numbers. Rounding to bfloat16 leaves up to 4e-3; matrix units that round float32 to 19 bits (TF32) leave 3e-4.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from accelerator_stages.cases import Cases, Row
+from accelerator_stages.shapes import Experts, check_accepts, group_sizes, kernels
+from accelerator_stages.timing import is_alive
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.kernels.attention import AttentionMask
+from moejax.kernels.cross_entropy import weighted_loss
+from moejax.kernels.experts import Experts as ExpertArrays
+from moejax.kernels.table import load
+from moejax.model.embedding import look_up
+from moejax.routing.layout import by_expert
+from moejax.routing.routers import ROUTERS
+from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
+from moejax.train.program import make_program
+from moejax.train.schedule import Schedule, WarmupStableDecay
+from moejax.train.training import Recipe, Training
+
+LIMITS = {"bfloat16": 1e-2, "float32": 1e-3}
+"""Largest error by the type that was computed in: a wrong index or a lost row is far above, rounding below."""
+LOADS = ("balanced", "zipf", "half are empty", "one has all")
+
+
+def main(cases: Cases) -> None:
+    cases = replace(cases, is_alive=is_alive)
+    checks = Checks(cases.is_dry, secrets.randbits(32))
+    for backend in kernels("grouped_matmul", reference=cases.is_dry):
+        for given in LOADS:
+            cases.measure(f"grouped {backend}, {given}", partial(checks.grouped, backend, given))
+    for kernel in kernels("attention"):
+        for mask in ("causal", "window", "documents", "documents and window"):
+            cases.measure(f"attention {kernel}, {mask}", partial(checks.attention, kernel, mask))
+    for kernel in kernels("experts"):
+        cases.measure(f"experts with biases {kernel}", partial(checks.experts, kernel))
+    cases.measure("cross-entropy", checks.cross_entropy)
+    cases.measure("embedding", checks.embedding)
+    cases.measure("float32 step, highest precision", partial(checks.step, "highest"))
+    cases.measure("float32 step, default precision", partial(checks.step, "default"))
+
+
+def error(found: Any, expected: Any) -> float:
+    """Of all numbers together; no number is an infinite error."""
+    found, expected = (np.asarray(x, np.float64) for x in (found, expected))
+    distance = float(np.linalg.norm(found - expected) / max(np.linalg.norm(expected), 1e-30))
+    return distance if np.isfinite(distance) else float("inf")
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Checks of one kind of number, drawn from one seed."""
+
+    is_dry: bool
+    seed: int
+
+    @property
+    def dtype(self) -> Any:
+        """What accelerators compute in; the CPU's kernels are of float32."""
+        return jnp.float32 if self.is_dry else jnp.bfloat16
+
+    def normal(self, *shape: int, scale: float = 1.0, dtype: Any = None) -> jax.Array:
+        """Other numbers for each shape."""
+        key = jax.random.fold_in(jax.random.key(self.seed), sum(n * 31**i for i, n in enumerate(shape)) % 2**31)
+        return (scale * jax.random.normal(key, shape)).astype(dtype or self.dtype)
+
+    def row(
+        self, found: dict[str, Any], expected: dict[str, Any], dtype: Any = None, limit: float | None = None
+    ) -> Row:
+        """The largest error of several arrays, and all of them."""
+        errors = {name: error(found[name], expected[name]) for name in expected}
+        name = jnp.dtype(dtype or self.dtype).name
+        limit = LIMITS[name] if limit is None else limit
+        worst = max(errors.values())
+        return {"error_ratio": worst, "limit": limit, "is_right": worst <= limit, "errors": errors, "dtype": name,
+                "seed": self.seed}  # fmt: skip
+
+    def grouped(self, backend: str, given: str) -> Row:
+        """Products and both gradients, with rows that are nobody's, which hold no numbers, behind the last group's."""
+        of = Experts("", 64, 2, 4, 48, 32) if self.is_dry else Experts("", 4096, 4, 32, 1024, 768)
+        sizes, nobodys = group_sizes(of, given, self.seed), of.rows // 8
+        mine = (jnp.arange(of.rows + nobodys) < of.rows)[:, None]
+        x, dy = (
+            jnp.where(mine, self.normal(of.rows + nobodys, width), jnp.nan).astype(self.dtype)
+            for width in (of.width, of.hidden)
+        )
+        matrices = self.normal(of.experts, of.width, of.hidden, scale=of.width**-0.5)
+        check_accepts("grouped_matmul", backend, x, matrices)
+        chosen, counts = load("grouped_matmul", backend), jnp.asarray(sizes)
+        found = {
+            "forward": jax.jit(chosen.forward)(x, matrices, counts)[: of.rows],
+            "rows_gradient": jax.jit(chosen.rows_gradient)(dy, matrices, counts)[: of.rows],
+            "matrices_gradient": jax.jit(chosen.matrices_gradient)(x, dy, counts),
+        }
+        return self.row(found, group_by_group(x[: of.rows], dy[: of.rows], matrices, sizes))
+
+    def attention(self, kernel: str, mask: str) -> Row:
+        """The output and the gradients of queries, keys and values."""
+        batch, length, heads, groups, width = (2, 64, 4, 2, 16) if self.is_dry else (2, 2048, 8, 2, 128)
+        query = self.normal(batch, length, heads, width)
+        key, value = (self.normal(batch, length, groups, width, scale=s) for s in (1.0, 0.7))
+        dy = self.normal(batch, length, heads * width).reshape(query.shape)
+        window, segments = length // 4 if "window" in mask else 0, None
+        if "documents" in mask:
+            ends = np.random.default_rng(self.seed).permuted(np.tile(np.arange(length) < 5, (batch, 1)), axis=1)
+            segments = jnp.asarray(1 + np.cumsum(ends, axis=1), jnp.int32)
+
+        def of(name: str) -> Callable[..., Any]:
+            function = load("attention", name)
+
+            def compute(query, key, value, segments):
+                seen = AttentionMask(window=window, query_segments=segments, key_segments=segments)
+                return function(query, key, value, seen, scale=width**-0.5, slopes=None, sinks=None)
+
+            return compute
+
+        seen = AttentionMask(window=window, query_segments=segments, key_segments=segments)
+        check_accepts("attention", kernel, query, key, value, seen, scale=width**-0.5, slopes=None, sinks=None)
+        found = with_gradients(of(kernel), (query, key, value), dy, segments)
+        return self.row(found, on_host(of("reference"), (query, key, value), dy, segments))
+
+    def experts(self, kernel: str) -> Row:
+        """A layer's experts with biases: outputs and all gradients."""
+        of = Experts("", 64, 2, 4, 32, 16) if self.is_dry else Experts("", 2048, 4, 16, 512, 384)
+        shapes = {"gate": (of.width, of.hidden), "up": (of.width, of.hidden), "down": (of.hidden, of.width)}
+        matrices = {n: self.normal(of.experts, *s, scale=s[0] ** -0.5) for n, s in shapes.items()}
+        biases = {f"{n}_bias": self.normal(of.experts, s[1], scale=0.1) for n, s in shapes.items()}
+        routing = ROUTERS["softmax_topk"](self.normal(of.tokens, of.experts, dtype=jnp.float32), top_k=of.top_k)
+        x, dy = self.normal(of.tokens, of.width), self.normal(of.tokens + 1, of.width)[1:]
+        layout = partial(by_expert, routing)
+        given = ExpertArrays(**matrices, **biases)
+        check_accepts("experts", kernel, x, routing.combine_weight, layout, given)
+
+        def of_kernel(name: str) -> Callable[..., Any]:
+            function = load("experts", name)
+            return lambda x, weight, given, routing: function(
+                x, weight, partial(by_expert, routing), given, tokens_per_expert=of.rows // of.experts
+            )
+
+        arguments = (x, routing.combine_weight, given)
+        found = with_gradients(of_kernel(kernel), arguments, dy, routing)
+        return self.row(found, on_host(of_kernel("reference"), arguments, dy, routing))
+
+    def cross_entropy(self) -> Row:
+        """The loss of tokens with weights, and its gradients."""
+        tokens, width, vocab = (64, 16, 101) if self.is_dry else (2048, 512, 50_304)
+        hidden, matrix = self.normal(1, tokens, width), self.normal(width, vocab, scale=0.05)
+        weights = jnp.abs(self.normal(1, tokens, dtype=jnp.float32)) / tokens
+        targets = jnp.asarray(np.random.default_rng(self.seed).integers(0, vocab, (1, tokens)), jnp.int32)
+
+        def loss(hidden, matrix, targets_and_weights):
+            targets, weights = targets_and_weights
+            return weighted_loss(hidden, matrix, targets, weights)
+
+        arguments, rest = (hidden, matrix.astype(jnp.float32)), (targets, weights)
+        found = with_gradients(loss, arguments, jnp.ones(()), rest)
+        return self.row(found, on_host(loss, arguments, jnp.ones(()), rest))
+
+    def embedding(self) -> Row:
+        """The gradient of the table: frequent tokens are thousands of a batch, whose sum bfloat16 would lose."""
+        tokens, width, vocab = (256, 16, 64) if self.is_dry else (32_768, 256, 50_304)
+        drawn = np.minimum(np.random.default_rng(self.seed).zipf(1.3, (1, tokens)) - 1, vocab - 1).astype(np.int32)
+        table, dy = self.normal(vocab, width, dtype=jnp.float32), self.normal(1, tokens, width)
+        back = jax.jit(lambda table, dy: jax.vjp(lambda t: look_up(t, jnp.asarray(drawn), self.dtype), table)[1](dy)[0])
+        expected = np.zeros((vocab, width))
+        np.add.at(expected, drawn[0], np.asarray(dy[0], np.float64))
+        found = np.asarray(back(table, dy), np.float64)
+        most = np.bincount(drawn[0]).argmax()
+        arrays = {"table": expected, "most frequent token": expected[most]}
+        return self.row({"table": found, "most frequent token": found[most]}, arrays, limit=1e-4)
+
+    def step(self, precision: str) -> Row:
+        """Loss, gradient norm and parameters after a step of a small mixture in float32, against the host's CPU."""
+        width, length = (16, 16) if self.is_dry else (256, 256)
+        architecture = Architecture(
+            vocab_size=257, model_dim=width, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=width // 4,
+            num_experts=8, top_k=2, expert_hidden=width,
+        )  # fmt: skip
+        recipe = Recipe(
+            budgets_tokens=(1000 * 8 * length,),
+            batch_tokens=8 * length,
+            data=DataConfig(source="", sequence_length=length),
+        )
+        training = Training(name="check", architecture=architecture, recipe=recipe, seed=self.seed)
+        drawn = np.random.default_rng(self.seed).integers(0, 257, (8, length + 1)).astype(np.int32)
+        rate = WarmupStableDecay(peak=1e-3, warmup_steps=0.0, decay_start=1e6, decay_steps=10.0, final_share=0.1)
+
+        cpu = jax.devices("cpu")[0]
+        host = make_mesh(MeshShape(), [cpu])
+        with jax.set_mesh(host):
+            # Drawn once for both: it is the step that is compared.
+            first = jax.tree.map(np.asarray, make_program(training, host).init(self.seed))
+
+        def after_a_step(mesh: Mesh) -> dict[str, Any]:
+            with jax.set_mesh(mesh), jax.default_matmul_precision(precision):
+                program = make_program(training, mesh)
+                state = jax.device_put(first, program.shardings)
+                batch = jax.device_put({"tokens": drawn}, batch_sharding(mesh))
+                state, metrics = program.step(state, batch, Schedule(learning_rate=rate, weight_decay=0.1))
+            # Adam's first moment after one step is the clipped gradient; its update is little more than the signs.
+            moments = [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.optimizer) if np.ndim(leaf)]
+            named = {name: float(metrics[name]) for name in ("loss", "gradient_norm")}
+            return named | {"moments": np.concatenate(moments)}
+
+        return self.row(after_a_step(make_mesh(MeshShape(), [jax.devices()[0]])), after_a_step(host), jnp.float32)
+
+
+def group_by_group(x: jax.Array, dy: jax.Array, matrices: jax.Array, sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """Products and gradients in float64."""
+    x, dy, matrices = (np.asarray(array, np.float64) for array in (x, dy, matrices))
+    forward, drows, dmatrices = np.zeros(dy.shape), np.zeros(x.shape), np.zeros(matrices.shape)
+    for group, end in enumerate(np.cumsum(sizes)):
+        rows = slice(end - sizes[group], end)
+        forward[rows], drows[rows] = x[rows] @ matrices[group], dy[rows] @ matrices[group].T
+        dmatrices[group] = x[rows].T @ dy[rows]
+    return {"forward": forward, "rows_gradient": drows, "matrices_gradient": dmatrices}
+
+
+def with_gradients(function: Callable[..., Any], inputs: tuple[Any, ...], dy: jax.Array, rest: Any) -> dict[str, Any]:
+    """``function(*inputs, rest)`` and the gradients of the inputs, by number."""
+
+    def both(inputs, dy, rest):
+        y, back = jax.vjp(lambda *inputs: function(*inputs, rest), *inputs)
+        return y, back(dy.astype(y.dtype))
+
+    y, gradients = jax.jit(both)(inputs, dy, rest)
+    leaves = jax.tree_util.tree_leaves_with_path(gradients)
+    return {"output": y} | {f"gradient{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves}
+
+
+def on_host(function: Callable[..., Any], inputs: tuple[Any, ...], dy: jax.Array, rest: Any) -> dict[str, Any]:
+    """``with_gradients`` on the CPU, from the same numbers in float32."""
+
+    def wide(x: Any) -> Any:
+        x = jnp.asarray(np.asarray(x))
+        return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    cpu = jax.devices("cpu")[0]
+    with jax.set_mesh(make_mesh(MeshShape(), [cpu])), jax.default_device(cpu):
+        return with_gradients(function, *jax.tree.map(wide, (inputs, dy, rest)))

@@ -1,0 +1,151 @@
+"""Runs a stage in a process of its own, with a limit; a case that crashes or hangs costs that case alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from accelerator_stages.cases import DEVICE_LOST, ROWS, append, ended, read
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the benchmark."""
+
+    function: str
+    """``module:function``, called with the ``Cases`` of a process."""
+    share: float
+    """Of the minutes, relative to the stages behind; what one does not use goes to those."""
+    processes: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"": {}})
+    """A process for each case with its environment; usually one for all cases."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a run, and one case of it, may take."""
+
+    seconds: float
+    silence_seconds: float
+    """Without a new row for so long, a process hangs."""
+    shortest_seconds: float = 5.0
+    """With less time left no process is started."""
+
+
+def run_stages(
+    stages: Mapping[str, Stage],
+    out: Path,
+    run: int,
+    limits: Limits,
+    *,
+    program: Path,
+    arguments: Sequence[str] = (),
+    after: Callable[[str], bool] = lambda name: True,
+) -> None:
+    """Run the stages one after another, until ``after(name)``, called behind each, is False.
+
+    A process is started as ``program --child FUNCTION --stage NAME ...`` with ``arguments`` behind.
+    """
+    end = time.time() + limits.seconds
+    names = list(stages)
+    for number, name in enumerate(names):
+        stage, shares = stages[name], [stages[later].share for later in names[number:]]
+        limit = time.time() + (end - time.time()) * shares[0] / sum(shares)
+        for done, (case, environment) in enumerate(stage.processes.items()):
+            # Of processes for single cases, each gets as much of what is left.
+            until = time.time() + (limit - time.time()) / (len(stage.processes) - done)
+            while _goes_on(name, stage, case, environment, out, run, until, limits, program, arguments):
+                pass
+        if not after(name):
+            return
+
+
+def _goes_on(
+    name: str,
+    stage: Stage,
+    case: str,
+    environment: Mapping[str, str],
+    out: Path,
+    run: int,
+    until: float,
+    limits: Limits,
+    program: Path,
+    arguments: Sequence[str],
+) -> bool:
+    """Run one process of a stage; whether it must be started again for the cases behind one that ended it."""
+
+    def write(case: str, **values: str) -> None:
+        append(out / ROWS, {"run": run, "stage": name, "case": case, **values})
+
+    left = until - time.time()
+    if left < limits.shortest_seconds:
+        write(case or "the rest", left_out="no time was left")
+        return False
+    command = [sys.executable, str(program), "--child", stage.function, "--stage", name, "--case", case]
+    # What is begun before the deadline has some time to end.
+    command += ["--out", str(out), "--run", str(run), "--deadline", str(time.time() + 0.85 * left), *arguments]
+    ending = run_process(command, environment, out, until, limits.silence_seconds)
+    begun = _begun(out, run, name)
+    for one in begun:
+        write(one, error=ending.why)
+    if ending.why and not begun and not ending.is_device_lost:
+        write(case or "the process", error=ending.why)
+    return bool(begun) or ending.is_device_lost
+
+
+class Ending(NamedTuple):
+    """How a process ended."""
+
+    why: str
+    """Empty if it ended well."""
+    is_device_lost: bool = False
+
+
+def run_process(
+    command: Sequence[str], environment: Mapping[str, str], out: Path, until: float, silence_seconds: float
+) -> Ending:
+    """Run to the end or until a limit; what is printed goes to ``log.txt``."""
+    rows = out / ROWS
+    with (out / "log.txt").open("ab") as log:
+        # A group of its own, so that whatever it started ends with it.
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=log, stderr=subprocess.STDOUT, process_group=0
+        )
+        size, since = _size(rows), time.time()
+        try:
+            while process.poll() is None:
+                time.sleep(0.05)
+                if _size(rows) != size:
+                    size, since = _size(rows), time.time()
+                if time.time() > until:
+                    return Ending("stopped at the limit of its stage")
+                if time.time() - since > silence_seconds:
+                    return Ending(f"stopped after {silence_seconds:.0f} s without a new row")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # A process that waits for a broken driver cannot be ended.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+    if process.returncode < 0:
+        return Ending(f"the process died of {signal.Signals(-process.returncode).name}")
+    why = f"the process ended with exit status {process.returncode}" if process.returncode else ""
+    return Ending(why, process.returncode == DEVICE_LOST)
+
+
+def _begun(out: Path, run: int, stage: str) -> list[str]:
+    """Cases that were begun and have no end."""
+    rows = [row for row in read(out / ROWS) if row["run"] == run and row["stage"] == stage]
+    done = {row["case"] for row in ended(rows)}
+    return [row["case"] for row in rows if "begun" in row and row["case"] not in done]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,87 @@
+"""Shapes of published mixtures, loads of experts, and which kernels of the table this platform has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+from dispatch import Size, draw_routing
+
+from accelerator_stages.cases import LeftOut
+from moejax.kernels.table import TABLE, accepts
+from moejax.laws.catalogue import CATALOGUE
+from moejax.platform import platform
+
+MODELS = ("olmoe-1b-7b", "qwen3-30b-a3b", "deepseek-v3.1")
+TOKENS = 8192
+
+
+class Experts(NamedTuple):
+    """A layer's experts, and how many tokens meet them."""
+
+    model: str
+    tokens: int
+    top_k: int
+    experts: int
+    width: int
+    hidden: int
+
+    @property
+    def rows(self) -> int:
+        return self.tokens * self.top_k
+
+    def products(self) -> dict[str, tuple[int, int]]:
+        """Widths of rows before and after: gate and up in one, as transformers has it, and down."""
+        return {"gate_up": (self.width, 2 * self.hidden), "down": (self.hidden, self.width)}
+
+
+def experts(is_dry: bool) -> list[Experts]:
+    """Of the catalogue's models; a rehearsal has small ones of the same names."""
+    found = []
+    for name in MODELS:
+        a = CATALOGUE[name].architecture
+        full = Experts(name, TOKENS, int(a.top_k), int(a.num_experts), int(a.model_dim), int(a.expert_hidden))
+        found.append(full._replace(tokens=32, top_k=2, experts=4, width=32, hidden=16) if is_dry else full)
+    return found
+
+
+def group_sizes(of: Experts, load: str, seed: int) -> np.ndarray:
+    """Int32[experts]: rows of each expert under a load: ``balanced``, ``zipf``, ``one has all``, ``half are empty``."""
+    if load == "zipf":
+        generator = np.random.default_rng(seed)
+        routing = draw_routing(Size(of.tokens, of.top_k, of.width, of.hidden, of.experts, "zipf"), generator)
+        return np.bincount(np.asarray(routing.expert), minlength=of.experts).astype(np.int32)
+    chosen = {
+        "balanced": range(of.experts),
+        "half are empty": range(1, of.experts, 2),
+        "one has all": [of.experts // 2],
+    }
+    sizes = np.zeros(of.experts, np.int32)
+    for number, part in enumerate(np.array_split(np.arange(of.rows), len(chosen[load]))):
+        sizes[chosen[load][number]] = len(part)
+    return sizes
+
+
+def kernels(operation: str, *, reference: bool = False) -> list[str]:
+    """Names of the kernels of this platform, installed or not; the reference only if it is asked for."""
+    here = (platform(), "any")
+    return [n for n, k in TABLE[operation].items() if k.platform in here and (reference or n != "reference")]
+
+
+def check_accepts(operation: str, name: str, *arguments: Any, **options: Any) -> None:
+    """Leave a case out, saying why, if the kernel cannot compute it here."""
+    if not TABLE[operation][name].is_available():
+        raise LeftOut(f"what the kernel {name} needs is not installed")
+    if not accepts(operation, name, *arguments, **options):
+        raise LeftOut(f"the kernel {name} does not take these arguments")
+
+
+@contextmanager
+def only(operation: str, name: str) -> Iterator[None]:
+    """Programs traced meanwhile choose this kernel wherever it accepts the arguments."""
+    others = {n: k._replace(is_default=n == name or n == "reference") for n, k in TABLE[operation].items()}
+    with mock.patch.dict(TABLE[operation], others):
+        yield

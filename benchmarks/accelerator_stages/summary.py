@@ -1,0 +1,230 @@
+"""The rows of a run as tables: what limits, what was measured, and everything else. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from accelerator_stages.cases import Row, ended, is_measured
+from moejax.result import Column, Result, Table, percent
+
+GOAL_TFLOPS, GOAL_MFU, GOAL_RATIO, GOAL_WARM = 400.0, 0.35, 1.5, 0.1
+"""On an H100 or H200: of grouped products, of a step, times Hugging Face's speed, of a second start's compilation."""
+
+WORDS: dict[str, Any] = {"words": True}
+
+
+def current(rows: list[Row]) -> list[Row]:
+    """The newest row of each case, and before one without a measurement one that has it."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in ended(rows):
+        key = row["stage"], row["case"]
+        if key not in found or is_measured(row) or not is_measured(found[key]):
+            found[key] = row
+    return list(found.values())
+
+
+def summary(rows: list[Row]) -> Result:
+    """All tables of the rows of ``current``."""
+    measured = [row for row in rows if is_measured(row)]
+    failed = [row for row in rows if "error" in row]
+    tables = [
+        limits(measured),
+        *(
+            table
+            for stage, make in TABLES.items()
+            if (table := make([row for row in measured if row["stage"] == stage])).rows
+        ),
+        _not_measured(rows),
+    ]
+    warnings = [f"{row['stage']}, {row['case']}: wrong by {row['error_ratio']:.2g}, at most {row['limit']:.2g} is "
+                "rounding." for row in measured if row.get("is_right") is False]  # fmt: skip
+    warnings += [f"{row['stage']}, {row['case']}: {row['error']}" for row in failed]
+    return Result(_title(measured), warnings, [table for table in tables if table.rows])
+
+
+def _title(rows: list[Row]) -> str:
+    facts = {name: value for row in rows if row["stage"] == "machine" for name, value in row.items()}
+    parts = [facts.get("device"), facts.get("driver_version") and f"driver {facts['driver_version']}"]
+    parts += [f"{name} {facts[name]}" for name in ("jax", "python") if facts.get(name)]
+    return f"On {', '.join(map(str, filter(None, parts)))}" if any(parts) else "Measured"
+
+
+def limits(rows: list[Row]) -> Table:
+    """Each limit, what was measured of it, and the share; and the goals."""
+    found = list(_limits(rows))
+    columns = [
+        Column("what", **WORDS), Column("limit", **WORDS), Column("measured", **WORDS), Column("share", percent()),
+        Column("goal", **WORDS), Column("met", **WORDS),
+    ]  # fmt: skip
+    return Table("Limits", columns, found)
+
+
+def _limits(rows: list[Row]) -> Iterator[Sequence[Any]]:
+    stages: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        stages.setdefault(row["stage"], {})[row["case"]] = row
+    facts = {name: value for row in stages.get("machine", {}).values() for name, value in row.items()}
+    ceilings = stages.get("ceilings", {})
+    peak_bytes, peak = facts.get("peak_gigabytes_per_second"), facts.get("peak_tflops_per_second")
+    if "copy" in ceilings:
+        rate = max(ceilings[case]["gigabytes_per_second"] for case in ("copy", "add one") if case in ceilings)
+        yield _line("bytes copied", peak_bytes, "GB/s stated", rate, "GB/s")
+    ceiling = ceilings.get("product bfloat16", {}).get("tflops_per_second")
+    if ceiling:
+        yield _line("product of 8192³ in bfloat16", peak, "TFLOP/s stated", ceiling, "TFLOP/s")
+    checks = stages.get("correctness", {}).values()
+    if checks:
+        right = sum(row["is_right"] for row in checks)
+        yield ("checks", f"{len(checks)} made", f"{right} right", right / len(checks), "all", _met(right, len(checks)))
+    for key, best in _best(stages.get("grouped", {}).values(), ("model", "product", "part")):
+        rate = best["tflops_per_second"]
+        what = f"grouped {' '.join(key)} ({best['backend']})"
+        goal = GOAL_TFLOPS if best["is_grouped"] else None
+        yield _line(what, ceiling, "TFLOP/s of one product", rate, "TFLOP/s", goal)
+    for key, best in _best(stages.get("attention", {}).values(), ("model", "length", "mask")):
+        what = f"attention {' '.join(map(str, key))} ({best['kernel']})"
+        yield _line(what, ceiling, "TFLOP/s of one product", best["tflops_per_second"], "TFLOP/s")
+    steps = [row for row in stages.get("steps", {}).values() if row.get("tokens_per_second")]
+    if steps:
+        best = max(steps, key=lambda row: row["tokens_per_second"])
+        mfu = best.get("mfu")
+        speed, goal = f"{best['tokens_per_second']:,.0f} tokens/s", f"{GOAL_MFU:.0%} MFU"
+        yield f"step: {best['case']}", "all FLOPs stated", speed, mfu, goal, mfu and _met(mfu, GOAL_MFU)
+    yield from _against_hugging_face(stages)
+    compiled = stages.get("compile", {})
+    if {"cold", "warm"} <= compiled.keys():
+        cold, warm = (compiled[case]["compile_seconds"] for case in ("cold", "warm"))
+        goal = f"at most {GOAL_WARM:.0%}"
+        yield (
+            "second start's compilation",
+            f"{cold:.1f} s cold",
+            f"{warm:.1f} s warm",
+            warm / cold,
+            goal,
+            _met(-warm / cold, -GOAL_WARM),
+        )
+    for row in stages.get("resume", {}).values():
+        if "is_equal" in row:
+            of = f"{row['lines']} lines of the log"
+            yield (
+                row["case"],
+                of,
+                f"{row['equal_lines']} equal",
+                row["equal_lines"] / row["lines"],
+                "all",
+                _met(row["is_equal"], True),
+            )
+
+
+def _against_hugging_face(stages: dict[str, dict[str, Row]]) -> Iterator[Sequence[Any]]:
+    """Speeds of ours over theirs, of the same shapes."""
+    theirs = list(stages.get("hugging_face", {}).values())
+    for kind in ("grouped", "experts", "step"):
+        for their in (row for row in theirs if row["kind"] == kind):
+            stage = stages.get("steps" if kind == "step" else "grouped", {}).values()
+            ours = [row for row in stage if row.get("same_as") == their["same_as"]]
+            if not ours:
+                continue
+            our = min(row["milliseconds"] for row in ours)
+            ratio, goal = their["milliseconds"] / our, f"{GOAL_RATIO} ×"
+            yield (
+                f"{kind} {their['same_as']} against Hugging Face",
+                f"{their['milliseconds']:.3g} ms theirs",
+                (f"{our:.3g} ms"),
+                ratio,
+                goal,
+                _met(ratio, GOAL_RATIO),
+            )
+
+
+def _line(what: str, limit: float | None, of: str, measured: float, unit: str, goal: float | None = None) -> Sequence:
+    stated = "not known" if limit is None else f"{limit:,.4g} {of}"
+    share = None if limit is None else measured / limit
+    return (what, stated, f"{measured:,.4g} {unit}", share, goal and f"{goal:g} {unit}", goal and _met(measured, goal))
+
+
+def _met(value: float, goal: float) -> str:
+    return "yes" if value >= goal else "no"
+
+
+def _best(rows: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Row]]:
+    """Of the rows that agree in these entries, the one with the highest rate."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if all(name in row for name in names):
+            groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    for key, found in groups.items():
+        yield key, max(found, key=lambda row: row["tflops_per_second"])
+
+
+def _columns(title: str, *columns: Column | tuple[str, Column]) -> Callable[[list[Row]], Table]:
+    """A table with a row for each row, of the entries of these names, or of those named beside them."""
+    named = [(column.name, column) if isinstance(column, Column) else column for column in columns]
+
+    def make(rows: list[Row]) -> Table:
+        values = [[row.get(name) for name, _ in named] for row in rows]
+        return Table(title, [column for _, column in named], values)
+
+    return make
+
+
+MS = Column("time", ".4g", "ms")
+SPREAD = ("spread", Column("spread", percent()))
+RATE = ("tflops_per_second", Column("rate", ".4g", "TFLOP/s"))
+COMPILED = ("compile_seconds", Column("compiled in", ".1f", "s"))
+CASE = Column("case", **WORDS)
+
+
+def _profile(rows: list[Row]) -> Table:
+    columns = [Column("kernel", **WORDS), Column("calls"), Column("time", ".3g", "ms"), Column("share", percent())]
+    found = [
+        [kernel["name"], kernel["calls"], kernel["milliseconds"], kernel["share"]]
+        for row in rows
+        for kernel in row["kernels"]
+    ]
+    return Table("The longest kernels of two steps", columns, found)
+
+
+TABLES: dict[str, Callable[[list[Row]], Table]] = {
+    "ceilings": _columns(
+        "Ceilings", CASE, ("milliseconds", MS), SPREAD, ("gigabytes_per_second", Column("rate", ",.0f", "GB/s")), RATE,
+        ("share_of_peak", Column("of the peak", percent())),
+    ),
+    "correctness": _columns(
+        "Errors", CASE, ("dtype", Column("type", **WORDS)), ("error_ratio", Column("error", ".1e")),
+        ("limit", Column("limit", ".0e")), ("is_right", Column("right", lambda right: "yes" if right else "NO")),
+    ),
+    "grouped": _columns(
+        "Grouped products and experts", CASE, ("milliseconds", MS), SPREAD, RATE,
+        ("zipf_tflops_per_second", Column("under Zipf loads", ".4g", "TFLOP/s")), COMPILED,
+    ),
+    "attention": _columns("Attention, half of the scores counted", CASE, ("milliseconds", MS), SPREAD, RATE, COMPILED),
+    "steps": _columns(
+        "Steps", CASE, ("tokens_per_second", Column("tokens per second", ",.0f")), ("mfu", Column("MFU", percent())),
+        ("milliseconds", MS), ("program_gigabytes", Column("program", ".1f", "GB")),
+        ("peak_gigabytes", Column("peak", ".1f", "GB")), COMPILED,
+    ),
+    "flags": _columns(
+        "XLA flags", CASE, ("flags", Column("flags", **WORDS)),
+        ("tokens_per_second", Column("tokens per second", ",.0f")), ("mfu", Column("MFU", percent())), COMPILED,
+    ),
+    "compile": _columns(
+        "A start", CASE, ("import_seconds", Column("import", ".1f", "s")),
+        ("lower_seconds", Column("trace and lower", ".1f", "s")), ("compile_seconds", Column("compile", ".1f", "s")),
+        ("first_step_seconds", Column("first step", ".2f", "s")),
+    ),
+    "profile": _profile,
+    "resume": _columns(
+        "Killed and resumed", CASE, ("lines", Column("lines")), ("equal_lines", Column("equal")),
+        ("first_difference", Column("first difference", **WORDS)),
+    ),
+    "hugging_face": _columns("Hugging Face", CASE, ("milliseconds", MS), SPREAD, RATE),
+}  # fmt: skip
+"""A table for each stage that measures something."""
+
+
+def _not_measured(rows: list[Row]) -> Table:
+    columns = [Column("stage", **WORDS), CASE, Column("why", **WORDS)]
+    found = [[row["stage"], row["case"], row["left_out"]] for row in rows if "left_out" in row]
+    return Table("Left out", columns, found)

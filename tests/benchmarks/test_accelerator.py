@@ -1,0 +1,91 @@
+"""The benchmark of an accelerator keeps what it measured, whatever a case does; and a rehearsal of it measures all."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+from accelerator_stages import summary  # noqa: E402
+from accelerator_stages.cases import is_measured, read  # noqa: E402
+from accelerator_stages.processes import Limits, Stage, run_stages  # noqa: E402
+
+STAGES = """
+import os, signal, time
+from accelerator_stages.cases import LeftOut
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def fail():
+    raise ValueError("no such kernel\\nand more")
+
+def lack():
+    raise LeftOut("tokamax is not installed")
+
+def hang():
+    time.sleep(60)
+
+def troubled(cases):
+    for name, measured in {"a": lambda: {"value": 1.5}, "dies": die, "fails": fail, "lacks": lack, "hangs": hang,
+                           "b": lambda: {"value": 2.5}}.items():
+        cases.measure(name, measured)
+
+def slow(cases):
+    for name in map(str, range(40)):
+        cases.measure(name, lambda: time.sleep(0.2) or {"value": 3.5})
+"""
+
+
+def test_a_case_that_dies_fails_or_hangs_costs_that_case_alone(tmp_path):
+    (tmp_path / "fakes.py").write_text(STAGES)
+    shares = {"fakes:troubled": 50, "fakes:slow": 4, "no_such_package:main": 46}
+    environment = {"": {"PYTHONPATH": f"{tmp_path}"}}
+    stages = {name.rpartition(":")[2]: Stage(name, share, environment) for name, share in shares.items()}
+    limits = Limits(seconds=60, silence_seconds=2, shortest_seconds=0.5)
+    began = time.monotonic()
+    run_stages(stages, tmp_path, 7, limits, program=BENCHMARKS / "accelerator.py")
+    assert time.monotonic() - began < 60
+    rows = {(row["stage"], row["case"]): row for row in read(tmp_path / "rows.jsonl") if "begun" not in row}
+    troubled = {case: row for (stage, case), row in rows.items() if stage == "troubled"}
+    assert [troubled["a"]["value"], troubled["b"]["value"]] == [1.5, 2.5]
+    assert "SIGKILL" in troubled["dies"]["error"]
+    assert troubled["fails"]["error"] == "ValueError: no such kernel"
+    assert "without a new row" in troubled["hangs"]["error"]
+    assert troubled["lacks"]["left_out"] == "tokamax is not installed"
+    assert "no_such_package" in rows["main", "imports"]["error"]
+    # What no time was left for says so.
+    slow = [row for (stage, _), row in rows.items() if stage == "slow"]
+    assert any(is_measured(row) for row in slow)
+    assert all(is_measured(row) or row.get("left_out") or row.get("error") for row in slow)
+
+
+def test_a_row_that_was_cut_off_is_none_and_a_measured_one_outlasts_a_later_failure(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    given = [
+        {"run": 1, "stage": "ceilings", "case": "copy", "gigabytes_per_second": 4.0},
+        {"run": 2, "stage": "ceilings", "case": "copy", "error": "the process died"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in given) + '{"run": 3, "sta')
+    (row,) = summary.current(read(path))
+    assert row == given[0]
+    assert "4 GB/s" in summary.summary([row]).tables[0].cells()[0]
+
+
+@pytest.mark.slow
+def test_a_rehearsal_measures_every_stage_and_every_program_has_its_table(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "accelerator.py"), "--dry", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
+    rows = summary.current(read(tmp_path / "rows.jsonl"))
+    measured = {row["stage"] for row in rows if is_measured(row)}
+    unmeasured = {row["stage"] for row in rows if not is_measured(row)} - measured
+    # Hugging Face's side needs PyTorch.
+    assert unmeasured <= {"hugging_face"}
+    assert all(row["is_right"] for row in rows if "is_right" in row)
+    assert (tmp_path / "table.md").read_text().count("| ") > 100
