@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from moejax.errors import OURS
+from moejax.say import say
 
 
 def command() -> NoReturn:
@@ -48,7 +49,7 @@ def command() -> NoReturn:
     except Exception as error:
         # What is no UserError is our mistake, whatever raised it.
         traceback.print_exception(error)
-        print(f"moejax: {OURS}", file=sys.stderr)
+        say(f"moejax: {OURS}")
         status.append(1)
     sys.exit(status[0])
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        print("\nStopped. What was written is kept; the same command goes on, or begins again.", file=sys.stderr)
+        say("", "Stopped. What was written is kept; the same command goes on, or begins again.")
         return 130
     finally:
         sys.unraisablehook = before

@@ -30,6 +30,7 @@ BASE = {
     "quantities",
     "ranges",
     "result",
+    "say",
     "run_table",
     "sharding",
     "stored",

@@ -7,6 +7,7 @@ import pytest
 
 from moejax import quantities, wording
 from moejax.json_text import json_text
+from moejax.say import say
 from moejax.stored import foreign_json
 from moejax.wording import says, told
 
@@ -91,3 +92,28 @@ def test_no_exception_is_shown_without_saying_whose_words_it_has():
 def test_the_rule_sees_an_exception_that_is_shown(shown):
     handler = ast.parse(f"try:\n    pass\nexcept OSError as error:\n    {shown}").body[0].handlers[0]  # type: ignore[attr-defined]
     assert list(_used(handler))
+
+
+PRINTS = {
+    "say.py": "lines that can be printed",
+    "report/render.py": "results",
+    "plan/process.py": "JSON, to the process that asked",
+    "cli/command_line.py": "help and version, which hold no names",
+    "cli/commands/launch.py": "commands to be copied whole, whose control characters are refused",
+    "cli/commands/reproduce.py": "JSON",
+    "cli/commands/sample.py": "a model's text, which a file is given as it is",
+}
+"""Where something else than JSON is printed without ``say``, and what."""
+
+
+def test_whatever_names_are_in_it_what_people_are_told_is_lines_that_can_be_printed(capsys):
+    say("fitted a\x1b[2Jb", "Wrote x\ny.")
+    assert capsys.readouterr().err == "fitted a\\x1b[2Jb\nWrote x\\ny.\n"
+    found = set()
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.stdout.write"):
+                found.update(
+                    [] if ast.unparse(node).startswith("print(json_text(") else [path.relative_to(ROOT).as_posix()]
+                )
+    assert found == PRINTS.keys()

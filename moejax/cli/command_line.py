@@ -22,6 +22,7 @@ from moejax.cli.process import check_flags, keep_libtpu_quiet, refused_variable
 from moejax.cli.validation import input_files, validate
 from moejax.errors import UserError
 from moejax.folder import reading
+from moejax.say import say
 from moejax.wording import did_you_mean, one_line, says
 
 DONE, USERS = 0, 2
@@ -208,5 +209,6 @@ def _help() -> str:
 
 def _fail(message: str) -> int:
     # A line of a list, as a sentence of ours may end in, begins with two blanks.
-    print("\n  ".join(map(one_line, f"moejax: {message}".split("\n  "))), file=sys.stderr)
+    sentence, *items = f"moejax: {message}".split("\n  ")
+    say(sentence, *(f"  {item}" for item in items))
     return USERS

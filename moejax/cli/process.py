@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from moejax.errors import UserError
+from moejax.say import say
 from moejax.wording import says
 
 ACCELERATORS = ("accel*", "vfio/[0-9]*", "nvidia*", "dxg", "kfd")
@@ -98,7 +99,7 @@ def end_with(parent: int | None) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.3)
-        print("What started this training is gone; stopping.", file=sys.stderr)
+        say("What started this training is gone; stopping.")
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

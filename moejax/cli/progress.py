@@ -10,6 +10,7 @@ from typing import Any
 
 from moejax.cli.training_text import clock, training_text
 from moejax.progress import ProgressCallback
+from moejax.say import say
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -93,6 +94,6 @@ def _lines() -> ProgressCallback:
         printed = now
         pace = (share - first) / max(now - stage_began, 1e-9)
         rest = f", about {clock((1 - share) / pace)} left" if pace > 0 and share < 1 else ""
-        print(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})", file=sys.stderr, flush=True)
+        say(f"{share:4.0%}  {text}  ({clock(now - began)} elapsed{rest})")
 
     return update

@@ -4,7 +4,6 @@ folder that cannot be. Said at once, before JAX is imported."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from moejax.cli import config_file
 from moejax.cli.out_folder import check_outputs
 from moejax.cli.settings import Open, settings_of
 from moejax.errors import UserError
+from moejax.say import say
 
 INPUTS = ("runs", "source", "pilot", "candidates", "fit", "law", "config", "verdicts", "tokenizer", "model")
 """Options that may name a file which a command reads."""
@@ -54,7 +54,7 @@ def validate_files(arguments: argparse.Namespace) -> None:
     if (config := getattr(arguments, "config", None)) and not is_one_of_many(arguments):
         file = config_file.find(config)
         if not Path(config.partition(":")[0]).exists():
-            print(f"moejax: {config} is not here, so moejax's own is read: {file}", file=sys.stderr)
+            say(f"moejax: {config} is not here, so moejax's own is read: {file}")
     for name in ("runs", "pilot", "candidates"):
         if (table := getattr(arguments, name, None)) is not None and not table.exists():
             run_table.check_file(table)

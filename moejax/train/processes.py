@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import socket
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from jax.errors import JaxRuntimeError
 
 from moejax.errors import UserError
 from moejax.folder import changes
+from moejax.say import say
 from moejax.wording import says
 
 T = TypeVar("T")
@@ -276,7 +276,7 @@ def _time_limit(seconds: float, text: str) -> Iterator[None]:
     """End the process with a sentence if the block takes longer: JAX would end it with a stack trace of its own."""
 
     def end() -> None:
-        print(f"moejax: {text}", file=sys.stderr, flush=True)
+        say(f"moejax: {text}")
         os._exit(2)
 
     timer = threading.Timer(seconds, end)

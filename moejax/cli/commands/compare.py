@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from moejax.report import render
 from moejax.report.figures import compared_laws
 from moejax.report.figures.files import write_figure
 from moejax.result import Result
+from moejax.say import say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,4 +73,4 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> N
     with atomic_write(folder / "compare.md") as partial:
         partial.write_text(render.markdown(replace(result, notes=())) + image, encoding="utf-8")
     write_json(folder / "compare.json", result.data)
-    print(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.", file=sys.stderr)
+    say(f"Wrote compare.json, compare.md, {', '.join(figure)} to {folder}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.json_text import json_text
 from moejax.progress import ProgressCallback
 from moejax.quantities import format_bytes
+from moejax.say import say
 from moejax.train.saved_weights import find_saved_state, is_training, write_saved_weights
 from moejax.weights.folder import WEIGHTS, is_weights
 
@@ -79,9 +81,12 @@ def _said(done: Any) -> dict[str, Any]:
 
 def _print(out: Path, done: dict[str, Any]) -> None:
     if "phase" in done:
-        print(f"{done['phase']}, step {done['step']:,}")
+        say(f"{done['phase']}, step {done['step']:,}", file=sys.stdout)
     if done.get("left_out"):
-        print(f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others")
+        say(
+            f"left out, as no part of the model: {len(done['left_out'])} tensors, {done['left_out'][0]} and others",
+            file=sys.stdout,
+        )
     family = f"{done['family']}, {done['tensors']:,} tensors, " if "family" in done else ""
-    print(f"{family}{format_bytes(done['bytes'])}: {out}")
-    print(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}")
+    say(f"{family}{format_bytes(done['bytes'])}: {out}", file=sys.stdout)
+    say(f"tokenizer files: {', '.join(done['tokenizer']) or 'none found'}", file=sys.stdout)

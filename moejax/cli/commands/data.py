@@ -21,6 +21,7 @@ from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.wording import command, some
 
 NAMED = 20
@@ -48,7 +49,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         )
     _print(prepared, arguments, sample=0, skipped=skipped)
     if not arguments.json:
-        print(f"train on it with {command(f'--config.recipe.data.source={arguments.out}')}")
+        say(f"train on it with {command(f'--config.recipe.data.source={arguments.out}')}", file=sys.stdout)
     return 0
 
 
@@ -66,12 +67,15 @@ def _tokenizer(arguments: argparse.Namespace) -> int:
             unread=unread.append,
         )
     if unread:
-        print(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}", file=sys.stderr)
+        say(f"moejax: nothing was learned from {len(unread):,} documents: {some(unread)}")
     if found.vocab_size < arguments.vocab_size:
-        print(f"The text gave only {found.vocab_size:,} tokens.", file=sys.stderr)
+        say(f"The text gave only {found.vocab_size:,} tokens.")
     result = {"tokenizer": arguments.out, "vocab_size": found.vocab_size, "sha256": found.sha256}
     result |= {"end_of_document": found.end_of_document, "unread": len(unread), **skipped}
-    print(json_text(result) if arguments.json else f"{found.vocab_size:,} tokens: {arguments.out}")
+    if arguments.json:
+        print(json_text(result))
+    else:
+        say(f"{found.vocab_size:,} tokens: {arguments.out}", file=sys.stdout)
     return 0
 
 
@@ -82,7 +86,7 @@ def _say_skipped(source: str) -> dict[str, Any]:
         # Without a file that is read, a sentence of its own says what there is instead.
         return {}
     if text := str(found):
-        print(f"moejax: {source}: {text}", file=sys.stderr)
+        say(f"moejax: {source}: {text}")
     by_suffix = {suffix or "none": count for suffix, count in found.by_suffix.items()}
     counts = {"files": len(found.files), "by_suffix": by_suffix, "named": list(found.files[:NAMED])}
     return {"skipped": {**counts, "hidden": len(found.hidden), "prepared_sets": list(found.prepared)}}
@@ -98,7 +102,7 @@ def _show(arguments: argparse.Namespace) -> int:
                 f"{len(wrong)} files of {arguments.folder} are not what was written: {', '.join(wrong[:3])}; remove "
                 f"them and run moejax data prepare with the same settings, which makes them again."
             )
-        print(f"{len(prepared.manifest.shards):,} shards are as they were written", file=sys.stderr)
+        say(f"{len(prepared.manifest.shards):,} shards are as they were written")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from moejax.laws.active_params import convention
 from moejax.laws.predict import law_name, published
 from moejax.report import render
 from moejax.result import Result
+from moejax.say import say
 from moejax.wording import command
 
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out:
             write_json(arguments.out / "design.json", result.data)
     if arguments.out:
-        print(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.", file=sys.stderr)
+        say(f"Wrote {', '.join(written_in(arguments.out))} to {arguments.out}.")
     render.show(result, as_json=arguments.json)
     return 0
 
@@ -72,7 +72,7 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
         result = load(arguments.law)
         dropped = () if result.uncertainty is None else result.uncertainty.dropped
         for sentence in (*result.warnings, *dropped):
-            print(f"! {sentence}", file=sys.stderr)
+            say(f"! {sentence}")
         return type(result.law).__name__, result.law, result
     name, constants = law_name(arguments.law), arguments.constants
     if constants is None:
@@ -104,7 +104,7 @@ def _one_law(arguments: argparse.Namespace) -> Result:
         with atomic_write(arguments.out / "config.py") as partial:
             partial.write_text(text, encoding="utf-8")
         plan = command("moejax", "plan", f"--config={arguments.out}/config.py", "--topology", "CHIP:SHAPE")
-        print(f"Its plan: {plan}", file=sys.stderr)
+        say(f"Its plan: {plan}")
     result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)
     if isinstance(known, FitResult):
         result = with_runs(result, beyond(decision.optimum, known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from moejax.json_text import json_text
 from moejax.model.runtime import Runtime
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.stored import as_read
 from moejax.weights.fingerprint import fingerprint
 
@@ -37,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(found))
     else:
         render.show(summary(found, path))
-        print(out)
+        say(out, file=sys.stdout)
     return 0
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from moejax.report.explorer import serve
 from moejax.report.explorer.available import find_available
 from moejax.report.explorer.view import view
+from moejax.say import say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -17,8 +17,4 @@ def run(arguments: argparse.Namespace) -> int:
     with listening:
         found = find_available(arguments.source)
         view(found.start, found)
-        serve.serve(arguments.source, listening, browser=not arguments.no_browser, say=_say)
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+        serve.serve(arguments.source, listening, browser=not arguments.no_browser, say=say)

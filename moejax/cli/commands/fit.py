@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from moejax.interval import check_level
 from moejax.json_text import finite
 from moejax.report import render
 from moejax.result import Result
+from moejax.say import say
 from moejax.stored import write_json
 
 
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         summary = result.summary(level, **found)
         _write(arguments.out, summary, result, read)
     if stopped:
-        print("\nStopped; with --out DIR the same command would go on from there.", file=sys.stderr)
+        say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
-        print(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.", file=sys.stderr)
+        say(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.")
     render.show(summary, as_json=arguments.json)
     return STOPPED if stopped else 0
 

@@ -10,6 +10,7 @@ from moejax.cli.config_file import FOLDER, packaged_files, packaged_folder
 from moejax.errors import UserError
 from moejax.folder import atomic_write
 from moejax.json_text import json_text
+from moejax.say import say
 from moejax.wording import command, says
 
 
@@ -34,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = {"written": written, "kept": [path for path, _ in kept], "changed": changed}
         print(json_text({name: [str(path) for path in paths] for name, paths in found.items()}))
         return 0
-    print(f"{len(written)} configs written to {out}, {len(kept)} were there already.")
+    say(f"{len(written)} configs written to {out}, {len(kept)} were there already.", file=sys.stdout)
     for path in changed:
-        print(f"moejax: {path} differs from moejax's own and was left as it is.", file=sys.stderr)
+        say(f"moejax: {path} differs from moejax's own and was left as it is.")
     here = "" if Path(arguments.folder) == Path() else f"{command('cd', Path(arguments.folder))} && "
-    print(f"next: {here}moejax train --config=configs/tiny.py --out runs/tiny")
+    say(f"next: {here}moejax train --config=configs/tiny.py --out runs/tiny", file=sys.stdout)
     return 0

@@ -15,6 +15,7 @@ from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.json_text import json_text
+from moejax.say import say
 from moejax.study import analysis
 from moejax.study.executor import Engine, Executor, Task
 from moejax.study.run import check_owner, materialise_at, train_study
@@ -42,16 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_text([_as_data(task) for task in tasks]))
     if not tasks and not arguments.json:
-        print(
+        say(
             f"Nothing is left to hand over of {study.name}: {command('moejax', 'study', 'status', out)}, "
-            f"{command('moejax', 'study', 'gather', out)}."
+            f"{command('moejax', 'study', 'gather', out)}.",
+            file=sys.stdout,
         )
     if not tasks:
         return 0
     if not arguments.submit:
         if not arguments.json:
             print(engine.describe(tasks))
-        print(f"\nmoejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).", file=sys.stderr)
+        say("", f"moejax: {counted(len(tasks), 'training')}; nothing was submitted (--submit).")
         return 0
     return _submit(arguments, study, out, engine, tasks)
 
@@ -64,7 +66,7 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     if getattr(arguments, "wait", False) and isinstance(engine, Executor):
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
-        print(table, file=sys.stderr if arguments.json else sys.stdout)
+        say(table, file=sys.stderr if arguments.json else sys.stdout)
         return 0
     materialise_at(study, out, getattr(engine, "mount", None))
     ids = engine.submit(tasks)
@@ -102,7 +104,7 @@ def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequ
 
 
 def _say(text: Any) -> None:
-    print(f"moejax: {text}", file=sys.stderr, flush=True)
+    say(f"moejax: {text}")
 
 
 def _refuse_control_characters(texts: Sequence[str]) -> None:

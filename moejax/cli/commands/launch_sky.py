@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 
 from moejax.cli.commands.launch_gke import tpu_resources
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.chips import find
+from moejax.say import say
 from moejax.study.cloud import GKE_ACCELERATORS, mounted
 from moejax.study.estimate import estimate
 from moejax.study.executor import Task
@@ -44,7 +44,7 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
         spot=not arguments.on_demand,
     )
     if engine.lacks and not arguments.submit:
-        print(f"moejax: {engine.lacks}", file=sys.stderr)
+        say(f"moejax: {engine.lacks}")
     return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from moejax.laws.published import PROVENANCE
 from moejax.quantities import format
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,7 +36,7 @@ def _write_pages(docs: Path) -> int:
     from moejax.cli.law_pages import write_pages
 
     with out_folder(docs, shared=True), progress_display() as update:
-        print(write_pages(docs, update))
+        say(write_pages(docs, update), file=sys.stdout)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,7 @@ from moejax.laws.predict import law_name, published
 from moejax.quantities import parse
 from moejax.report import render
 from moejax.run_table import read_as_it_is
+from moejax.say import say
 from moejax.stored import foreign_json, write_json
 from moejax.train.training import Recipe
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     titles = list(proposal.instead) or [answer.title for answer in next(iter(asked.values()))]
     if proposal.instead:
         what = ", ".join(arguments.target)
-        print(f"! The fitted law has no answer to {what} yet: planned for its coefficients.", file=sys.stderr)
+        say(f"! The fitted law has no answer to {what} yet: planned for its coefficients.")
     result = summary(proposal, titles, inputs)
     if arguments.out:
         _write(arguments, proposal, result.data, recipe)
@@ -162,7 +162,7 @@ def _likenesses(arguments: argparse.Namespace, inputs: tuple[str, ...], read: An
         # One dense model and one of every kind of mixture is enough: sizes are varied.
         kinds = {(a.is_moe, a.num_shared_experts > 0, a.router): a for a in found}
         return list(kinds.values())
-    print("Shapes are like a published model's; give your own with --arch or --config.", file=sys.stderr)
+    say("Shapes are like a published model's; give your own with --arch or --config.")
     return [customary(SimpleNamespace(inputs=inputs))]
 
 
@@ -180,6 +180,6 @@ def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], r
                 partial.write_text(text, encoding="utf-8")
             written.append("study.py")
         write_json(arguments.out / "next.json", data)
-    print(f"Wrote {' and '.join(written)} to {arguments.out}.", file=sys.stderr)
+    say(f"Wrote {' and '.join(written)} to {arguments.out}.")
     if not chosen.architectures:
-        print("No study.py: rows of --candidates are no architectures; train them as you know them.", file=sys.stderr)
+        say("No study.py: rows of --candidates are no architectures; train them as you know them.")

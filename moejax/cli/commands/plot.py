@@ -25,6 +25,7 @@ from moejax.report.figures.files import FORMATS, write_figure
 from moejax.report.gallery import write_gallery
 from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
+from moejax.say import say
 
 EVIDENCE = ("fit", "profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.gallery:
         with out_folder(arguments.gallery, shared=True), progress_display() as update:
-            print(write_gallery(arguments.gallery, ALL.values(), update))
+            say(write_gallery(arguments.gallery, ALL.values(), update), file=sys.stdout)
         return 0
     formats = _formats(arguments.format)
     plots = chosen(arguments.names, ALL)
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise
             left_out.append(plot.name)
     if left_out:
-        print(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.", file=sys.stderr)
+        say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
     found = {}
     with out_folder(arguments.out), progress_display() as update:
         for number, (name, inputs) in enumerate(every.items()):
@@ -62,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(found))
     else:
         for name, one in found.items():
-            print(f"{name}: {one['title']}. {', '.join(one['files'])}")
-        print(f"Wrote to {arguments.out}.", file=sys.stderr)
+            say(f"{name}: {one['title']}. {', '.join(one['files'])}", file=sys.stdout)
+        say(f"Wrote to {arguments.out}.")
     return 0
 
 
@@ -97,9 +98,9 @@ class _Given:
             active_params=convention(self.arguments.active_convention),
         )
         if table is not None and not plot.columns:
-            print(f"{name}: only the law is drawn; it takes no points from a table.", file=sys.stderr)
+            say(f"{name}: only the law is drawn; it takes no points from a table.")
         if table is not None and plot.columns and found.table is None:
-            print(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.", file=sys.stderr)
+            say(f"{name}: only the law is drawn; points need {', '.join(plot.columns)}.")
         return found
 
     def _table(self, name: str) -> Any:
@@ -139,7 +140,7 @@ def _renamed(table: Any, arguments: argparse.Namespace) -> Any:
     ours = with_our_names(table, mapping)
     kept, notes = select(mapped(ours.frame, mapping, named), arguments.where, named)
     for note in (*ours.notes, *notes):
-        print(note, file=sys.stderr)
+        say(note)
     return run_table.check(kept, where=named)
 
 

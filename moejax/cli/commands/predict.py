@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from moejax.laws.predict import check_design, check_scale, law_name, predict, pu
 from moejax.quantities import format
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.wording import told
 
 Ask = Callable[[argparse.Namespace, Design], tuple[list[dict[str, Any]], dict[str, str]]]
@@ -41,7 +41,7 @@ def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
     render.show(summary(design, answers, unasked, assumed), as_json=arguments.json)
     if not arguments.json:
         for law, why in unasked.items():
-            print(f"not asked: {law}: {why}", file=sys.stderr)
+            say(f"not asked: {law}: {why}")
     return 0
 
 

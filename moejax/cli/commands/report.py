@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from moejax.report import fit_report, render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
+from moejax.say import say
 from moejax.study.run import conclude, conclude_table
 
 
@@ -38,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json_text(as_data(concluded)))
     else:
         render.show(brief(read(concluded)))
-        print(f"report: {path.resolve()}")
+        say(f"report: {path.resolve()}", file=sys.stdout)
     return 0
 
 
@@ -66,5 +68,5 @@ def _of_fit(source: Path, arguments: argparse.Namespace) -> int:
         update(1.0, "drawn")
     render.show(fit_report.summary(fit, source), as_json=arguments.json)
     if not arguments.json:
-        print(f"\nreport: {path.resolve()}")
+        say("", f"report: {path.resolve()}", file=sys.stdout)
     return 0

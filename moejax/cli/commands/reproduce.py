@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from moejax.papers.reproduce import PAPERS, chosen, reproduce, tally
 from moejax.papers.verdicts import as_text, changes, recorded
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.stored import foreign_json, read_bytes
 
 
@@ -32,25 +32,28 @@ def run(arguments: argparse.Namespace) -> int:
     known = _read(Path(arguments.verdicts)) if arguments.verdicts else recorded()
     with progress_display() as update:
         records = reproduce(papers, update, active_convention=name)
-    text = json_text([record.as_json() for record in records], ensure_ascii=False)
+    verdicts = json_text([record.as_json() for record in records], ensure_ascii=False)
     if arguments.json == "-":
-        print(text)
+        print(verdicts)
     else:
         render.show(summary(records))
-    for path, content in ((arguments.json, text + "\n"), (arguments.errata, errata(records))):
+    for path, content in (
+        (arguments.json, verdicts + "\n"),
+        (arguments.errata, errata(records)),
+    ):
         if path and path != "-":
             _write(Path(path), content)
     if arguments.record:
         _write(Path(arguments.record), as_text(records))
         return 0
     if "abnar" in papers:
-        print(sentence(taken), file=sys.stderr)
+        say(sentence(taken))
     if name != DEFAULT:
-        print(f"Verdicts on record are by the convention {DEFAULT}: none is held to them.", file=sys.stderr)
+        say(f"Verdicts on record are by the convention {DEFAULT}: none is held to them.")
         return 0
     changed = changes(records, known)
     for change in changed:
-        print(change, file=sys.stderr)
+        say(change)
     return 1 if changed else 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from moejax.cli.pairs import pairs
 from moejax.fit.holdout import each_value, folds, split_by
 from moejax.fit.read_runs import read_runs
+from moejax.say import say
 
 
 def read_table(arguments: argparse.Namespace, law: Any) -> Any:
@@ -27,7 +27,7 @@ def read_table(arguments: argparse.Namespace, law: Any) -> Any:
         trust_units=arguments.trust_units,
     )
     for note in read.notes:
-        print(note, file=sys.stderr)
+        say(note)
     return read
 
 

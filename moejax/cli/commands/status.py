@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from moejax.errors import UserError
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.say import say
 from moejax.train.attempts import RUNNING
 from moejax.train.manifest import verify
 from moejax.train.status import Status, is_study_folder, read_statuses
@@ -61,7 +61,7 @@ def _verify(folder: Path, folders: list[Path]) -> None:
     size = format_bytes(sum(one.bytes for one in every))
     missing = f"; {later:,} files are as they were when they were restored, by hashes of then" if later else ""
     missing += f"; {without:,} files have no hash on record: their content was not compared" if without else ""
-    print(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}", file=sys.stderr)
+    say(f"{count:,} checkpoints: {size} are as they were written, by their hashes{missing}")
 
 
 def _training(status: Status) -> Result:

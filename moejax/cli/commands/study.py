@@ -14,6 +14,7 @@ from moejax.report import render
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
+from moejax.say import say
 from moejax.study import analysis
 from moejax.study.run import conclude, train_study
 
@@ -28,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
     for warning in analysis.warnings(study):
-        _say(f"moejax: {warning}")
-    _say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
+        say(f"moejax: {warning}")
+    say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
     with progress_display() as update:
         train_study(
             study,
@@ -39,25 +40,21 @@ def run(arguments: argparse.Namespace) -> int:
             update=update,
             log=_goes_on,
         )
-    _say("2/3  fitting laws, resampling, checking the optimum")
+    say("2/3  fitting laws, resampling, checking the optimum")
     with progress_display() as update:
         concluded = conclude(folder, update)
-    _say("3/3  writing the report")
+    say("3/3  writing the report")
     report = write_report(concluded)
     if arguments.json:
         print(json_text(as_data(concluded)))
     else:
         render.show(brief(read(concluded)))
-        print(f"report: {report.resolve()}")
+        say(f"report: {report.resolve()}", file=sys.stdout)
     failed = [check for check in concluded.sanity_checks if not check.holds]
     for check in failed:
-        _say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
+        say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
     return 1 if failed else 0
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _goes_on(text: str) -> None:
-    _say(f"moejax: {text}")
+    say(f"moejax: {text}")

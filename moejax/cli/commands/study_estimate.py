@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +12,7 @@ from moejax.laws.chips import find
 from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.study import analysis
 from moejax.study.estimate import StudyEstimate, estimate
 from moejax.study.study import Study
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = estimate(study, find(arguments.chip), mfu=arguments.mfu, price=arguments.price)
     render.show(summary(study, found), as_json=arguments.json)
     for warning in analysis.warnings(study):
-        print(f"moejax: {warning}", file=sys.stderr)
+        say(f"moejax: {warning}")
     return 0
 
 

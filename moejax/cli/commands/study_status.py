@@ -12,6 +12,7 @@ from moejax.cli.progress import clock
 from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
+from moejax.say import say
 from moejax.study.run import fetch, read_study, write_table
 from moejax.study.status import RunStatus, run_statuses, seconds_left
 from moejax.study.storage import is_remote, open_storage
@@ -61,9 +62,9 @@ def gather(url: str, out: str | None) -> None:
     found = run_statuses(open_storage(folder), study.trainings())
     missing = [one.model for one in found if one.state != "done"]
     rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)
-    print(f"{rows} of {runs} runs: {path}")
+    say(f"{rows} of {runs} runs: {path}", file=sys.stdout)
     if missing:
-        print(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}", file=sys.stderr)
+        say(f"not done: {some(missing)}; see {command('moejax', 'study', 'status', url)}")
 
 
 def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:

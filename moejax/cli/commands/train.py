@@ -24,6 +24,7 @@ from moejax.errors import OURS, UserError
 from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.say import say
 from moejax.stored import read_json
 from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
@@ -55,7 +56,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
     speaks = group.is_main and (arguments.parent is None or group.count > 1)
     training, folder, derivation = group.run_or_abort(lambda: _training(arguments))
     if derivation and group.is_main:
-        print(derivation, file=sys.stderr)
+        say(derivation)
     try:
         with stop_on_signals(group.count) as stop, training_progress(training, quiet=not speaks) as progress:
             rows = train(
@@ -79,7 +80,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
         print(json_text(rows))
     elif speaks:
         render.show(_summary(rows, folder))
-        print(f"rows, metrics and checkpoints: {folder}")
+        say(f"rows, metrics and checkpoints: {folder}", file=sys.stdout)
     return 0
 
 
@@ -125,7 +126,7 @@ def _ending_alone(group: ProcessGroup) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    print(f"moejax: {text}", file=sys.stderr)
+    say(f"moejax: {text}")
 
 
 def _training(arguments: argparse.Namespace):

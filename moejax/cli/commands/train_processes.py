@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from moejax.say import say
+
 AGAIN = 75
 """Exit status of what was interrupted and goes on when it is started again (``EX_TEMPFAIL`` of sysexits.h)."""
 
@@ -63,10 +65,9 @@ def _wait(started: list[subprocess.Popen[bytes]]) -> int:
         return said[0]
     if killed:
         number, by = killed[0]
-        print(
+        say(
             f"moejax: process {number} of {len(started)} was killed by {signal.Signals(by).name}; the same command "
-            f"goes on from the newest checkpoint.",
-            file=sys.stderr,
+            f"goes on from the newest checkpoint."
         )
         return AGAIN
     return 0
