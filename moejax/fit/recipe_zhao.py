@@ -5,55 +5,43 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
-from moejax.fit.metrics import metrics
+from moejax.fit.metrics import metrics, predict
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.fit.zhao_margins import (
+    FACTORS,
+    AtStructure,
+    Margin,
+    at_each_structure,
+    coefficient_table,
+    margins_of,
+    with_gamma_of,
+)
+from moejax.laws import LAWS
+from moejax.laws.design import FIELDS
 from moejax.laws.expert_count import ExpertCount
 from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
 from moejax.laws.five_factor import FiveFactor, best_active_experts, best_shared_share
 from moejax.laws.granularity import Granularity
-from moejax.laws.law import coefficients
-from moejax.laws.marginal import (
-    MarginalActive,
-    MarginalExperts,
-    MarginalShared,
-    optimal_active,
-    optimal_experts,
-    optimal_shared,
-)
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table
 from moejax.wording import told
 
-INPUTS = FiveFactor.inputs
+if TYPE_CHECKING:
+    import pandas as pd
+
 NESTED = {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}
 RIVALS = {"Krajewski": Granularity, "Abnar": Sparsity, "Ludziejewski": ExpertCount}
 """What Fig. 5 and Appendix I refit to the same runs, as far as the table has their columns."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """One factor of the paper: the law of its margin, and what that law says is best."""
-
-    name: str
-    law: type
-    optimum: Callable[[Any], Any]
-
-
-FACTORS = (
-    Factor("N_a", MarginalActive, optimal_active),
-    Factor("G", MarginalExperts, optimal_experts),
-    Factor("S", MarginalShared, optimal_shared),
-)
 
 
 MARGINS = (
@@ -64,22 +52,6 @@ MARGINS = (
     *(Column(name, ".4g") for name in ("lower quartile", "median best", "upper quartile")),
     Column("", words=True),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Margin:
-    """The runs in which one factor alone varies, and the law through them."""
-
-    factor: str
-    held: dict[str, float]
-    """What the other factors are."""
-    runs: int
-    coefficients: dict[str, float]
-    best: float
-    """The factor's value of least loss under the marginal law."""
-    inside: bool
-    """Whether ``best`` lies within the values that were trained."""
-    r_squared: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +68,13 @@ class Fitted:
 class ZhaoRecipe:
     """What the procedure finds in a table."""
 
-    split: str
+    runs: Runs
+    held_out: Split
     margins: tuple[Margin, ...]
+    active: tuple[Margin, ...]
+    """The margins of N_a again, with the exponent of Eq. 11."""
+    structures: tuple[AtStructure, ...]
+    """Eq. 7 at every G and S that sets its a, c and h."""
     nested: tuple[Fitted, ...]
     rivals: tuple[Fitted, ...]
     left_out: dict[str, str]
@@ -109,6 +86,36 @@ class ZhaoRecipe:
     def law(self) -> FiveFactor:
         """Eq. 11 as fitted."""
         return self.nested[-1].fit.law
+
+    def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
+        """Every fit by its law's name, with what its file must hold so that it is asked without its runs.
+
+        Args:
+          dropped: which rows of the table were left out, and why.
+        """
+        kept = self.runs.only(~self.held_out.held_out)
+        return {
+            NAMES[type(one.fit.law)]: with_uncertainty(one.fit, kept, dropped=dropped)
+            for one in (*self.nested, *self.rivals)
+        }
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Marginal coefficients, coefficients of the laws, and the predicted beside the measured losses."""
+        import pandas as pd
+
+        laws = [
+            {"law": one.name, "class": type(one.fit.law).__name__, "coefficient": name, "value": value}
+            for one in (*self.nested, *self.rivals)
+            for name, value in one.fit.coefficients.items()
+        ]
+        predictions = [
+            predictions_of(one.name, one.fit, self.runs, self.held_out) for one in (*self.nested, *self.rivals)
+        ]
+        return {
+            "marginal_coefficients": coefficient_table(self.margins, self.active, self.structures),
+            "coefficients": pd.DataFrame(laws),
+            "predicted_vs_actual": pd.concat(predictions),
+        }
 
     def summary(self) -> Result:
         """Margins, laws, decisions."""
@@ -127,7 +134,7 @@ class ZhaoRecipe:
         decided_columns = (Column(""), Column("value", ".4g"), Column("median [90% interval]", str, words=True))
         left_out = [f"{name} is left out: {reason}" for name, reason in self.left_out.items()]
         return Result(
-            title=f"Zhao et al. (2025) on this table; held out: {self.split}",
+            title=f"Zhao et al. (2025) on this table; held out: {self.held_out.name}",
             warnings=self.nested[-1].fit.warnings,
             tables=[
                 Table("Margins (one factor varied)", MARGINS, [self._margins(factor.name) for factor in FACTORS]),
@@ -164,7 +171,7 @@ class ZhaoRecipe:
         ]
         return {
             "recipe": "zhao",
-            "held_out": self.split,
+            "held_out": self.held_out.name,
             "margins": margins,
             **fitted,
             "left_out": self.left_out,
@@ -184,7 +191,7 @@ def zhao(
 ) -> ZhaoRecipe:
     """Margins of N_a, G and S; Eq. 4, 7, 9 and 11 on the runs that are not held out; and the rivals on the same.
 
-    Margins use every run, as the paper's do. A group needs one value more than its law has coefficients.
+    Margins use every run, as the paper's do.
 
     Raises:
       UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
@@ -204,16 +211,76 @@ def zhao(
         except ValueError as error:
             left_out[name] = told(error)
     fit = nested[-1].fit
+    active = with_gamma_of(fit.law, runs, seed=seed, progress=progress)
+    structures = at_each_structure(fit.law, runs, seed=seed, progress=progress)
     resampled = bootstrap(fit, kept, resamples, seed=seed, progress=progress) if resamples else None
     return ZhaoRecipe(
-        split=held_out.name,
+        runs=runs,
+        held_out=held_out,
         margins=tuple(margins),
+        active=tuple(active),
+        structures=tuple(structures),
         nested=tuple(nested),
         rivals=tuple(rivals),
         left_out=left_out,
         decisions={name: float(decide(fit.law)) for name, decide in DECISIONS.items()},
         intervals={name: resampled.interval(decide) for name, decide in DECISIONS.items()} if resampled else {},
     )
+
+
+NAMES = {law: name for name, law in LAWS.items()}
+
+
+def step(name: str, runs: Runs, held_out: Split | None, *, starts: Starts | None = None) -> pd.DataFrame:
+    """One step from Eq. 4 to Eq. 11 fitted to the runs that are not held out, as ``predictions_of`` has it.
+
+    Raises:
+      UserError: the runs lack a field that the law reads, or are too few for it.
+    """
+    fit = fit_law(NESTED[name], runs if held_out is None else runs.only(~held_out.held_out), starts=starts)
+    return predictions_of(name, fit, runs, held_out)
+
+
+def marginal_table(runs: Runs, law: FiveFactor | None = None) -> pd.DataFrame:
+    """What ``coefficient_table`` has of Eq. 5, 7, 8 and 10, beside a joint law, which is fitted if not given.
+
+    Raises:
+      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
+    """
+    joint: Any = law or fit_law(FiveFactor, runs).law
+    margins = [margin for factor in FACTORS for margin in margins_of(factor, runs)]
+    return coefficient_table(margins, with_gamma_of(joint, runs), at_each_structure(joint, runs))
+
+
+def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None) -> pd.DataFrame:
+    """Eq. 11 and the rivals whose columns the runs have, fitted alike, as ``predictions_of`` has them (Figure 5).
+
+    Raises:
+      UserError: the runs lack a field that Eq. 11 reads, or are too few for it.
+    """
+    import pandas as pd
+
+    known = {f for f in FIELDS if getattr(runs.design, f) is not None}
+    laws = {name: law for name, law in RIVALS.items() if known.issuperset(law.inputs)} | {"Eq. 11": FiveFactor}
+    kept = runs if held_out is None else runs.only(~held_out.held_out)
+    fits = {name: fit_law(law, kept, starts=starts) for name, law in laws.items()}
+    return pd.concat(predictions_of(name, fit, runs, held_out) for name, fit in fits.items())
+
+
+def predictions_of(name: str, fit: FitResult, runs: Runs, held_out: Split | None) -> pd.DataFrame:
+    """Predicted beside measured losses of every run that counts: columns ``law``, ``role``, ``tokens``, and both."""
+    import pandas as pd
+
+    kept = runs.weight > 0
+    away = np.zeros(len(runs), bool) if held_out is None else held_out.held_out
+    table = {
+        "law": name,
+        "role": np.where(away, "held out", "fitted"),
+        "tokens": np.asarray(runs.design.tokens),
+        "measured_nats_per_token": runs.loss,
+        "predicted_nats_per_token": predict(fit.law, runs, fit.output),
+    }
+    return pd.DataFrame(table).loc[kept]
 
 
 DECISIONS: Mapping[str, Callable[[Any], Any]] = {"G*": best_active_experts, "S*": best_shared_share}
@@ -223,52 +290,3 @@ def _fitted(name: str, law: type, runs: Runs, kept: Runs, held_out: Split, start
     fit = fit_law(law, kept, starts=starts)
     outside = metrics(fit.law, runs.only(held_out.held_out), fit.output)
     return Fitted(name=name, fit=fit, error=fit.metrics.mae, held_out_error=outside.mae)
-
-
-def margins_of(factor: Factor, runs: Runs, *, seed: int = 0, progress: Progress | None = None) -> list[Margin]:
-    """The marginal law of one factor in every group of runs that differ in it alone."""
-    report = progress or (lambda *_: None)
-    known = _factors(runs)
-    varied = known[factor.name]
-    others = {name: values for name, values in known.items() if name != factor.name}
-    free = len(dataclasses.fields(factor.law))
-    _, label = np.unique(np.stack(list(others.values())), axis=1, return_inverse=True)
-    groups = [label.ravel() == number for number in range(label.max() + 1)]
-    groups = [g & (runs.weight > 0) for g in groups]
-    groups = [g for g in groups if len(np.unique(varied[g])) > free]
-    margins = []
-    for number, group in enumerate(groups):
-        report(f"margins of {factor.name}", number, len(groups))
-        fit = fit_law(factor.law, runs.only(group), starts=Sobol(MARGIN_STARTS, seed))
-        (best,) = (float(value) for value in factor.optimum(fit.law).value.values())
-        margins.append(
-            Margin(
-                factor=factor.name,
-                held={name: float(values[group][0]) for name, values in others.items()},
-                runs=int(group.sum()),
-                coefficients={name: float(value) for name, value in coefficients(fit.law).items()},
-                best=best,
-                inside=bool(varied[group].min() < best < varied[group].max()),
-                r_squared=fit.metrics.r_squared,
-            )
-        )
-    return margins
-
-
-MARGIN_STARTS = 32
-"""A margin has three or four coefficients, in two of three cases linear ones: it needs few starts."""
-
-
-def _factors(runs: Runs) -> dict[str, np.ndarray]:
-    """The five factors in the paper's letters; ratios are rounded, so that equal ones are equal."""
-    design = runs.design
-    if missing := [name for name in INPUTS if getattr(design, name) is None]:
-        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
-    factors = {
-        "N": design.params_total_nonembedding,
-        "D": design.tokens,
-        "N_a": design.params_active_nonembedding,
-        "G": np.round(design.active_experts, 9),
-        "S": np.round(design.shared_share, 9),
-    }
-    return {name: np.asarray(values, np.float64) for name, values in factors.items()}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import Design
 from moejax.laws.entry import LawEntry
-from moejax.laws.five_factor import FiveFactor, best_active_experts
+from moejax.laws.five_factor import FiveFactor, best_active_experts, with_experts
 from moejax.laws.law import LOSS, coefficient, coefficients, law
 
 
@@ -100,6 +100,20 @@ class FourFactor:
 
     def __call__(self, design: Design) -> Any:
         return self.as_five_factor(design)
+
+
+def at_structure(law: FiveFactor, active_experts: Any, shared_share: Any) -> ThreeFactor:
+    """Eq. 7 as the joint law has it at one G and S: the structure's cost moves a, c and h, and nothing else."""
+    structure = law.structure(with_experts(active_experts, shared_share))
+    return ThreeFactor(
+        total_scale=law.total_scale + structure,
+        params_exponent=law.params_exponent,
+        tokens_scale=law.tokens_scale,
+        tokens_exponent=law.tokens_exponent,
+        active_scale=law.active_scale + law.active_coupling * structure,
+        share_slope=law.share_coupling * structure,
+        irreducible=law.irreducible,
+    )
 
 
 def _best_experts(law: FourFactor) -> dict[str, Any]:

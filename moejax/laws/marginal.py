@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import jax
@@ -10,6 +11,8 @@ from moejax.laws.claim import Claim, Variables
 from moejax.laws.decision import optimum
 from moejax.laws.design import Design
 from moejax.laws.entry import LawEntry
+from moejax.laws.fewer_factors import TwoFactor, at_structure
+from moejax.laws.five_factor import FiveFactor
 from moejax.laws.law import LOSS, coefficient, law
 
 Partial = jax.tree_util.Partial
@@ -102,6 +105,26 @@ def optimal_shared(law: MarginalShared) -> Claim:
         value={"shared_share": -law.shared_slope / (2 * law.shared_square)},
         objective=Partial(_at_shared, law),
     )
+
+
+def margin_of_active(law: FiveFactor, design: Design) -> MarginalActive:
+    """Eq. 5 as the joint law has it around a design, whatever N_a the design has."""
+    three = at_structure(law, design.active_experts, design.shared_share)
+    sizes = TwoFactor(**{f.name: getattr(three, f.name) for f in fields(TwoFactor)})
+    return MarginalActive(
+        active_scale=three.active_scale,
+        active_exponent=three.params_exponent,
+        active_slope=three.share_slope / design.params_total_nonembedding,
+        offset=sizes(design),
+    )
+
+
+def margin_of_shared(law: FiveFactor, design: Design) -> MarginalShared:
+    """Eq. 10 as the joint law has it around a design, whatever S the design has."""
+    coupling = law.coupling(design)
+    square, slope = law.shared_square * coupling, law.shared_slope * coupling
+    none = replace(design, top_k=design.active_experts, num_shared_experts=0.0)
+    return MarginalShared(shared_square=square, shared_slope=slope, offset=law(none))
 
 
 def _at_active(law: MarginalActive, variables: Variables) -> Any:

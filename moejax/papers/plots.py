@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from moejax.fit import recipe_zhao, zhao_margins
 from moejax.papers import synthetic
 from moejax.papers.figures import (
     abnar_flops,
@@ -15,13 +16,16 @@ from moejax.papers.figures import (
     tian_budgets,
     tian_isoflop,
     tian_leverage,
+    zhao_coefficients,
     zhao_compute,
     zhao_marginals,
+    zhao_steps,
+    zhao_variation,
 )
 from moejax.report.figures import predictions
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs
-from moejax.report.plots import PLOTS, PREDICTIONS, Plot, by_name
+from moejax.report.plots import PLOTS, PREDICTIONS, FromRuns, Plot, by_name
 
 
 def _zhao(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "five_factor", **options: Any) -> Plot:
@@ -32,6 +36,21 @@ def _zhao(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "fi
         draw=draw,
         law=law,
         **options,
+    )
+
+
+def _step(number: str, draw: Callable[[FigureInputs], Figure], equation: str) -> Plot:
+    return _zhao(
+        number,
+        draw,
+        law="",
+        columns=PREDICTIONS.columns,
+        from_runs=FromRuns(
+            reads=recipe_zhao.NESTED[equation].inputs,
+            table=lambda runs, split, _: recipe_zhao.step(equation, runs, split),
+        ),
+        example=synthetic.steps,
+        shows=f"predicted and measured loss under {equation}",
     )
 
 
@@ -57,6 +76,8 @@ def _tian(number: str, draw: Callable[[FigureInputs], Figure], **options: Any) -
 
 
 _ZHAO = ("params_active", "params_total", "tokens", "active_experts", "shared_share", "loss")
+_COEFFICIENTS = ("equation", "symbol", "value", *zhao_margins.COLUMNS.values())
+_MARGINS = FromRuns(reads=zhao_margins.INPUTS, table=lambda runs, _, law: recipe_zhao.marginal_table(runs, law))
 _ISOFLOP = ("flops", "sparsity", "params_total", "params_active")
 _LEVERAGES = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage")
 
@@ -67,16 +88,43 @@ PAPERS = by_name(
     _zhao("4", zhao_marginals.shared, columns=_ZHAO, shows="loss by shared share"),
     _zhao(
         "5",
-        predictions.by_law,
+        zhao_steps.compared,
         law="",
         columns=PREDICTIONS.columns,
+        from_runs=FromRuns(reads=zhao_margins.INPUTS, table=lambda runs, split, _: recipe_zhao.compared(runs, split)),
         example=synthetic.predictions,
         shows="predicted and measured loss, a panel a law",
     ),
+    _step("6", zhao_steps.two_factor, "Eq. 4"),
+    _step("7", zhao_steps.three_factor, "Eq. 7"),
+    _zhao(
+        "8",
+        zhao_coefficients.active,
+        columns=_COEFFICIENTS,
+        from_runs=_MARGINS,
+        shows="coefficients of Eq. 5 by sizes and tokens",
+    ),
+    _step("9", zhao_steps.four_factor, "Eq. 9"),
+    _zhao(
+        "10",
+        zhao_coefficients.experts,
+        columns=_COEFFICIENTS,
+        from_runs=_MARGINS,
+        shows="coefficients of Eq. 7 by active experts",
+    ),
     _zhao("11", zhao_marginals.experts_without_shared, columns=_ZHAO, shows="loss by active experts, none shared"),
+    _step("12", zhao_steps.five_factor, "Eq. 11"),
+    _zhao(
+        "13",
+        zhao_coefficients.shared,
+        columns=_COEFFICIENTS,
+        from_runs=_MARGINS,
+        shows="coefficients of Eq. 10 by sizes and tokens",
+    ),
     _zhao("14", zhao_marginals.shared_by_size, shows="what the shared share changes, by size"),
     _zhao("15", zhao_marginals.larger_models, columns=_ZHAO, shows="the larger models of the validation"),
     _zhao("16", zhao_compute.best_loss, shows="least loss by compute"),
+    _zhao("17", zhao_variation.factors, law="", shows="experts of a layer where G, S, N_a or N varies"),
     _abnar("1", abnar_surfaces.surface, columns=_ISOFLOP, shows="IsoFLOP surface at 1e20 FLOPs"),
     _abnar("2", abnar_surfaces.slices, shows="its slices"),
     _abnar("3", abnar_optima.by_sparsity, shows="optimal sizes and loss by sparsity"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -9,6 +10,9 @@ import pandas as pd
 
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
+from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
+from moejax.laws.five_factor import ZHAO_2025, FiveFactor
+from moejax.laws.law import coefficients
 from moejax.laws.predict import published
 from moejax.papers.zhao_experiments import table_6
 from moejax.report.figures.inputs import evaluate, structured
@@ -38,6 +42,47 @@ def predictions() -> pd.DataFrame:
         )
         for name, predicted in (("five_factor", exact), ("the same, blind to G and S", mean))
     )
+
+
+def steps() -> pd.DataFrame:
+    """The settings of Zhao's Table 6 with losses of its law plus noise, predicted by Eq. 4, 7, 9 and 11.
+
+    Each is fitted by least squares to the rows that the paper fits, with the exponents, k and h of Table 2.
+    """
+    law = coefficients(ZHAO_2025)
+    runs = [run for run in table_6() if run.index < 268 or run.validation]
+    away = np.array([run.validation for run in runs])
+    sizes = {
+        "params_active": np.array([run.active for run in runs]),
+        "params_total": np.array([run.total for run in runs]),
+        "tokens": np.array([run.tokens for run in runs]),
+    }
+    known = structured(np.array([run.experts for run in runs]), np.array([run.shared for run in runs]), **sizes)
+    measured = evaluate(ZHAO_2025, **known) + rng().normal(0.0, NOISE, len(runs))
+    tables = []
+    for name, form in {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}.items():
+        every = [f.name for f in dataclasses.fields(form)]
+        held = {n: law[n] for n in every if n in ("params_exponent", "tokens_exponent", "active_coupling")}
+        if "share_coupling" in every:
+            held["share_coupling"] = law["share_coupling"]
+        free = [n for n in every if n not in held]
+        # A law is linear in what is free: its columns are the law with one coefficient 1 and the others 0.
+        units = [form(**held, **{n: float(n == one) for n in free}) for one in free]
+        columns = np.stack([evaluate(unit, **known) for unit in units], axis=1)
+        scale = np.abs(columns).max(axis=0)
+        weights = np.linalg.lstsq(columns[~away] / scale, measured[~away], rcond=None)[0]
+        tables.append(
+            pd.DataFrame(
+                {
+                    "law": name,
+                    "role": np.where(away, "held out", "fitted"),
+                    "tokens": sizes["tokens"],
+                    "measured_nats_per_token": measured,
+                    "predicted_nats_per_token": columns / scale @ weights,
+                }
+            )
+        )
+    return pd.concat(tables)
 
 
 def leverages() -> pd.DataFrame:

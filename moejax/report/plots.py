@@ -10,6 +10,8 @@ from matplotlib import rc_context
 
 from moejax.errors import UserError
 from moejax.fit.column_names import with_derived
+from moejax.fit.holdout import Split
+from moejax.fit.runs import Runs
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
@@ -29,6 +31,16 @@ from moejax.wording import did_you_mean, some
 
 
 @dataclass(frozen=True, kw_only=True)
+class FromRuns:
+    """How a figure's table is made of a run table."""
+
+    reads: tuple[str, ...]
+    """Fields of Design that the runs must have."""
+    table: Callable[[Runs, Split | None, Any], DataFrame]
+    """``table(runs, held_out, law)``: the table; the law is that of a fit that was given, or None."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plot:
     """A figure that can be asked for by name."""
 
@@ -45,6 +57,8 @@ class Plot:
     """Name of the law whose curves it draws: published constants, unless a fit of the same law is given."""
     columns: tuple[str, ...] = ()
     """Columns of the table that it reads."""
+    from_runs: FromRuns | None = None
+    """What makes its table of a run table, by fits to it."""
     example: Callable[[], DataFrame] | None = None
     """What stands for a table that it cannot do without; None if it draws without one."""
 
@@ -178,10 +192,11 @@ def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFra
         table = with_derived(table)
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
+        kind = "one, or a run table," if plot.from_runs else "one"
         what = f"has no column {some(missing, most=6)}" if missing else "is not there"
         raise UserError(
             f"{plot.name} ({plot.source}) is drawn from a table with {', '.join(plot.columns)}, and the table {what}; "
-            f"give one with --runs, or --synthetic to see the figure with synthetic data."
+            f"give {kind} with --runs, or --synthetic to see the figure with synthetic data."
         )
     return FigureInputs(law=law if plot.law else None, name=words, table=None if missing else table)
 

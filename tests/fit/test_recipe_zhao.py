@@ -12,12 +12,15 @@ from moejax.__main__ import main
 from moejax.fit.fit_result import load
 from moejax.fit.holdout import split_of
 from moejax.fit.metrics import predict
-from moejax.fit.recipe_zhao import FACTORS, NESTED, RIVALS, margins_of, zhao
+from moejax.fit.recipe_zhao import NESTED, RIVALS, zhao
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import Sobol
+from moejax.fit.zhao_margins import FACTORS, margins_of
 from moejax.laws.design import FIELDS, Design
-from moejax.laws.five_factor import ZHAO_2025, best_active_experts, best_shared_share
-from moejax.laws.sparsity import ABNAR_2025
+from moejax.laws.fewer_factors import TwoFactor
+from moejax.laws.five_factor import ZHAO_2025, FiveFactor, best_active_experts, best_shared_share, with_experts
+from moejax.laws.marginal import margin_of_shared
+from moejax.laws.sparsity import ABNAR_2025, Sparsity
 from moejax.report import render
 from moejax.stored import write_json
 
@@ -64,9 +67,14 @@ def found():
     ],
 )
 def test_margins_have_their_optima_where_the_joint_law_has_them(number, truth):
-    best = [margin.best for margin in margins_of(FACTORS[number], RUNS) if margin.inside]
+    margins = margins_of(FACTORS[number], RUNS)
+    best = [margin.best for margin in margins if margin.inside]
     assert len(best) >= 2
     assert np.median(best) == pytest.approx(truth, rel=0.25)
+    for margin in margins if number == 2 else ():
+        held = dict(zip(("params_total", "tokens", "params_active"), margin.held.values(), strict=False))
+        expected = margin_of_shared(ZHAO_2025, with_experts(margin.held["G"], 0.2, **held))
+        assert margin.coefficients["offset"] == pytest.approx(float(expected.offset), rel=0.002)
 
 
 @pytest.mark.slow
@@ -134,6 +142,20 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
     assert plain["decisions"]["G*"] == pytest.approx(best_active_experts(ZHAO_2025), rel=0.3)
     assert plain["intervals"]["G*"]["low"] < plain["intervals"]["G*"]["high"]
     assert load(_fit_alone(plain["nested"][-1]["fit"], tmp_path)).law.irreducible > 0
+    for name, law in {"five_factor": FiveFactor, "two_factor": TwoFactor, "sparsity": Sparsity}.items():
+        assert type(load(out / "fits" / f"{name}.json").law) is law
+    assert load(out / "fit.json").law == load(out / "fits" / "five_factor.json").law
+    predictions = pd.read_csv(out / "predicted_vs_actual.csv")
+    assert set(predictions["law"]) == {*NESTED, *RIVALS}
+    own = predictions[(predictions["law"] == "Eq. 11") & (predictions["role"] == "held out")]
+    missed = (own["predicted_nats_per_token"] - own["measured_nats_per_token"]).abs().mean()
+    assert missed == pytest.approx(plain["nested"][-1]["held_out_error"])
+    for number in range(5, 14):
+        assert (out / "figures" / f"zhao-{number}.svg").is_file()
+    # What it wrote is what the figures are drawn from again.
+    drawn = ["plot", "zhao-8", "--runs", str(out / "marginal_coefficients.csv"), "--fit", str(out / "fit.json")]
+    assert main([*drawn, "--out", str(tmp_path), "--format", "svg"]) == 0
+    assert (tmp_path / "zhao-8.csv").read_text() == (out / "figures" / "zhao-8.csv").read_text()
 
 
 def _fit_alone(plain, folder):

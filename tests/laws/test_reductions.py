@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moejax.float64 import float64
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.dense_to_moe import DenseToMoe
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
-from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
+from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor, at_structure
 from moejax.laws.five_factor import (
     ZHAO_2025,
     active_experts_range,
@@ -24,6 +25,7 @@ from moejax.laws.five_factor import (
     with_experts,
 )
 from moejax.laws.law import coefficients
+from moejax.laws.marginal import margin_of_active, margin_of_shared
 from moejax.laws.predict import predict, published
 
 MIXTURE = Design(params_total=30e9, params_active=3e9, tokens=2e12, num_experts=128, top_k=8, num_shared_experts=2)
@@ -108,3 +110,16 @@ def test_a_dense_model_has_no_sparsity_however_its_table_counts_no_experts(exper
     design = Design(num_experts=experts, top_k=top_k, num_shared_experts=0)
     assert design.expert_expansion == 1
     assert design.sparsity == 0
+
+
+@pytest.mark.parametrize(("experts", "shared"), [(7.0, 0.31), (2.0, 0.0)])
+def test_the_five_factor_law_at_one_structure_is_equation_7_and_its_margins_are_equations_5_and_10(experts, shared):
+    point = with_experts(experts, shared, params_total=3e9, params_active=4e8, tokens=2e10)
+    with float64():
+        expected = float(ZHAO_2025(point))
+        made = (
+            at_structure(ZHAO_2025, experts, shared),
+            margin_of_active(ZHAO_2025, dataclasses.replace(point, params_active=None)),
+            margin_of_shared(ZHAO_2025, with_experts(experts, 0.5, params_total=3e9, params_active=4e8, tokens=2e10)),
+        )
+    assert [float(law(point)) for law in made] == pytest.approx([expected] * 3, rel=1e-12)

@@ -31,10 +31,10 @@ from moejax.report.figures.files import write_figure
 from moejax.report.figures.inputs import FigureInputs, evaluate, structured
 from moejax.report.figures.panels import log_ticks
 from moejax.report.findings import frontier
-from moejax.report.plots import chosen, draw, example_of, inputs_of
+from moejax.report.plots import PREDICTIONS, chosen, draw, example_of, inputs_of
 
 PAPERS = {
-    "zhao": ("1", "2", "3", "4", "5", "11", "14", "15", "16"),
+    "zhao": tuple(str(number) for number in range(1, 18)),
     "abnar": ("1", "2", "3", "4", "6", "7", "8", "9", "11", "12"),
     "tian": ("1b", "2", "3", "4", "5", "7", "8", "9", "10", "11", "12", "13", "16", "17"),
 }
@@ -51,7 +51,7 @@ def test_the_papers_figures_are_in_the_table_under_their_numbers():
 
 
 def test_every_function_that_draws_a_named_figure_is_in_the_table():
-    drawn = {plot.draw for plot in ALL.values()}
+    drawn = {plot.draw for plot in (*ALL.values(), PREDICTIONS)}
     for module in (
         module
         for folder in (figures, papers_figures)
@@ -96,6 +96,25 @@ def test_a_curve_is_the_law(drawn):
     sizes = {"params_active": 99e6, "params_total": 496e6, "tokens": 20e9}
     expected = evaluate(published("five_factor").law, **structured(row["active_experts"], 0.2, **sizes))
     assert row["loss_nats_per_token"] == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_zhao_s_figure_17_keeps_what_the_paper_holds(drawn):
+    rows = pd.DataFrame(drawn["zhao-17"].rows).round()
+    by_panel = [own for _, own in rows.groupby("panel", sort=False)]
+    # Table 6 and Appendix H print sizes rounded up, which the shapes come to within a thousandth or two.
+    assert [list(own["num_experts"]) for own in by_panel] == [[32, 64, 128], [66, 64, 62], [128, 62, 29], [16, 32, 64]]
+    for own in by_panel[:3]:
+        assert own["params_total_millions"].to_numpy() == pytest.approx(2404, rel=0.003)
+    assert by_panel[2]["params_active_millions"].to_numpy() == pytest.approx([476, 819, 1507], rel=0.003)
+    assert by_panel[3]["params_total_millions"].to_numpy() == pytest.approx([1301, 2404, 4604], rel=0.003)
+    assert pd.concat([by_panel[0], by_panel[1], by_panel[3]])["params_active_millions"].nunique() == 1
+
+
+def test_of_synthetic_runs_every_step_from_equation_4_to_11_lowers_the_held_out_error(drawn):
+    steps = [pd.DataFrame(drawn[f"zhao-{number}"].rows) for number in (6, 7, 9, 12)]
+    held_out = [own[own["series"] == "held out"] for own in steps]
+    missed = [(own["predicted_nats_per_token"] - own["measured_nats_per_token"]).abs().mean() for own in held_out]
+    assert missed == sorted(missed, reverse=True)
 
 
 def test_stars_of_a_slice_are_its_least_loss(drawn):
@@ -208,7 +227,7 @@ def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["zhao-6"], "There is no figure 'zhao-6'; did you mean"),
+        (["zhao-18"], "There is no figure 'zhao-18'; did you mean"),
         (["zhao-16", "--format", "gif"], "Figures are not written as 'gif'; choose of png, svg, pdf."),
         ([], "No figure was named"),
         (["tian-16"], "give one with --runs"),
@@ -226,7 +245,7 @@ def test_of_a_paper_s_figures_those_that_a_table_does_not_serve_are_left_out_and
     table.to_csv(tmp_path / "runs.csv", index=False)
     words = ["plot", "zhao", "--runs", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "out"), "--format", "svg"]
     assert main(words) == DONE
-    assert "Left out: zhao-5; moejax plot zhao-5 says what it needs.\n" in capsys.readouterr().err
+    assert "Left out: zhao-5, zhao-6, zhao-7, zhao-8, zhao-9, zhao-10, zhao-12, zhao-13;" in capsys.readouterr().err
     assert (tmp_path / "out" / "zhao-3.svg").exists()
     assert main([*words[:1], "zhao-5", *words[2:]]) == USERS
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import sys
+from pathlib import Path
 from typing import Any
 
-from moejax import run_table
+from moejax import run_table, table_file
 from moejax.cli.commands.fit_options import law_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
-from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao
+from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao, zhao_margins
+from moejax.fit.column_names import with_derived
+from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import launch_check
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.folder import atomic_write
+from moejax.papers.plots import ALL
 from moejax.report import render
+from moejax.report.figures.files import write_figure
+from moejax.report.plots import chosen, inputs_of
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,13 +44,22 @@ def _launch_check(arguments: argparse.Namespace) -> int:
 
 
 def _zhao(arguments: argparse.Namespace) -> int:
-    read = read_table(arguments, recipe_zhao.INPUTS)
+    read = read_table(arguments, zhao_margins.INPUTS)
     split = split_by(read, (arguments.hold_out or ["params_total"])[0])
     starts = starts_of(arguments)
     with progress() as show:
         found = recipe_zhao.zhao(
             read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show
         )
+        if arguments.out:
+            _write(
+                arguments.out,
+                "zhao",
+                found.fits(read.dropped),
+                "five_factor",
+                found.tables(),
+                read.frame.assign(loss=read.runs.loss),
+            )
     return _show(found, "zhao", arguments)
 
 
@@ -74,6 +91,31 @@ def _abnar(arguments: argparse.Namespace) -> int:
             progress=show,
         )
     return _show(found, "abnar", arguments)
+
+
+def _write(folder: Path, paper: str, fits: dict[str, FitResult], best: str, tables: dict[str, Any], runs: Any) -> None:
+    """Write a recipe's fits, each of which can be asked alone, its tables, and the paper's figures of them.
+
+    ``fit.json`` is the fit of the law named ``best``, and figures of that law are drawn by it. A figure takes the first
+    of the tables and the runs that has its columns.
+    """
+    law = fits[best].law
+    with out_set(folder):
+        for name in ("fits", "figures"):
+            (folder / name).mkdir(exist_ok=True)
+        for name, table in tables.items():
+            with atomic_write(folder / f"{name}.csv") as partial:
+                partial.write_text(table_file.csv_text(table), encoding="utf-8")
+        for name, fit in fits.items():
+            fit.save(folder / "fits" / f"{name}.json")
+        fits[best].save(folder / "fit.json")
+        for plot in chosen([paper], ALL):
+            own = next((t for t in (*tables.values(), with_derived(runs)) if {*plot.columns} <= {*t}), None)
+            if plot.columns and own is not None:
+                mine = {"law": law, "law_name": "the fit"} if plot.law == best else {}
+                inputs = inputs_of(plot, table=own, **mine)
+                write_figure(folder / "figures", plot.name, functools.partial(plot.draw, inputs))
+    print(f"Wrote fit.json, fits/, figures/ and {', '.join(f'{n}.csv' for n in tables)} to {folder}.", file=sys.stderr)
 
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
 from moejax.fit.fit_result import FitResult, check_runs_of, load
+from moejax.fit.holdout import split_by
 from moejax.fit.read_runs import mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
@@ -23,7 +24,7 @@ from moejax.papers.plots import ALL
 from moejax.report import evidence, render, sources
 from moejax.report.figures.files import FORMATS, write_figure
 from moejax.report.gallery import write_gallery
-from moejax.report.plots import Plot, chosen, draw, example_of, inputs_of
+from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.say import say
 
@@ -82,6 +83,7 @@ class _Given:
         self.arguments = arguments
         self.fit = load(arguments.fit) if arguments.fit else None
         self.tables: dict[str, Any] = {}
+        self.made: dict[Any, Any] = {}
 
     def inputs(self, plot: Plot) -> Any:
         """What one figure is asked to show."""
@@ -91,6 +93,8 @@ class _Given:
         table = self._table(name)
         if name in EVIDENCE and self.fit is not None and table is not None and not {*plot.columns} <= {*table}:
             table = self._evidence(name, self.fit)
+        if plot.from_runs is not None and table is not None and not {*plot.columns} <= {*table}:
+            table = self._from_runs(plot, plot.from_runs)
         law = self.fit.law if self.fit is not None and plot.law else None
         words = f"the fit in {self.arguments.fit}" if law is not None else ""
         found = replace(
@@ -114,9 +118,23 @@ class _Given:
             self.tables[key] = _renamed(sources.read(name, path), self.arguments)
         return self.tables[key]
 
-    def _evidence(self, name: str, fit: FitResult) -> Any:
+    def _from_runs(self, plot: Plot, make: FromRuns) -> Any:
+        """A figure's table, by fits to the run table that was given; figures that share a way of making it share it."""
+        if make.table not in self.made:
+            read = self._read(make.reads)
+            split = split_by(read, self.arguments.hold_out) if self.arguments.hold_out else None
+            law = self.fit.law if self.fit is not None and plot.law else None
+            print(f"{plot.name}: fitting to {len(read.runs)} runs.", file=sys.stderr)
+            self.made[make.table] = make.table(read.runs, split, law)
+        return self.made[make.table]
+
+    def _read(self, law: Any) -> Any:
+        """The run table that was given, for a law or of columns."""
         runs = sources.run_table_of(self.arguments.runs)
-        read = read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), type(fit.law))
+        return read_table(argparse.Namespace(**{**vars(self.arguments), "runs": runs}), law)
+
+    def _evidence(self, name: str, fit: FitResult) -> Any:
+        read = self._read(type(fit.law))
         check_runs_of(fit, read.runs)
         if name == "fit":
             return evidence.fit_table(fit, read.runs)

@@ -19,6 +19,7 @@ moejax plot zhao-3 abnar-4 tian-1b
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
 moejax plot fit profile influence starts --fit fit.json --runs runs.csv
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
+moejax plot zhao-6 zhao-12 --runs runs.csv --hold-out params_total
 moejax plot plan --runs plan/plan.json
 moejax plot restarts --runs runs/quickstart"""
 
@@ -36,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--estimand", metavar="NAME", help="coefficient that influence is about (the last, if not given)"
+    )
+    parser.add_argument(
+        "--hold-out",
+        metavar="COLUMN",
+        help="runs that figures which fit to --runs predict without: COLUMN, COLUMN:LEAST or COLUMN=VALUE (none)",
     )
     parser.add_argument("--synthetic", action="store_true", help="synthetic data where a table is needed")
     parser.add_argument(

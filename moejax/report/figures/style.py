@@ -74,6 +74,7 @@ RC: dict[Any, Any] = {
     "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT,

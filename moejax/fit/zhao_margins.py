@@ -1,0 +1,233 @@
+"""The marginal coefficients of Zhao et al. (2025): Eq. 5, 8 and 10 group by group, and Eq. 7 at each G and S."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.fit_law import Progress, fit_law
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Sobol
+from moejax.laws.fewer_factors import ThreeFactor
+from moejax.laws.five_factor import FiveFactor
+from moejax.laws.law import coefficients
+from moejax.laws.marginal import (
+    MarginalActive,
+    MarginalExperts,
+    MarginalShared,
+    optimal_active,
+    optimal_experts,
+    optimal_shared,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+INPUTS = FiveFactor.inputs
+MARGIN_STARTS = 32
+"""A margin has three or four coefficients, in two of three cases linear ones: it needs few starts."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor of the paper: the law of its margin, and what that law says is best."""
+
+    name: str
+    equation: str
+    law: type
+    optimum: Callable[[Any], Any]
+
+
+FACTORS = (
+    Factor("N_a", "Eq. 5", MarginalActive, optimal_active),
+    Factor("G", "Eq. 8", MarginalExperts, optimal_experts),
+    Factor("S", "Eq. 10", MarginalShared, optimal_shared),
+)
+WITH_GAMMA = "Eq. 5, gamma = alpha"
+"""What the table of coefficients calls Eq. 5 with the joint law's exponent."""
+COLUMNS = {
+    "N": "params_total_nonembedding",
+    "D": "tokens",
+    "N_a": "params_active_nonembedding",
+    "G": "active_experts",
+    "S": "shared_share",
+}
+"""The paper's letters and the columns of the table of marginal coefficients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margin:
+    """The runs in which one factor alone varies, and the law through them."""
+
+    factor: str
+    held: dict[str, float]
+    """What the other factors are."""
+    runs: int
+    coefficients: dict[str, float]
+    best: float
+    """The factor's value of least loss under the marginal law."""
+    inside: bool
+    """Whether ``best`` lies within the values that were trained."""
+    r_squared: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtStructure:
+    """Eq. 7 through the runs of one G and S: its a, c and h, the coefficients that G moves."""
+
+    active_experts: float
+    shared_share: float
+    runs: int
+    coefficients: dict[str, float]
+    r_squared: float
+
+
+def margins_of(
+    factor: Factor,
+    runs: Runs,
+    *,
+    fixed: Mapping[str, float] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Margin]:
+    """The marginal law of one factor in every group of runs that differ in it alone.
+
+    A group needs one value more than its law has coefficients, of which those in ``fixed`` are given.
+
+    Raises:
+      UserError: the runs lack a field that Eq. 11 reads.
+    """
+    report = progress or (lambda *_: None)
+    known = _factors(runs)
+    varied = known[factor.name]
+    others = {name: values for name, values in known.items() if name != factor.name}
+    free = len(dataclasses.fields(factor.law)) - len(fixed or {})
+    groups = [g for g in _groups(others.values(), runs) if len(np.unique(varied[g])) > free]
+    margins = []
+    for number, group in enumerate(groups):
+        report(f"margins of {factor.name}", number, len(groups))
+        fit = fit_law(factor.law, runs.only(group), fixed=fixed, starts=Sobol(MARGIN_STARTS, seed))
+        (best,) = (float(value) for value in factor.optimum(fit.law).value.values())
+        margins.append(
+            Margin(
+                factor=factor.name,
+                held={name: float(values[group][0]) for name, values in others.items()},
+                runs=int(group.sum()),
+                coefficients={name: float(value) for name, value in coefficients(fit.law).items()},
+                best=best,
+                inside=bool(varied[group].min() < best < varied[group].max()),
+                r_squared=fit.metrics.r_squared,
+            )
+        )
+    return margins
+
+
+def with_gamma_of(law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progress | None = None) -> list[Margin]:
+    """Eq. 5 in every group of runs that differ in N_a alone, its exponent that of the joint law.
+
+    The paper finds that gamma and alpha agree. Beside a free gamma, the few N_a of a group do not set iota.
+    """
+    gamma = {"active_exponent": float(law.params_exponent)}
+    return margins_of(FACTORS[0], runs, fixed=gamma, seed=seed, progress=progress)
+
+
+def at_each_structure(
+    law: FiveFactor, runs: Runs, *, seed: int = 0, progress: Progress | None = None
+) -> list[AtStructure]:
+    """a, c and h of Eq. 7 through the runs of every G and S that set all three.
+
+    Alpha, b, beta and epsilon are those of ``law``: the paper finds that G leaves them alone, and few G have sizes
+    enough to set seven coefficients.
+
+    Raises:
+      UserError: the runs lack a field that Eq. 11 reads.
+    """
+    report = progress or (lambda *_: None)
+    known = _factors(runs)
+    held = {name: float(getattr(law, name)) for name in HELD}
+    free = len(dataclasses.fields(ThreeFactor)) - len(held)
+    share = known["N_a"] / known["N"]
+    groups = [
+        g
+        for g in _groups((known["G"], known["S"]), runs)
+        if np.ptp(known["N"][g]) > 0 and share[g].max() > APART * share[g].min() and g.sum() > free
+    ]
+    found = []
+    for number, group in enumerate(groups):
+        report("Eq. 7 at each G", number, len(groups))
+        fit = fit_law(ThreeFactor, runs.only(group), fixed=held, starts=Sobol(MARGIN_STARTS, seed))
+        if fit.unidentified or fit.unidentified_directions:
+            continue
+        found.append(
+            AtStructure(
+                active_experts=float(known["G"][group][0]),
+                shared_share=float(known["S"][group][0]),
+                runs=int(group.sum()),
+                coefficients={name: value for name, value in fit.coefficients.items() if name not in held},
+                r_squared=fit.metrics.r_squared,
+            )
+        )
+    return found
+
+
+APART = 1.2
+"""Active shares within this factor do not tell the effect of N_a from that of N."""
+HELD = ("params_exponent", "tokens_scale", "tokens_exponent", "irreducible")
+"""What G leaves alone in Eq. 7."""
+
+
+def coefficient_table(
+    margins: Iterable[Margin], active: Iterable[Margin], structures: Iterable[AtStructure]
+) -> pd.DataFrame:
+    """Every marginal coefficient in a row: its equation, letter and value, and what the held factors are.
+
+    Columns ``equation``, ``symbol``, ``value``, ``runs``, ``r_squared``, ``best`` (the varied factor's value of least
+    loss) and those of ``COLUMNS``, empty where a factor varies. The equation of ``active`` is ``WITH_GAMMA``.
+    """
+    import pandas as pd
+
+    by_name = {factor.name: factor for factor in FACTORS}
+    rows: list[dict[str, Any]] = []
+    named = [(by_name[one.factor].equation, one) for one in margins] + [(WITH_GAMMA, one) for one in active]
+    for equation, one in named:
+        about = {"runs": one.runs, "r_squared": one.r_squared, "best": one.best, **one.held}
+        rows += _rows(equation, by_name[one.factor].law, one.coefficients, about)
+    for one in structures:
+        about = {"runs": one.runs, "r_squared": one.r_squared, "G": one.active_experts, "S": one.shared_share}
+        rows += _rows("Eq. 7", ThreeFactor, one.coefficients, about)
+    columns = ["equation", "symbol", "value", "runs", "r_squared", "best", *COLUMNS]
+    return pd.DataFrame(rows, columns=columns).rename(columns=COLUMNS)
+
+
+def _rows(
+    equation: str, law: type, values: Mapping[str, float], about: Mapping[str, float]
+) -> Iterable[dict[str, Any]]:
+    symbols = {f.name: f.metadata["symbol"] for f in dataclasses.fields(law)}
+    for name, value in values.items():
+        yield {"equation": equation, "symbol": symbols[name], "value": value, **about}
+
+
+def _groups(held: Iterable[np.ndarray], runs: Runs) -> list[np.ndarray]:
+    """The runs that count and agree in what is held, as masks."""
+    _, label = np.unique(np.stack(list(held)), axis=1, return_inverse=True)
+    return [(label.ravel() == number) & (runs.weight > 0) for number in range(label.max() + 1)]
+
+
+def _factors(runs: Runs) -> dict[str, np.ndarray]:
+    """The five factors in the paper's letters; ratios are rounded, so that equal ones are equal."""
+    design = runs.design
+    if missing := [name for name in INPUTS if getattr(design, name) is None]:
+        raise UserError(f"The recipe reads {', '.join(INPUTS)}, and the runs have no {', '.join(missing)}.")
+    factors = {
+        "N": design.params_total_nonembedding,
+        "D": design.tokens,
+        "N_a": design.params_active_nonembedding,
+        "G": np.round(design.active_experts, 9),
+        "S": np.round(design.shared_share, 9),
+    }
+    return {name: np.asarray(values, np.float64) for name, values in factors.items()}
