@@ -22,6 +22,7 @@ COMMANDS = {
     "explore": "a page with sliders over the laws, published or your own fit, in a browser",
     "design": "from a budget to an architecture: sizes, shape and tokens, and what limits are worth",
     "leverage": "how many times the compute one family needs to be as good as another",
+    "ranges": "which G, S and N_a/N are nearly as good as the best under a five-factor law, and which pay",
     "predict": "loss that published laws predict for a model",
     "count": "parameters, FLOPs and memory of a model, by part and by convention",
     "laws": "the laws, their papers and constants",

@@ -260,6 +260,7 @@ WORKING = {
         "--law effective_params --params-active 1e9 --params-total 8e9 --tokens {}",
         "--law fit.json --params-active 1e9 --params-total 8e9 --tokens {}",
     ],
+    "ranges": ["", "kimi-k2 --tolerance 0.01", "--params-total {} --params-active 1e6"],
     "report": ["fit.json --out out"],
     "status": ["s", "s/models/dense-32", "s/models/dense-32 --verify", "s/models/dense-32 --layers"],
     "study": ["status s"],
@@ -325,6 +326,7 @@ def of_a_law(draw, command, stored):
     own = {
         "predict": {**sizes, "--constants": names, "--arch": names, "--config": st.just("c.py")},
         "count": {"--arch": names, "--config": st.just("c.py"), "--sequence-length": numbers},
+        "ranges": dict.fromkeys(("--params-total", "--params-active", "--gain", "--step"), numbers),
         "design": {"--mfu": numbers, "--hold": names, "--range": names, "--within": numbers, "--minimise": names},
     }[command]
     must = [] if command == "count" else ["--law", draw(law)]
@@ -378,7 +380,7 @@ def of_words(draw, command, stored):
 
 STRATEGIES = {
     **dict.fromkeys(("fit", "compare", "next", "leverage", "plot"), on_a_table),
-    **dict.fromkeys(("predict", "count", "design"), of_a_law),
+    **dict.fromkeys(("predict", "count", "design", "ranges"), of_a_law),
     **dict.fromkeys(("status", "sample", "convert", "eval", "data"), of_a_folder),
     **dict.fromkeys(("train", "study", "plan", "launch"), of_a_config),
     **dict.fromkeys(("laws", "reproduce", "explore", "init"), of_words),

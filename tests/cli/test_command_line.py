@@ -178,7 +178,7 @@ def test_a_mistake_in_a_training_is_a_sentence(config_file, tmp_path, capsys, wo
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["trian"], "trian is no command; did you mean train?"),
+        (["trian"], "trian is no command; did you mean train"),
         (["zzz"], "known are init, data, study, launch, train"),
         (["train", "--config=nowhere.py"], "There is no config file nowhere.py"),
         (["count", "--config", ""], "There is no config file ''."),
@@ -270,6 +270,7 @@ plot
 predict --law all --constants besiroglu
 design --law zhao --flops 1e21 --within 0
 leverage a b --law zhao
+ranges --params-total 1e9
 sample nowhere --tokens 0
 data prepare x --out y --validation-share 1
 """

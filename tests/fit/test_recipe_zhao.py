@@ -152,6 +152,9 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
     assert missed == pytest.approx(plain["nested"][-1]["held_out_error"])
     for number in range(5, 14):
         assert (out / "figures" / f"zhao-{number}.svg").is_file()
+    capsys.readouterr()
+    assert main(["ranges", "deepseek-v3.1", "--law", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["optimal_active_experts"] == pytest.approx(plain["decisions"]["G*"])
     # What it wrote is what the figures are drawn from again.
     drawn = ["plot", "zhao-8", "--runs", str(out / "marginal_coefficients.csv"), "--fit", str(out / "fit.json")]
     assert main([*drawn, "--out", str(tmp_path), "--format", "svg"]) == 0

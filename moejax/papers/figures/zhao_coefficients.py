@@ -34,7 +34,7 @@ NEAR = 0.02
 
 
 @dataclass(frozen=True)
-class Margin:
+class MarginalCurve:
     """A marginal law: its equation, what the joint law makes of it, and the settings of Table 6 that vary it."""
 
     equation: str
@@ -63,7 +63,7 @@ class Margin:
 def active(inputs: FigureInputs) -> Figure:
     """Figure 8."""
     runs = [run for run in table_6() if 204 <= run.index < 268 and run.total > 300e6]
-    margin = Margin(WITH_GAMMA, margin_of_active, 20.0, 0.2, runs)
+    margin = MarginalCurve(WITH_GAMMA, margin_of_active, 20.0, 0.2, runs)
     iota, slope = Axis("iota_nats_per_token", "ι of Eq. 5, nats/token"), Axis("h_per_parameter", "h of Eq. 5", "log")
     panels = [
         _over(inputs, margin, "iota", iota, "total", "tokens"),
@@ -114,7 +114,7 @@ def experts(inputs: FigureInputs) -> Figure:
 def shared(inputs: FigureInputs) -> Figure:
     """Figure 13."""
     runs = [run for run in table_6() if 81 <= run.index < 174 or 370 <= run.index < 394]
-    margin = Margin("Eq. 10", margin_of_shared, 10.0, None, runs)
+    margin = MarginalCurve("Eq. 10", margin_of_shared, 10.0, None, runs)
     panels = [
         _over(inputs, margin, "m", Axis("m_nats_per_token", "m of Eq. 10"), "total", "tokens"),
         _over(inputs, margin, "n", Axis("n_nats_per_token", "n of Eq. 10"), "total", "tokens"),
@@ -141,7 +141,7 @@ def _coefficient(law: Any, symbol: str) -> Any:
 LETTERS = {"total": ("N", "params_total_nonembedding", N), "tokens": ("D", "tokens", TOKENS)}
 
 
-def _over(inputs: FigureInputs, margin: Margin, symbol: str, y: Axis, vary: str, by: str) -> Panel:
+def _over(inputs: FigureInputs, margin: MarginalCurve, symbol: str, y: Axis, vary: str, by: str) -> Panel:
     """One coefficient over N or D, a colour per value of the other."""
     letter, held, _ = LETTERS[by]
     structure = {"active_experts": margin.experts}

@@ -1,0 +1,214 @@
+"""``moejax ranges``: which G, S and N_a/N are nearly as good as the best, and which still pay (Zhao et al.)."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.cli.commands.design import law_and_source
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.float64 import float64
+from moejax.interval import check_level
+from moejax.laws.catalogue import find
+from moejax.laws.five_factor import (
+    FiveFactor,
+    active_experts_range,
+    best_active_experts,
+    best_shared_share,
+    efficient_active_share,
+    optimal_active_share,
+    shared_share_range,
+    with_experts,
+)
+from moejax.papers.zhao_models import MODELS
+from moejax.quantities import format
+from moejax.report import render
+from moejax.result import Column, Result, Table, percent
+
+GAINS = (0.001, 0.005)
+"""Those of Table 4."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: its name, N and N_a, and its own G and S where they are known."""
+
+    name: str
+    total: float
+    active: float
+    experts: float | None = None
+    shared: float | None = None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the law and print both tables."""
+    check_level(arguments.level)
+    arguments.constants = None
+    name, law, known = law_and_source(arguments)
+    if not isinstance(law, FiveFactor):
+        raise UserError(
+            f"{name} is of the form {type(law).__name__}, and ranges are those of a five-factor law; give --law zhao, "
+            "or the fit that `moejax fit --law zhao --out` or `--recipe zhao` wrote."
+        )
+    with float64():
+        result = ranges(
+            law, arguments.law if arguments.law.endswith(".json") else name, list(_models(arguments)), known, arguments
+        )
+    render.show(result, as_json=arguments.json)
+    return 0
+
+
+def _models(arguments: argparse.Namespace) -> Iterator[Model]:
+    if arguments.params_total is not None:
+        yield Model("yours", arguments.params_total, arguments.params_active)
+    elif arguments.models:
+        for name in arguments.models:
+            found = find(name)
+            yield _published(name, name, found.params_total, found.params_active)
+    else:
+        for name, (entry, active, total) in MODELS.items():
+            yield _published(name, entry, float(total) * 1e9, float(active) * 1e9)
+
+
+def _published(name: str, entry: str, total: float, active: float) -> Model:
+    """A model of the catalogue, with G and S if it is a mixture."""
+    shape = find(entry).architecture
+    experts = float(shape.top_k + shape.num_shared_experts)
+    if not shape.num_experts:
+        return Model(name, total, active)
+    return Model(name, total, active, experts, float(shape.num_shared_experts) / experts)
+
+
+def ranges(law: FiveFactor, name: str, models: list[Model], known: Any, asked: argparse.Namespace) -> Result:
+    """Optima of the law, and the ranges and active shares of every model."""
+    gains = tuple(asked.gain or GAINS)
+    best = float(best_active_experts(law)), float(best_shared_share(law))
+    experts = best[0] if asked.active_experts is None else asked.active_experts
+    shared = best[1] if asked.shared_share is None else asked.shared_share
+    rows = [_row(law, model, experts, shared, gains, asked) for model in models]
+    fit = known if isinstance(known, FitResult) else None
+    optima = [
+        ["G* = sqrt(f / e)", best[0], _interval(fit, law, best_active_experts, asked.level)],
+        ["S* = -n / (2 m)", best[1], _interval(fit, law, best_shared_share, asked.level)],
+    ]
+    coverage = f"{asked.level:.0%} interval"
+    said = [f"law: {name}; N_a/N is asked at G = {experts:.4g} and S = {shared:.3g}, whatever a model's own."]
+    if not all(map(math.isfinite, (*best, *(row["optimal_active_share"] for row in rows)))):
+        said.append("A value that is not a number says that the law has no such optimum: a coefficient of it is 0.")
+    if asked.params_total is None:
+        printed = "as Table 3 prints them" if not asked.models else "as their authors state them"
+        said.append(f"Sizes are {printed}; embeddings are part of some.")
+    return Result(
+        tables=[
+            Table("Optima (Eqs. 12 and 13)", (Column(""), Column("value", ".4g"), Column(coverage)), optima),
+            _structure_table(rows, asked.tolerance),
+            _share_table(rows, gains, asked.step),
+        ],
+        notes=said,
+        data={
+            "law": name,
+            "optimal_active_experts": best[0],
+            "optimal_shared_share": best[1],
+            "tolerance": asked.tolerance,
+            "step": asked.step,
+            "active_experts": experts,
+            "shared_share": shared,
+            "models": rows,
+        },
+    )
+
+
+def _row(
+    law: FiveFactor, model: Model, experts: float, shared: float, gains: tuple[float, ...], asked: argparse.Namespace
+) -> dict[str, Any]:
+    at = with_experts(experts, shared, params_total=model.total, params_active=model.active)
+    low, high = (float(end) for end in active_experts_range(law, at, tolerance=asked.tolerance))
+    least, most = (float(end) for end in shared_share_range(law, at, tolerance=asked.tolerance))
+    theory = optimal_active_share(law, model.total, experts, shared).value["active_share"]
+    efficient = {
+        f"{gain:g}": float(efficient_active_share(law, model.total, experts, shared, least_gain=gain, step=asked.step))
+        for gain in gains
+    }
+    return {
+        "model": model.name,
+        "params_total": model.total,
+        "params_active": model.active,
+        "own_active_experts": model.experts,
+        "own_shared_share": model.shared,
+        "active_experts_range": [low, high],
+        # A share is from 0 to 1, whatever the loss beyond.
+        "shared_share_range": [max(least, 0.0), min(most, 1.0)],
+        "own_active_share": model.active / model.total,
+        "optimal_active_share": float(theory),
+        "efficient_active_share": efficient,
+    }
+
+
+def _structure_table(rows: list[dict[str, Any]], tolerance: float) -> Table:
+    columns = (
+        Column("model"),
+        Column("N", format),
+        Column("N_a", format),
+        Column("own G", ".4g"),
+        Column("range of G", inward(2)),
+        Column("own S", ".3g"),
+        Column("range of S", inward(3)),
+    )
+    names = ("model", "params_total", "params_active", "own_active_experts", "active_experts_range")
+    names += ("own_shared_share", "shared_share_range")
+    cells = [[row[name] for name in names] for row in rows]
+    return Table(f"Practical ranges: within {tolerance:g} nats per token of the best, rounded inward", columns, cells)
+
+
+def _share_table(rows: list[dict[str, Any]], gains: tuple[float, ...], step: float) -> Table:
+    columns = (
+        Column("model"),
+        Column("own N_a/N", percent(2)),
+        Column("theoretical (Eq. 14)", percent(2)),
+        Column("N_a there", format),
+        *(column for gain in gains for column in (Column(f"gain {gain:g}", percent(2)), Column("N_a there", format))),
+    )
+    cells = [
+        [
+            row["model"],
+            row["own_active_share"],
+            *_with_active(row, row["optimal_active_share"]),
+            *(cell for share in row["efficient_active_share"].values() for cell in _with_active(row, share)),
+        ]
+        for row in rows
+    ]
+    return Table(
+        f"Active share: best, and where {step:g} more of N gains less than so many nats (Algorithm 1)", columns, cells
+    )
+
+
+def _with_active(row: dict[str, Any], share: float) -> tuple[float, float]:
+    return share, share * row["params_total"]
+
+
+def inward(digits: int) -> Callable[[list[float]], str]:
+    """Write a range so that the rounded ends lie inside it."""
+    unit = 10**digits
+
+    def write(ends: list[float]) -> str:
+        if not all(map(math.isfinite, ends)):
+            return "–"
+        low, high = math.ceil(ends[0] * unit) / unit, math.floor(ends[1] * unit) / unit
+        return f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+    return write
+
+
+def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFactor], Any], level: float) -> str | None:
+    """The interval of an optimum by a fit's covariance; None of published constants."""
+    if fit is None or fit.uncertainty is None or not fit.uncertainty.axes:
+        return None
+    spread = fit.uncertainty.spread(law, decide)
+    low, high = (float(np.ravel(end)[0]) for end in spread.ends(level, np.array([False])))
+    return f"[{low:.4g}, {high:.4g}]"
