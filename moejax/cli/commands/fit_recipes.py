@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from moejax.papers.plots import ALL
 from moejax.report import render
 from moejax.report.figures.files import write_figure
 from moejax.report.plots import chosen, inputs_of
+from moejax.say import say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,7 +115,7 @@ def _write(folder: Path, paper: str, fits: dict[str, FitResult], best: str, tabl
                 mine = {"law": law, "law_name": "the fit"} if plot.law == best else {}
                 inputs = inputs_of(plot, table=own, **mine)
                 write_figure(folder / "figures", plot.name, functools.partial(plot.draw, inputs))
-    print(f"Wrote fit.json, fits/, figures/ and {', '.join(f'{n}.csv' for n in tables)} to {folder}.", file=sys.stderr)
+    say(f"Wrote fit.json, fits/, figures/ and {', '.join(f'{n}.csv' for n in tables)} to {folder}.")
 
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:

@@ -124,7 +124,7 @@ class _Given:
             read = self._read(make.reads)
             split = split_by(read, self.arguments.hold_out) if self.arguments.hold_out else None
             law = self.fit.law if self.fit is not None and plot.law else None
-            print(f"{plot.name}: fitting to {len(read.runs)} runs.", file=sys.stderr)
+            say(f"{plot.name}: fitting to {len(read.runs)} runs.")
             self.made[make.table] = make.table(read.runs, split, law)
         return self.made[make.table]
 
