@@ -3,6 +3,7 @@
     python benchmarks/accelerator.py --out runs/first_gpu
     python benchmarks/accelerator.py --dry
     python benchmarks/accelerator.py --only machine correctness grouped --minutes 5 --out runs/kernels
+    python benchmarks/accelerator.py --hf-python ~/hf/bin/python
     python benchmarks/accelerator.py --join runs/first_gpu runs/kernels
 
 Each stage runs in processes of its own and within its share of the minutes; a case that crashes or hangs is written as
@@ -23,6 +24,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -37,18 +39,33 @@ from accelerator_stages.summary import current, summary  # noqa: E402
 from moejax.cli.process import quick_flags  # noqa: E402
 from moejax.report import render  # noqa: E402
 
+FLAGS = {
+    "XLA's own": "",
+    "no Triton products": "--xla_gpu_enable_triton_gemm=false",
+    "no command buffers": "--xla_gpu_enable_command_buffer=",
+    "latency-hiding scheduler": "--xla_gpu_enable_latency_hiding_scheduler=true",
+}
+"""Flags that MaxText and NVIDIA's JAX-Toolbox set for H100, one at a time; what is said of several GPUs is not here."""
 STAGES = {
     "machine": Stage("accelerator_stages.machine:main", 3),
     "ceilings": Stage("accelerator_stages.ceilings:main", 5),
-    "correctness": Stage("accelerator_stages.correctness:main", 18),
+    "correctness": Stage("accelerator_stages.correctness:main", 16),
+    "grouped": Stage("accelerator_stages.grouped:main", 18),
+    "attention": Stage("accelerator_stages.attention:main", 8),
+    "steps": Stage("accelerator_stages.steps:main", 18),
+    "hugging_face": Stage("accelerator_stages.hugging_face:main", 8),
+    "profile": Stage("accelerator_stages.steps:profile", 4),
+    "compile": Stage("accelerator_stages.steps:start", 6, {"cold": {}, "warm": {}}),
+    "resume": Stage("accelerator_stages.resume:main", 7),
+    "flags": Stage("accelerator_stages.steps:flags", 8, {name: {"XLA_FLAGS": flags} for name, flags in FLAGS.items()}),
 }
 """In the order of what must be known first."""
-DRY_MINUTES = 4.0
-"""More than a rehearsal needs, even on a busy machine."""
+DRY_MINUTES = 8.0
+"""Several times what a rehearsal needs."""
 SILENCE_SECONDS = 150.0
 
 
-def run(out: Path, names: list[str], minutes: float, is_dry: bool) -> int:
+def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: str) -> int:
     """Run stages, and print their tables."""
     out.mkdir(parents=True, exist_ok=True)
     lacking = missing(HERE.parent / "pyproject.toml")
@@ -67,11 +84,19 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool) -> int:
     with tempfile.TemporaryDirectory() as cache:
         _set_environment(cache, is_dry)
         stages = {name: stage for name, stage in STAGES.items() if name in names}
+        if "hugging_face" in stages:
+            stages["hugging_face"] = replace(stages["hugging_face"], python=hf_python)
+        if "flags" in stages and is_dry:
+            stages["flags"] = replace(stages["flags"], processes=dict(list(stages["flags"].processes.items())[1:2]))
+        if "compile" in stages:
+            own = {"JAX_COMPILATION_CACHE_DIR": f"{cache}/own"}
+            stages["compile"] = replace(stages["compile"], processes=dict.fromkeys(("cold", "warm"), own))
         limits = Limits(60 * minutes, SILENCE_SECONDS)
         arguments = ["--dry"] if is_dry else []
         run_stages(stages, out, began, limits, program=HERE / "accelerator.py", arguments=arguments, after=after)
     rows = current(read(out / ROWS))
-    result = summary(rows)
+    # What was measured has been told; a terminal's last lines are the table that matters.
+    result = summary(rows, only_limits=True)
     print()
     render.show(result) if importlib.util.find_spec("rich") else print(render.markdown(result))
     print(f"\nThe tables: {out / 'table.md'}. {time.time() - began:.0f} s.")
@@ -130,6 +155,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
     parser.add_argument("--only", choices=STAGES, nargs="+", default=list(STAGES))
     parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
+    parser.add_argument("--hf-python", default=sys.executable, help="a Python with torch, transformers and moejax's")
     parser.add_argument("--join", type=Path, nargs="+", help="print the tables of the rows in these folders together")
     for hidden in ("--child", "--stage", "--case"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
@@ -145,7 +171,9 @@ def main() -> int:
         return 0
     # What is measured is kept when somebody ends this early.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return run(options.out, options.only, DRY_MINUTES if options.dry else options.minutes, options.dry)
+    return run(
+        options.out, options.only, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def main(cases: Cases) -> None:
     cases.measure("cross-entropy", checks.cross_entropy)
     cases.measure("embedding", checks.embedding)
     cases.measure("float32 step, highest precision", partial(checks.step, "highest"))
-    cases.measure("float32 step, default precision", partial(checks.step, "default"))
+    if not cases.is_dry:
+        # Of matrix units that round; a CPU's products are the same.
+        cases.measure("float32 step, default precision", partial(checks.step, "default"))
 
 
 def error(found: Any, expected: Any) -> float:

@@ -23,7 +23,14 @@ def main(cases: Cases) -> None:
 
 def versions() -> Row:
     pyproject = Path(__file__).resolve().parents[2] / "pyproject.toml"
-    names = [*required(pyproject), *USED_IF_THERE, "jaxlib", "jax-cuda13-plugin", "nvidia-cudnn-cu13", "triton"]
+    names = [
+        *(one.name for one in required(pyproject)),
+        *USED_IF_THERE,
+        "jaxlib",
+        "jax-cuda13-plugin",
+        "nvidia-cudnn-cu13",
+        "triton",
+    ]
     found = {name: version(name) for name in names}
     return {
         "python": platform.python_version(),

@@ -10,9 +10,10 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 USED_IF_THERE = {
     "tokamax": "grouped products on NVIDIA GPUs",
-    "numba": "kernels of the CPU",
     "torch": "Hugging Face's side",
     "transformers": "Hugging Face's side",
 }
@@ -27,15 +28,36 @@ def version(package: str) -> str | None:
         return None
 
 
-def required(pyproject: Path) -> list[str]:
-    """Names of the packages that moejax requires."""
+def required(pyproject: Path) -> list[Requirement]:
+    """What moejax requires."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    return [re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in project["dependencies"]]
+    return [one for text in project["dependencies"] if _applies(one := Requirement(text))]
 
 
 def missing(pyproject: Path) -> list[str]:
-    """Required packages, and those that some cases need, that are not installed."""
-    return [name for name in (*required(pyproject), *USED_IF_THERE) if version(name) is None]
+    """What moejax requires, what that requires, and what some cases need, as far as it is not installed, or is in a
+    version that does not do. What is required by a package that is missing shows when that is there."""
+    found: dict[str, str] = {}
+    waiting = [*required(pyproject), *map(Requirement, USED_IF_THERE)]
+    seen: set[str] = set()
+    while waiting:
+        one = waiting.pop(0)
+        there = version(one.name)
+        if there is None or not one.specifier.contains(there, prereleases=True):
+            found.setdefault(_plain(one.name), f"{one.name}{one.specifier}")
+        elif _plain(one.name) not in seen:
+            seen.add(_plain(one.name))
+            behind = map(Requirement, importlib.metadata.requires(one.name) or ())
+            waiting += [another for another in behind if _applies(another)]
+    return list(found.values())
+
+
+def _applies(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def advice(lacking: Iterable[str]) -> str:
@@ -44,16 +66,15 @@ def advice(lacking: Iterable[str]) -> str:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not lacking:
         return f"Python {python}: every package is here."
-    optional = "; ".join(f"{name} for {USED_IF_THERE[name]}" for name in lacking if name in USED_IF_THERE)
-    names = " ".join(name for name in lacking if name not in ("torch", "transformers"))
+    optional = "; ".join(f"{name} is for {USED_IF_THERE[name]}" for name in lacking if name in USED_IF_THERE)
+    names = " ".join(f"'{name}'" for name in lacking if name not in ("torch", "transformers"))
+    systems = " ".join(f"--platform {kind}_{platform.machine()}" for kind in ("manylinux_2_28", "manylinux2014"))
     return "\n".join(
         [
             f"Python {python} lacks {', '.join(lacking)}{f' ({optional})' if optional else ''}.",
-            "Cases that need them are left out. To bring them, where there is a network:",
-            f"  pip download --only-binary=:all: --no-deps --python-version {python} --implementation cp "
-            f"--platform manylinux_2_28_{platform.machine()} --platform manylinux2014_{platform.machine()} "
-            f"-d wheels {names}",
-            "and here:",
-            "  pip install --no-index --no-deps --target site wheels/*.whl; export PYTHONPATH=site",
+            "Cases that need them are left out or fail. Where there is a network, fetch them:",
+            f"  pip download --no-deps --only-binary=:all: --python-version {python} {systems} -d wheels {names}",
+            "Here, install them, and run this again: it names what they need themselves.",
+            "  pip install --no-index --no-deps --target site wheels/*.whl; export PYTHONPATH=$PWD/site",
         ]
     )

@@ -25,7 +25,8 @@ class Stage:
     share: float
     """Of the minutes, relative to the stages behind; what one does not use goes to those."""
     processes: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"": {}})
-    """A process for each case with its environment; usually one for all cases."""
+    """A process for each case with its environment; usually one for all cases. XLA's flags are added to those set."""
+    python: str = sys.executable
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _goes_on(
     if left < limits.shortest_seconds:
         write(case or "the rest", left_out="no time was left")
         return False
-    command = [sys.executable, str(program), "--child", stage.function, "--stage", name, "--case", case]
+    command = [stage.python, str(program), "--child", stage.function, "--stage", name, "--case", case]
     # What is begun before the deadline has some time to end.
     command += ["--out", str(out), "--run", str(run), "--deadline", str(time.time() + 0.85 * left), *arguments]
     ending = run_process(command, environment, out, until, limits.silence_seconds)
@@ -113,10 +114,15 @@ def run_process(
 ) -> Ending:
     """Run to the end or until a limit; what is printed goes to ``log.txt``."""
     rows = out / ROWS
+    flags = " ".join(values["XLA_FLAGS"] for values in (os.environ, environment) if "XLA_FLAGS" in values)
     with (out / "log.txt").open("ab") as log:
         # A group of its own, so that whatever it started ends with it.
         process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=log, stderr=subprocess.STDOUT, process_group=0
+            command,
+            env={**os.environ, **environment, "XLA_FLAGS": flags},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
         )
         size, since = _size(rows), time.time()
         try:

@@ -15,8 +15,8 @@ from moejax.laws.chips import CHIPS, Chip
 from moejax.train.devices import CHIP_OF_DEVICE
 
 ROUNDS = 5
-MOST_CALLS = 20
-"""Calls that are launched before the host waits: each holds memory for its result."""
+MOST_CALLS, MOST_BYTES = 20, 2**34
+"""Calls that are launched before the host waits, and how many bytes their results may have together."""
 
 
 def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) -> Row:
@@ -29,9 +29,11 @@ def time_calls(function: Callable[..., Any], *arguments: Any, seconds: float) ->
     compiled = jax.jit(function).lower(*arguments).compile()
     compile_seconds = time.perf_counter() - began
     for _ in range(2):
-        jax.block_until_ready(compiled(*arguments))
+        result = jax.block_until_ready(compiled(*arguments))
+    most = MOST_BYTES // max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(result)))
+    del result
     once = _round(compiled, arguments, 1)
-    calls = max(1, min(MOST_CALLS, round(seconds / ROUNDS / once)))
+    calls = max(1, min(MOST_CALLS, most, round(seconds / ROUNDS / once)))
     times = [_round(compiled, arguments, calls) for _ in range(ROUNDS)]
     middle = statistics.median(times)
     return {
@@ -59,6 +61,20 @@ def with_rate(row: Row, flops: float) -> Row:
 def chip() -> Chip | None:
     """What the maker states of this device, if it is known."""
     return CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
+
+
+def normal(seed: int, *shapes: tuple[int, ...], dtype: Any) -> list[jax.Array]:
+    """Random numbers of these shapes, made by one program: drawn one by one they would pass through memory in float32.
+    Matrices, stacked or not, are scaled so that products with them keep the size of their rows."""
+
+    def draw(key: jax.Array) -> list[jax.Array]:
+        keys = jax.random.split(key, len(shapes))
+        return [
+            jax.random.normal(key, shape, dtype) * jnp.asarray(shape[-2] ** -0.5 if len(shape) == 3 else 1, dtype)
+            for key, shape in zip(keys, shapes, strict=True)
+        ]
+
+    return jax.jit(draw)(jax.random.key(seed))
 
 
 def is_alive() -> bool:

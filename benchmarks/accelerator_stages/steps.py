@@ -1,0 +1,259 @@
+"""Whole training steps of OLMoE's shape with fewer layers: speed, memory, XLA's flags, compilation, a profile.
+
+The program is the one that ``moejax train`` runs, on random tokens. MFU is as in its log: FLOPs that the model needs,
+without what is computed again, as a share of the chip's stated bfloat16 peak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from accelerator_stages.cases import Cases, LeftOut, Row
+from accelerator_stages.shapes import kernels, only
+from accelerator_stages.timing import is_alive
+from moejax.architecture import Architecture
+from moejax.data.config import DataConfig
+from moejax.errors import UserError
+from moejax.kernels.attention import check_attention
+from moejax.kernels.table import TABLE
+from moejax.laws.accounting import params
+from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.memory import training_memory
+from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.platform import platform
+from moejax.train.devices import Speed, memory
+from moejax.train.mesh import MeshShape, batch_sharding, make_mesh
+from moejax.train.program import StepsInFlight, make_program
+from moejax.train.schedule import Schedule, WarmupStableDecay
+from moejax.train.training import Recipe, Training
+
+SEQUENCE, SEQUENCES = 4096, 8
+LONGEST = 30
+"""Kernels of a profile that are kept."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a step is computed; the first of each choice is what all others are compared with."""
+
+    remat: str = "dots"
+    attention: str = "auto"
+    backend: str = "auto"
+    """A kernel of ``experts``, and behind a slash one of ``grouped_matmul`` if it uses these."""
+    packing: str = "windows"
+
+    @property
+    def name(self) -> str:
+        packed = ", documents" if self.packing == "documents" else ""
+        return f"remat {self.remat}, attention {self.attention}, experts {self.backend}{packed}"
+
+    def differences(self) -> int:
+        """How many choices differ from the usual ones."""
+        return sum(getattr(self, name) != getattr(Variant(), name) for name in vars(self))
+
+
+def variants() -> list[Variant]:
+    """All combinations, those with the fewest differences first: time may be short."""
+    backends = ["auto"]
+    for kernel in kernels("experts"):
+        grouped = kernels("grouped_matmul") if TABLE["experts"][kernel].platform == platform() else []
+        backends += [f"{kernel}/{one}" for one in grouped] or [kernel]
+    every = itertools.product(REMAT_POLICIES, ("auto", *kernels("attention")), backends)
+    found = [Variant(*one) for one in every]
+    found.insert(1, Variant(packing="documents"))
+    return sorted(found, key=Variant.differences)
+
+
+def main(cases: Cases) -> None:
+    """Every variant; a rehearsal has the first few."""
+    cases = replace(cases, is_alive=is_alive)
+    for variant in variants()[: 4 if cases.is_dry else None]:
+        cases.measure(variant.name, partial(time_step, cases, variant))
+
+
+def flags(cases: Cases) -> None:
+    """The usual step under this process's flags."""
+    import os
+
+    row = partial(time_step, cases, Variant())
+    cases.measure(cases.case, lambda: row() | {"flags": os.environ.get("XLA_FLAGS", "")})
+
+
+def start(cases: Cases) -> None:
+    """What the usual step costs this process before its second step; the cache is the environment's."""
+    cases.measure(cases.case, partial(time_step, cases, Variant(), seconds=0.0))
+
+
+def architecture(is_dry: bool) -> Architecture:
+    """OLMoE's shape with as many layers as leave half of the memory to activations."""
+    full = CATALOGUE["olmoe-1b-7b"].architecture
+    if is_dry:
+        return full.replace(
+            vocab_size=257, model_dim=32, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, num_experts=4,
+            top_k=2, expert_hidden=16,
+        )  # fmt: skip
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 2**35)
+    for layers in (16, 12, 8, 6, 4, 2):
+        found = full.replace(num_layers=layers)
+        held = training_memory(found, 0)
+        if float(held.total) <= limit / 2:
+            return found
+    return full.replace(num_layers=1)
+
+
+def training(cases: Cases, variant: Variant) -> Training:
+    length, sequences = (32, 4) if cases.is_dry else (SEQUENCE, SEQUENCES)
+    dtype = "float32" if cases.is_dry else "bfloat16"
+    recipe = Recipe(
+        budgets_tokens=(1000 * length * sequences,),
+        batch_tokens=length * sequences,
+        data=DataConfig(source="", sequence_length=length, packing=variant.packing),
+        runtime=Runtime(compute_dtype=dtype, scan_layers=True, remat=variant.remat, attention=variant.attention),
+    )
+    return Training(name="step", architecture=architecture(cases.is_dry), recipe=recipe)
+
+
+class Step:
+    """A compiled step with its state and a batch."""
+
+    def __init__(self, given: Training) -> None:
+        self.mesh = make_mesh(MeshShape())
+        program = make_program(given, self.mesh)
+        began = time.perf_counter()
+        lowered = program.step.lower(*program.step_shapes())
+        self.lower_seconds = time.perf_counter() - began
+        self.compiled = lowered.compile()
+        self.compile_seconds = time.perf_counter() - began - self.lower_seconds
+        self.state = jax.block_until_ready(program.init(0))
+        recipe = given.recipe
+        shape = (recipe.batch_sequences, recipe.data.sequence_length + 1)
+        drawn = np.random.default_rng().integers(0, int(given.architecture.vocab_size), shape)
+        arrays = {"tokens": drawn.astype(np.int32)}
+        if "segments" in program.batch:
+            arrays["segments"] = np.broadcast_to(1 + np.arange(shape[1]) * 4 // shape[1], shape).astype(np.int32)
+        self.batch = jax.device_put(arrays, batch_sharding(self.mesh))
+        rate = WarmupStableDecay(peak=1e-4, warmup_steps=10.0, decay_start=1e6, decay_steps=10.0, final_share=0.1)
+        self.schedule = Schedule(learning_rate=rate, weight_decay=0.1)
+
+    def take(self, steps: int) -> float:
+        """Seconds of a step, of so many in a row."""
+        began, in_flight = time.perf_counter(), StepsInFlight([self.compiled])
+        for _ in range(steps):
+            self.state, metrics = self.compiled(self.state, self.batch, self.schedule)
+            in_flight.add(metrics["loss"])
+        if not np.isfinite(float(metrics["loss"])):
+            raise ArithmeticError(f"the loss is {float(metrics['loss'])}")
+        return (time.perf_counter() - began) / steps
+
+    @property
+    def program_bytes(self) -> int:
+        """What the program's arguments, results and temporaries take together."""
+        m: Any = self.compiled.memory_analysis()
+        together = m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes
+        return together - m.alias_size_in_bytes
+
+
+@contextlib.contextmanager
+def chosen(backend: str) -> Iterator[None]:
+    """Programs traced meanwhile compute experts so."""
+    # What was traced before chose other kernels.
+    jax.clear_caches()
+    kernel, _, grouped = backend.partition("/")
+    with contextlib.ExitStack() as stack:
+        if kernel != "auto":
+            stack.enter_context(only("experts", kernel))
+        if grouped:
+            stack.enter_context(only("grouped_matmul", grouped))
+        yield
+
+
+def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -> Row:
+    """Tokens per second, MFU, memory and compilation of a variant."""
+    given = training(cases, variant)
+    runtime, tokens = given.recipe.runtime, given.recipe.batch_tokens
+    try:
+        check_attention(given.architecture, runtime.attention, runtime.compute_dtype)
+    except UserError as error:
+        raise LeftOut(str(error)) from error
+    for operation, name in zip(("experts", "grouped_matmul"), variant.backend.split("/"), strict=False):
+        if name != "auto" and not TABLE[operation][name].is_available():
+            raise LeftOut(f"what the kernel {name} needs is not installed")
+    seconds = (0.2 if cases.is_dry else 2.0) if seconds is None else seconds
+    before = memory()["memory_peak_bytes"]
+    with jax.set_mesh(make_mesh(MeshShape())), chosen(variant.backend):
+        step = Step(given)
+        first = step.take(1)
+        once = step.take(1)
+        times = [step.take(max(1, round(seconds / 3 / once))) for _ in range(3)]
+    middle, peak = sorted(times)[1], memory()["memory_peak_bytes"]
+    shape, speed = params(given.architecture), Speed(given).of(tokens, middle)
+    # Documents in a row have fewer scores than MFU and Hugging Face's step count.
+    alike: Row = {"same_as": "step"} if variant.packing == "windows" else {"mfu": None}
+    return {
+        "milliseconds": 1e3 * middle,
+        "spread": (max(times) - min(times)) / middle,
+        **speed,
+        **alike,
+        "program_gigabytes": step.program_bytes / 1e9,
+        # The process's own peak is this program's only if none before it needed more.
+        "peak_gigabytes": peak / 1e9 if peak > before else None,
+        "lower_seconds": step.lower_seconds,
+        "compile_seconds": step.compile_seconds,
+        "first_step_seconds": first,
+        "layers": int(given.architecture.num_layers),
+        "params": float(shape.total),
+        "params_active": float(shape.active),
+        "batch_tokens": tokens,
+    }
+
+
+def profile(cases: Cases) -> None:
+    """Two usual steps through JAX's profiler, reduced to the kernels that took longest."""
+    cases = replace(cases, is_alive=is_alive)
+    cases.measure("two steps", partial(_profile, cases))
+
+
+def _profile(cases: Cases) -> Row:
+    with jax.set_mesh(make_mesh(MeshShape())), tempfile.TemporaryDirectory() as folder:
+        step = Step(training(cases, Variant()))
+        step.take(2)
+        with jax.profiler.trace(folder):
+            step.take(2)
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        kernels = longest(jax.profiler.ProfileData.from_file(str(path)))
+    if not kernels:
+        raise LeftOut("the profiler saw no kernel of the device")
+    return {"kernels": kernels}
+
+
+def longest(data: Any) -> list[Row]:
+    """Kernels by name with the most time together: of a GPU's streams, a TPU's ops, or a CPU's threads of XLA."""
+    planes = [plane for plane in data.planes if plane.name.startswith("/device:") and "CUSTOM" not in plane.name]
+    lines = [line for plane in planes for line in plane.lines]
+    streams = [line for line in lines if line.name.startswith(("Stream", "XLA Ops"))]
+    host = [line for plane in data.planes if plane.name == "/host:CPU" for line in plane.lines]
+    nanoseconds: dict[str, float] = defaultdict(float)
+    calls: dict[str, int] = defaultdict(int)
+    for line in streams or lines or [line for line in host if "XLA" in line.name]:
+        for event in line.events:
+            nanoseconds[event.name] += event.duration_ns
+            calls[event.name] += 1
+    total = sum(nanoseconds.values())
+    names = sorted(nanoseconds, key=lambda name: -nanoseconds[name])[:LONGEST]
+    return [
+        {"name": name[:120], "calls": calls[name], "milliseconds": nanoseconds[name] / 1e6,
+         "share": nanoseconds[name] / total}
+        for name in names
+    ]  # fmt: skip
