@@ -18,7 +18,7 @@ from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import FitObjective, Penalty, Squared, data_of
 from moejax.fit.runs import VARY_WITHIN_A_GROUP, Runs, runs_from
 from moejax.float64 import float64
-from moejax.laws.design import FIELDS, Design, in_units
+from moejax.laws.design import FIELDS, Design, in_units, value_of
 
 PRIOR = 2.0
 """Standard deviation, in e-folds (units, for a coefficient of either sign), of a centred coefficient before any run."""
@@ -115,7 +115,7 @@ def laplace_posterior(
     fixed = dict(fixed or {})
     objective = FitObjective(type(law), penalty or Squared(), tuple(sorted(fixed)), output)
     data = data_of(objective, runs, fixed)
-    count = max(np.size(getattr(candidates, name)) for name in objective.law.inputs)
+    count = max(np.size(value_of(candidates, name)) for name in objective.law.inputs)
     centred = in_units(runs_from(candidates, np.ones(count)).design, data["units"])
     new = {**data, "design": centred, "loss": np.ones(count)}
     with float64():

@@ -13,7 +13,7 @@ import numpy as np
 from moejax import run_table
 from moejax.float64 import float64
 from moejax.laws.chinchilla import training_flops
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import DERIVED, FIELDS, Design
 from moejax.run_table import DataFrame
 from moejax.wording import command, lies, listed
 
@@ -258,17 +258,6 @@ def as_factor(expression: str, columns: Iterable[str]) -> tuple[str, str | None]
 def map_option(name: str, expression: str) -> str:
     """The option that reads a column of ours from an expression on theirs, quoted for a shell."""
     return command("--map", f"{name}={expression}")
-
-
-DERIVED = {
-    "expansion": ("params_total", "params_active"),
-    "active_experts": ("top_k", "num_shared_experts"),
-    "shared_share": ("top_k", "num_shared_experts"),
-    "sparsity": ("num_experts", "top_k"),
-    "activation_ratio": ("num_experts", "top_k", "num_shared_experts"),
-    "granularity": ("model_dim", "expert_hidden"),
-}
-"""Properties of a Design by the fields that they need."""
 
 
 def with_derived(table: DataFrame) -> DataFrame:

@@ -13,7 +13,7 @@ from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
 from moejax.laws import DECISIONS
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import FIELDS, Design, design_from
 from moejax.laws.law import require_inputs
 from moejax.laws.predict import check_design, check_scale
 from moejax.quantities import format
@@ -79,10 +79,11 @@ def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
     Raises:
       UserError: a quantity is none of a Design, cannot be, or one that the law reads is missing.
     """
-    if unknown := [name for name in given if name not in FIELDS]:
-        raise UserError(f"A design has no {unknown[0]}; it has {', '.join(FIELDS)}.")
+    names = dict.fromkeys((*law.inputs, *FIELDS))
+    if unknown := [name for name in given if name not in names]:
+        raise UserError(f"A design has no {unknown[0]}; it has {', '.join(names)}.")
     require_inputs(law, given)
-    design = Design(**given)
+    design = design_from(given)
     check_design(design)
     check_scale(design)
     output: str = next(iter(law.outputs))

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from moejax.fit.column_names import DERIVED
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import DERIVED, FIELDS, design_from, known
 from moejax.laws.predict import factor
 
 SIZES = ("params_active", "params_total", "tokens", "flops")
@@ -33,29 +32,29 @@ Values = Mapping[str, Float[np.ndarray, "*runs"]]
 Ranges = Mapping[str, tuple[float, float]]
 
 
-def with_ratios(known: Values) -> dict[str, Any]:
+def with_ratios(values: Values) -> dict[str, Any]:
     """Fields of designs, and the ratios that these give."""
-    fields = {name: np.asarray(values, np.float64) for name, values in known.items() if name in FIELDS}
+    fields = {name: np.asarray(each, np.float64) for name, each in values.items() if name in FIELDS}
     with float64(), np.errstate(divide="ignore", invalid="ignore"):
-        design = Design(**fields)
+        design = design_from(fields)
         ratios = {
             name: np.asarray(getattr(design, name), np.float64)
             for name, inputs in RATIOS.items()
             if set(inputs) <= set(fields)
         }
-    return {**ratios, **known}
+    return {**ratios, **values}
 
 
-def ranges(runs: Runs, names: Iterable[str] = FIELDS) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value among the runs that count, of the fields of that name that they have and their ratios.
+def ranges(runs: Runs, names: Iterable[str] | None = None) -> dict[str, tuple[float, float]]:
+    """Smallest and largest value among the runs that count, of what they have by these names (all, if not given) and
+    its ratios.
 
-    What is 0 in every run has no factor by which another value lies beyond it, and so no range.
+    What is 0 in every run, or below 0 in one, has no factor by which another value lies beyond it, and so no range.
     """
-    kept = runs.weight > 0
-    fields = {name: getattr(runs.design, name) for name in names}
-    known = with_ratios({name: values[kept] for name, values in fields.items() if values is not None})
-    ends = {name: (float(v.min()), float(v.max())) for name, v in known.items() if np.isfinite(v).all()}
-    return {name: (low, high) for name, (low, high) in ends.items() if high > 0}
+    kept, given = runs.weight > 0, known(runs.design)
+    values = {name: given[name][kept] for name in (given if names is None else names) if name in given}
+    ends = {name: (float(v.min()), float(v.max())) for name, v in with_ratios(values).items() if np.isfinite(v).all()}
+    return {name: (low, high) for name, (low, high) in ends.items() if low >= 0 and high > 0}
 
 
 def where_decided(runs: Runs) -> Ranges:
@@ -67,10 +66,10 @@ def where_decided(runs: Runs) -> Ranges:
     return ranges(dataclasses.replace(runs, design=dataclasses.replace(design, flops=spent)))
 
 
-def outside(values: Mapping[str, float], known: Ranges) -> dict[str, float]:
+def outside(values: Mapping[str, float], fitted: Ranges) -> dict[str, float]:
     """By what factor values lie beyond the largest run (above 1) or below the smallest (below 1), where they do."""
     asked = {name: float(value) for name, value in with_ratios({n: np.asarray(v) for n, v in values.items()}).items()}
-    factors = {name: factor(value, *known[name]) for name, value in asked.items() if name in known}
+    factors = {name: factor(value, *fitted[name]) for name, value in asked.items() if name in fitted}
     return {name: times for name, times in factors.items() if times != 1 and np.isfinite(times)}
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
+from moejax.fit.formula_columns import is_formula, law_of_formula
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
 from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class
 
 
@@ -17,13 +19,22 @@ def fit(runs: Any, law: Any, **options: Any) -> FitResult:
 
     Args:
       runs: what ``moejax.read_runs`` returns; or a file or DataFrame with moejax's columns, which it then reads.
-      law: a law's name, a paper's first author, a law's class, or a law, whose coefficients are one more start.
+      law: a law's name, a paper's first author, a formula such as ``"loss = E + A/N^alpha"``, a law's class, or a law,
+        whose coefficients are one more start.
       options: of ``moejax.fit.fit_law.fit_law``, such as ``fixed={"irreducible": 1.6}`` or ``seed=1``.
 
     Raises:
       UserError: there is no such law, or the runs cannot be read for it or cannot set it.
     """
-    law = law_class(law) if isinstance(law, str) else law
+    formula = isinstance(law, str) and is_formula(law)
+    if formula and isinstance(runs, Runs):
+        law = formula_law(law, tuple(runs.design.columns or ()))
+    elif formula:
+        if not isinstance(runs, ReadRuns):
+            runs = read_runs(runs, law)
+        law = law_of_formula(law, runs.frame)
+    elif isinstance(law, str):
+        law = law_class(law)
     read = runs if isinstance(runs, ReadRuns | Runs) else read_runs(runs, law)
     fitted_runs, dropped = (read.runs, read.dropped) if isinstance(read, ReadRuns) else (read, ())
     return with_uncertainty(fit_law(law, fitted_runs, **options), fitted_runs, dropped=dropped)

@@ -23,6 +23,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts, WarmStart
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED
+from moejax.laws.design import value_of
 
 AGREES = 1e-4
 """An end within this share of the lowest objective counts as the same optimum."""
@@ -225,13 +226,13 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
             raise UserError(f"{name} is fixed at {value}, but {name} is {words} in {objective.law.__name__}.")
     if not objective.free:
         raise UserError(f"Every coefficient of {objective.law.__name__} is fixed; leave at least one to fit.")
-    if missing := [name for name in objective.law.inputs if getattr(runs.design, name) is None]:
+    if missing := [name for name in objective.law.inputs if value_of(runs.design, name) is None]:
         raise UserError(
             f"{objective.law.__name__} reads {', '.join(objective.law.inputs)}, and the runs have no "
             f"{', '.join(missing)}."
         )
     for name in objective.law.inputs:
-        values = getattr(runs.design, name)
+        values = np.asarray(value_of(runs.design, name))
         if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
             raise UserError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:

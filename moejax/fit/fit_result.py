@@ -19,7 +19,8 @@ from moejax.fit.metrics import Metrics
 from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
-from moejax.laws import LAWS
+from moejax.laws import LAWS, formula_law
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import coefficients
 from moejax.stored import read_json, write_json
 from moejax.wording import told
@@ -119,7 +120,7 @@ class FitResult:
         return {
             "schema": SCHEMA,
             **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "uncertainty")},
-            "law": {"module": cls.__module__, "class": cls.__qualname__, "coefficients": self.coefficients},
+            "law": {**_named(cls), "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_json(),
@@ -243,7 +244,11 @@ def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
     hints |= {"uncertainty": Any} if "uncertainty" in hints else {}
     named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
     metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
-    law = {"module": str, "class": str, "coefficients": dict[str, float]}
+    law: dict[str, Any] = {"coefficients": dict[str, float]}
+    if "formula" in plain.get("law", {}):
+        law |= {"formula": str, "columns": dict[str, str], "signs": dict[str, str]}
+    else:
+        law |= {"module": str, "class": str}
     return {**named, "law": law, "penalty": {"name": str}, "metrics": metrics}
 
 
@@ -257,10 +262,7 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
       UserError: an entry is missing or of another type, or the law is not one of moejax's.
     """
     entries = convert(_shape(plain), plain, "content")
-    module, name = entries["law"]["module"], entries["law"]["class"]
-    law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
-    if law is None:
-        raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
+    law: Any = _law_of(entries["law"])
     penalty = dict(entries["penalty"])
     kind = penalty.pop("name")
     if kind not in PENALTIES:
@@ -270,11 +272,29 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
     metrics: dict[str, Any] = {name: math.nan if v is None else v for name, v in entries["metrics"].items()}
     fields["metrics"] = Metrics(**metrics)
     if fields.get("uncertainty") is not None:
-        fields["uncertainty"] = stored_uncertainty.from_json(fields["uncertainty"])
+        fields["uncertainty"] = stored_uncertainty.from_json(fields["uncertainty"], law.inputs)
     hints = typing.get_type_hints(FitResult)
     for key in (key for key, value in fields.items() if value is None and hints[key] is float):
         fields[key] = math.inf if key in ("condition_number", "aicc", "bic") else math.nan
     return FitResult(**fields)
+
+
+def _named(cls: type) -> dict[str, Any]:
+    """What a law's class is found by again: its place, or its formula."""
+    if issubclass(cls, FormulaLaw):
+        return formula_law.stored(cls)
+    return {"module": cls.__module__, "class": cls.__qualname__}
+
+
+def _law_of(named: Mapping[str, Any]) -> type:
+    """The inverse of ``_named``."""
+    if "formula" in named:
+        return formula_law.from_stored(named)
+    module, name = named["module"], named["class"]
+    law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
+    if law is None:
+        raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
+    return law
 
 
 def _penalty_name(penalty: Penalty) -> str:

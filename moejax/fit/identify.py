@@ -13,6 +13,7 @@ import numpy as np
 from moejax.fit.noise import noise
 from moejax.fit.objective import FitObjective
 from moejax.float64 import float64
+from moejax.laws.design import value_of
 
 NO_EFFECT = 1e-7
 """A coefficient is lost when an e-fold of it (a unit, if it may have either sign) moves no log loss by more."""
@@ -60,7 +61,7 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
         sentences += [
             f"{name} is the same in all runs, so what depends on it cannot be told from a constant."
             for name in objective.law.inputs
-            if np.ptp(np.asarray(getattr(data["design"], name))[kept]) == 0
+            if np.ptp(np.asarray(value_of(data["design"], name))[kept]) == 0
         ]
     condition = (
         float((sizes[0] / sizes[-1]) ** 2) if sizes[-1] > 0 and len(sizes) == len(objective.free) else float("inf")

@@ -128,7 +128,7 @@ class FitObjective:
 
     @functools.cached_property
     def _scales(self) -> frozenset[str]:
-        return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["dimension"])
+        return frozenset(f.name for f in dataclasses.fields(self.law) if f.metadata["is_scale"])
 
     def _size(self, name: str, data: Mapping[str, Any]) -> Any:
         """What a coefficient is measured in: the typical output, for the scale of a term."""
@@ -213,20 +213,22 @@ def _plain(law: Any, data: Mapping[str, Any]) -> Any:
 
 
 def units_of(law: type, runs: Runs) -> dict[str, float]:
-    """Geometric means, over the runs that count, of the sizes that a law reads."""
+    """Geometric means, over the runs that count, of the sizes that a law reads, and of other columns above 0."""
     kept = runs.weight > 0
     units = {}
-    for kind, names in designs.KINDS.items():
-        read = [getattr(runs.design, name)[kept] for name in names if name in law.inputs]
-        if read:
+    for kind, names in (designs.KINDS | {name: (name,) for name in runs.design.columns or {}}).items():
+        read = [designs.value_of(runs.design, name)[kept] for name in names if name in law.inputs]
+        if read and (kind in designs.KINDS or np.min(read[0], initial=np.inf) > 0):
             units[kind] = float(np.exp(np.mean(np.log(np.concatenate(read)))))
     return units
 
 
 def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> dict[str, Any]:
     """Everything of the runs that the compiled objective reads, in float64."""
-    # A law whose dimensions are not declared keeps its plain units: slower to fit, and no less right.
-    units = units_of(objective.law, runs) if describes_its_dimensions(objective.law, runs) else {}
+    # What a law declares no dimensions of keeps its plain units: slower to fit, and no less right.
+    units = units_of(objective.law, runs)
+    if not describes_its_dimensions(objective.law, runs, units):
+        units = {k: u for k, u in units.items() if describes_its_dimensions(objective.law, runs, {k: u})}
     typical = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
     with float64():
         # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
@@ -242,9 +244,9 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
     }
 
 
-def describes_its_dimensions(law: type, runs: Runs) -> bool:
-    """Whether measuring a law of this class in other units leaves its predictions as they are."""
-    units = units_of(law, runs)
+def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] | None = None) -> bool:
+    """Whether measuring a law of this class in other units, its runs' if not given, leaves its predictions as is."""
+    units = units_of(law, runs) if units is None else units
     runs = runs.where(np.arange(len(runs)) < 3)
     signs = {f.name: f.metadata["sign"] for f in dataclasses.fields(law) if not f.metadata.get("static")}
     sizes = 0.3 + 0.01 * np.arange(len(signs))

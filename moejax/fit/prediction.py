@@ -21,7 +21,7 @@ from moejax.fit.metrics import predict
 from moejax.fit.objective import outputs
 from moejax.fit.runs import Runs, runs_from
 from moejax.interval import check_level
-from moejax.laws.design import Design
+from moejax.laws.design import Design, design_from, value_of
 from moejax.laws.law import coefficients
 
 
@@ -60,7 +60,7 @@ def predict_runs(
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the file.
     """
     level = check_level(level)
-    count = max(np.size(getattr(design, name)) for name in type(result.law).inputs)
+    count = max(np.size(value_of(design, name)) for name in type(result.law).inputs)
     new = runs_from(design, np.ones(count))
     middle = np.log(predict(result.law, new, result.output))
     free = len(result.coefficients) - len(result.fixed)
@@ -134,7 +134,7 @@ def predict_run(
     Raises:
       UserError: as ``predict_runs``.
     """
-    design = Design(**estimand.given)
+    design = design_from(estimand.given)
     predicted = predict_runs(result, runs, resampled, design, level, covariance=covariance, by=by)
     return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=resampled is not None)
 

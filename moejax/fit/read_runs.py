@@ -15,11 +15,13 @@ from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import table_checks
 from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
+from moejax.fit.formula_columns import is_formula, law_of_formula
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
 from moejax.laws import LAWS
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import FIELDS, design_from
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import POSITIVE, law_class
 from moejax.wording import nearest, told
 
@@ -58,7 +60,7 @@ def read_runs(
 
     Args:
       path: a CSV, Parquet or JSON-lines file, or a pandas DataFrame.
-      law: a law, its name, or the names of the Design fields that must be there.
+      law: a law, its name, a formula, or the names of the Design fields that must be there.
       mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
       where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
       loss: the column that is fitted; for a law of something else than a loss, its output's column, if not given.
@@ -77,15 +79,19 @@ def read_runs(
       UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
     """
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
-    frame = frame.reset_index(drop=True)
+    frame = as_is = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
     ours = with_our_names(frame, (*mapping, *(() if loss == "loss" or loss in OUTPUTS else ("loss",))))
     frame, selected = select(mapped(ours.frame, mapping, named), where, named)
     notes = (*ours.notes, *selected)
-    law = law_class(law) if isinstance(law, str) else law
+    if isinstance(law, str):
+        law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     inputs = law if isinstance(law, tuple) else law.inputs
     loss = loss if isinstance(law, tuple) else fitted_column(law, loss)
+    output = loss if loss in OUTPUTS or (not isinstance(law, tuple) and loss in law.outputs) else "loss"
+    if isinstance(law, type) and issubclass(law, FormulaLaw):
+        notes = (law.formula.sentence, *notes)
     needed = (*inputs, loss, *([] if weight is None else [weight]))
     _require(frame, needed, named, ours)
     frame, texts = _numeric(frame, [name for name in dict.fromkeys((*needed, *FIELDS)) if name in frame.columns])
@@ -93,19 +99,19 @@ def read_runs(
     wrong = {} if trust_units else wrong_units(frame, {**ours.read_from, **mapping}, rows_in_words)
     texts |= _units(wrong, inputs, named)
     notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
-    read = [name for name in FIELDS if name in frame.columns and name not in wrong]
+    read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
     told_apart_by = list(inputs) or known
     if best_by:
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
-        judge = "loss" if loss in OUTPUTS else loss
+        judge = "loss" if output != "loss" else loss
         _require(frame, (judge,), named, ours)
         frame, beaten = table_checks.best_by(frame, told_apart_by, judge, best_by, named)
         dropped += beaten
     if drop_duplicates:
         frame, repeated = _once(frame, told_apart_by, loss)
         dropped += repeated
-    design = Design(**{name: frame[name].to_numpy(np.float64) for name in known})
+    design = design_from({name: frame[name].to_numpy(np.float64) for name in known})
     label = group or ("group" if "group" in frame.columns else None)
     if group is None and label and len(frame) > 1 and frame[label].nunique(dropna=False) == 1:
         notes += ("Column group is the same in all rows: runs that share their sizes are a group instead.",)
@@ -117,7 +123,7 @@ def read_runs(
         frame[loss].to_numpy(np.float64),
         weight=None if weight is None else frame[weight].to_numpy(np.float64),
         group=None if label is None else list(frame[label]),
-        output=loss if loss in OUTPUTS else "loss",
+        output=output,
     )
     called, models = {row: f"row {row + 1}" for row in frame.index}, ()
     if name := next((column for column in ("model", "name", "run") if column in frame.columns), None):
@@ -127,7 +133,7 @@ def read_runs(
     used = [name for name in (label, weight) if name is not None]
     believed = frame.drop(columns=list(wrong))
     unsure = () if trust_units else gaps(believed, told_apart_by)
-    if loss not in OUTPUTS:
+    if output == "loss":
         unsure = (*unsure, *check_losses(frame, loss, {**ours.read_from, **mapping}.get(loss, loss)))
     return ReadRuns(
         runs=runs,

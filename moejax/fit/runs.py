@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import Design, design_from, known
 from moejax.wording import counted, some
 
 VARY_WITHIN_A_GROUP = ("tokens", "flops")
@@ -56,16 +56,14 @@ class Runs:
     def data_hash(self) -> str:
         """What identifies these numbers, whatever file they came in."""
         digest = hashlib.sha256()
-        for name in FIELDS:
-            if (values := getattr(self.design, name)) is not None:
-                digest.update(name.encode() + np.asarray(values, "<f8").tobytes())
+        for name, values in known(self.design).items():
+            digest.update(name.encode() + np.asarray(values, "<f8").tobytes())
         digest.update(self.loss.astype("<f8").tobytes() + self.weight.astype("<f8").tobytes())
         return digest.hexdigest()[:16]
 
     def where(self, kept: Bool[np.ndarray, " runs"] | Int[np.ndarray, " kept"]) -> Runs:
         """Only the runs that are marked, or those with these numbers."""
-        known = {f: getattr(self.design, f) for f in FIELDS if getattr(self.design, f) is not None}
-        design = replace(self.design, **{name: values[kept] for name, values in known.items()})
+        design = design_from({name: values[kept] for name, values in known(self.design).items()})
         return replace(
             self,
             design=design,
@@ -104,21 +102,20 @@ def runs_from(
     loss = np.atleast_1d(np.asarray(loss, np.float64))
     if not len(loss):
         raise UserError("There are no runs; a law is fitted to at least one run more than it has coefficients.")
-    known = {}
-    for f in fields(Design):
-        if (values := getattr(design, f.name)) is not None:
-            values = np.asarray(values, np.float64)
-            if values.ndim and len(values) != len(loss):
-                raise UserError(f"{f.name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
-            known[f.name] = np.broadcast_to(values, loss.shape).copy()
+    given = {}
+    for name, values in known(design).items():
+        values = np.asarray(values, np.float64)
+        if values.ndim and len(values) != len(loss):
+            raise UserError(f"{name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
+        given[name] = np.broadcast_to(values, loss.shape).copy()
     if group is None:
-        shape = [known[name] for name in known if name not in VARY_WITHIN_A_GROUP]
+        shape = [given[name] for name in given if name not in VARY_WITHIN_A_GROUP]
         labels = list(zip(*shape, strict=True)) if shape else list(range(len(loss)))
     else:
         labels = list(group)
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return Runs(
-        design=Design(**known),
+        design=design_from(given),
         loss=loss,
         weight=np.ones_like(loss) if weight is None else np.asarray(weight, np.float64),
         group=np.asarray([numbers[label] for label in labels], np.int64),

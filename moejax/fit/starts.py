@@ -50,7 +50,8 @@ def _box(objective: FitObjective, name: str) -> tuple[float, float]:
     fields = {f.name: f for f in dataclasses.fields(objective.law)}
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
-    ordinary = fields[name].metadata["dimension"] or name in exponents or objective.signs[name] == "any"
+    of_known_size = fields[name].metadata["dimension"] or fields[name].metadata["is_scale"]
+    ordinary = of_known_size or name in exponents or objective.signs[name] == "any"
     return (0.02, 2.0) if ordinary else (0.02, 300.0)
 
 

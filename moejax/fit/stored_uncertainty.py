@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,8 @@ class Drawn:
         return dataclasses.replace(normal, low=low, high=high)
 
 
-def from_json(plain: Any) -> StoredUncertainty:
-    """The inverse of ``StoredUncertainty.to_json``.
+def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
+    """The inverse of ``StoredUncertainty.to_json``; ``inputs`` are what the law reads.
 
     Raises:
       UserError: an entry is missing or of another type.
@@ -161,7 +161,7 @@ def from_json(plain: Any) -> StoredUncertainty:
 
     stored = build(StoredUncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
     for name, (low, high) in stored.ranges.items():
-        if name not in {*FIELDS, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
+        if name not in {*FIELDS, *inputs, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
             raise UserError(
                 f"uncertainty.ranges has {name!r} from {low:g} to {high:g}; a range is that of a field or ratio that "
                 f"this version of moejax knows, and goes from at least 0 to a number above 0: fit again."

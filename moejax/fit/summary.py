@@ -95,16 +95,16 @@ def resampled(found: Found) -> Table:
 
 
 def _quality(fit: FitResult) -> Table:
-    m = fit.metrics
+    m, unit = fit.metrics, ", nats" if fit.output == "loss" else ""
     agreeing = f"{round(fit.agreeing * fit.polished)} of {fit.polished} ({fit.starts} screened)"
     rows = [
         ["objective (sum)", fit.value, ".8g"],
         ["gradient norm", fit.gradient_norm, ".2g"],
         ["starts agreeing", fit.agreeing, lambda _: agreeing],
         ["condition number", fit.condition_number, ".3g"],
-        ["RMSE, nats", m.rmse, ".5f"],
-        ["MAE, nats", m.mae, ".5f"],
-        ["RMSE, log loss", m.rmse_log, ".5f"],
+        [f"RMSE{unit}", m.rmse, ".5f" if fit.output == "loss" else ".4g"],
+        [f"MAE{unit}", m.mae, ".5f" if fit.output == "loss" else ".4g"],
+        [f"RMSE, log {fit.output.replace('_', ' ')}", m.rmse_log, ".5f"],
         ["largest error", m.max_relative_error, percent(3)],
         ["R²", m.r_squared, ".5f"],
         ["Huber, mean", m.huber, ".4g"],

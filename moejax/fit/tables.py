@@ -12,6 +12,7 @@ import pandas as pd
 from moejax.errors import UserError
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.prediction import predict_runs
+from moejax.laws.design import design_from, known
 from moejax.laws.law import coefficients, require_inputs
 from moejax.laws.predict import predict as predict_one
 
@@ -48,16 +49,16 @@ def predict(result: FitResult, design: Any, level: float = 0.9) -> pd.DataFrame:
       UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
     """
     _evidence(result)
-    given = {f.name: getattr(design, f.name) for f in dataclasses.fields(design) if getattr(design, f.name) is not None}
+    given = known(design)
     require_inputs(result.law, given)
     columns = dict(zip(given, np.broadcast_arrays(*map(np.atleast_1d, given.values())), strict=True))
     each = [
-        type(design)(**dict(zip(columns, row, strict=True)))
+        design_from(dict(zip(columns, row, strict=True)))
         for row in np.stack([*columns.values()], axis=1).astype(np.float64).tolist()
     ]
     # They also refuse what cannot be.
     beyond = [predict_one(result, one).extrapolated for one in each]
-    predicted = predict_runs(result, None, None, type(design)(**columns), level)
+    predicted = predict_runs(result, None, None, design_from(columns), level)
     words = ["; ".join(f"{name} {factor:.3g}×" for name, factor in one.items()) for one in beyond]
     return pd.DataFrame(
         {**columns, result.output: predicted.loss, "low": predicted.low, "high": predicted.high, "beyond": words}

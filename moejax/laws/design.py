@@ -18,7 +18,7 @@ its ``inputs`` name; ratios such as ``sparsity`` are properties of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax.numpy as jnp
@@ -60,6 +60,8 @@ class Design:
     num_layers: Quantity = None
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
+    columns: Mapping[str, Quantity] | None = None
+    """What else a law by formula reads of a run, by the column's name."""
 
     @property
     def params_total_nonembedding(self) -> Quantity:
@@ -148,7 +150,36 @@ LETTERS: dict[str, dict[str, str]] = {
 SCALED_LETTERS = {("granularity", "G"): 0.5}
 """By law and letter, our number per one of the paper's: Krajewski's G is 4·d_model over d_expert."""
 
-FIELDS = tuple(f.name for f in fields(Design))
+FIELDS = tuple(f.name for f in fields(Design) if f.name != "columns")
+
+DERIVED = {
+    "expansion": ("params_total", "params_active"),
+    "active_experts": ("top_k", "num_shared_experts"),
+    "shared_share": ("top_k", "num_shared_experts"),
+    "sparsity": ("num_experts", "top_k"),
+    "activation_ratio": ("num_experts", "top_k", "num_shared_experts"),
+    "granularity": ("model_dim", "expert_hidden"),
+}
+"""Properties of a Design by the fields that they need."""
+
+
+def value_of(design: Design, name: str) -> Quantity:
+    """Another column of a design, a field, or what it works out of them; None if it is not known."""
+    columns = design.columns or {}
+    return columns[name] if name in columns else getattr(design, name, None)
+
+
+def known(design: Design) -> dict[str, Quantity]:
+    """Every field and other column that a design gives."""
+    given = {name: value for name in FIELDS if (value := getattr(design, name)) is not None}
+    return given | dict(design.columns or {})
+
+
+def design_from(values: Mapping[str, Quantity]) -> Design:
+    """The design with these fields; what is the name of none is another column."""
+    columns = {name: value for name, value in values.items() if name not in FIELDS}
+    return Design(**{name: value for name, value in values.items() if name in FIELDS}, columns=columns or None)
+
 
 KINDS = {
     "params": ("params_total", "params_active", "params_embedding"),
@@ -172,11 +203,14 @@ def kind_of(name: str) -> str:
 
 
 def in_units(design: Design, units: Mapping[str, Any]) -> Design:
-    """The same design with counts measured in other units: ``units`` gives a unit's size by its kind."""
+    """The same design with counts measured in other units: ``units`` gives a unit's size by its kind.
+
+    The kind of another column is its own name.
+    """
     changes = {
-        name: getattr(design, name) / size
+        name: value / size
         for kind, size in units.items()
-        for name in KINDS[kind]
-        if getattr(design, name) is not None
+        for name in KINDS.get(kind, (kind,))
+        if (value := value_of(design, name)) is not None
     }
-    return replace(design, **changes)
+    return design_from(known(design) | changes)

@@ -1,8 +1,10 @@
-"""The equations that a law's docstring begins with, read as trees: what pages render and tests hold to the code.
+"""Equations read as trees: those that a law's docstring begins with, and those that a user has fitted (``--form``).
 
-A docstring's first paragraph is one equation or more, joined by commas, ``with`` and ``and``, up to a full stop. The
-others say what each letter is: the letter, ``is``, and between double backticks a field of ``Design`` or an output of
-the law, or a product or quotient of such. Every product has its sign, ``N^a·D^b``: letters side by side are no product.
+What a docstring says is rendered on pages and held to the code by tests. Its first paragraph is one equation or more,
+joined by commas, ``with`` and ``and``, up to a full stop. The others say what each letter is: the letter, ``is``, and
+between double backticks a field of ``Design`` or an output of the law, or a product or quotient of such. Every product
+has its sign, ``N^a·D^b`` or ``N^a*D^b``: letters side by side are no product. A column whose name is no word stands
+between `backticks`, and numbers may be written 1e9 or 48M.
 """
 
 from __future__ import annotations
@@ -13,8 +15,16 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-FUNCTIONS = ("log10", "log2", "log", "ln", "exp")
+from moejax import quantities
+from moejax.errors import UserError
+
+FUNCTIONS = ("log10", "log2", "log", "ln", "exp", "sqrt", "sigmoid")
 """Names that are applied to what follows them; ``log`` and ``ln`` are both natural."""
+
+MOST_CHARACTERS = 1_000
+"""The longest text of equations that is read."""
+DEEPEST = 40
+"""The most parentheses, functions and powers inside each other."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +88,16 @@ class Apply:
 
 @dataclass(frozen=True)
 class Least:
-    """The smaller of two."""
+    """The smallest of several."""
 
-    one: Tree
-    other: Tree
+    terms: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Greatest:
+    """The largest of several."""
+
+    terms: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,7 @@ class Summation:
     term: Tree
 
 
-Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Least | Summation
+Tree = Number | Name | Sum | Negative | Product | Quotient | Power | Apply | Least | Greatest | Summation
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,7 @@ def parse(text: str) -> tuple[Equation, ...]:
     """Equations from their text, such as ``L(N) = A/N^alpha + E, with N = 2·M``.
 
     Raises:
-      ValueError: it is not in this grammar, with the place.
+      UserError: it is not in this grammar, with the place.
     """
     return _Reader(text).equations()
 
@@ -146,22 +162,32 @@ def names(tree: Tree) -> Iterator[str]:
     match tree:
         case Name(text):
             yield text
-        case Sum(parts) | Product(parts):
-            for part in parts:
+        case _:
+            for part in parts(tree):
                 yield from names(part)
+
+
+def parts(tree: Tree) -> tuple[Tree, ...]:
+    """The trees that a tree is made of, in order."""
+    match tree:
+        case Sum(several) | Product(several) | Least(several) | Greatest(several):
+            return several
         case Negative(part) | Apply(_, part) | Summation(part):
-            yield from names(part)
-        case Quotient(one, other) | Power(one, other) | Least(one, other):
-            yield from names(one)
-            yield from names(other)
+            return (part,)
+        case Quotient(one, other) | Power(one, other):
+            return one, other
+        case _:
+            return ()
 
 
 _HAT = "\N{COMBINING CIRCUMFLEX ACCENT}"
 _WORD = rf"[^\W\d_²³Σ]{_HAT}?[^\W²³]*"
 _LETTER = re.compile(rf"({_WORD})(?: is| =)? ((?:\d+·)?``\w+``(?:[·/]``\w+``)*)")
-_TOKEN = re.compile(rf"\s*({_WORD}|\d+(?:\.\d+)?|[-+·/^²³()=,Σ])")
+_NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+(?!\w))?(?:[kKmMbBgGtT](?!\w))?"
+_TOKEN = re.compile(rf"\s*({_WORD}|`[^`]+`|{_NUMBER}|\*\*|[-+·*/^²³()=,Σ])")
 _RAISED = {"²": "2", "³": "3"}
 _BETWEEN = (",", "with", "and")
+_EXTREMES = {"min": Least, "max": Greatest}
 
 
 class _Reader:
@@ -169,15 +195,22 @@ class _Reader:
 
     def __init__(self, text: str):
         self.text = unicodedata.normalize("NFC", text).rstrip()
+        if len(self.text) > MOST_CHARACTERS:
+            raise UserError(
+                f"The formula is {len(self.text):,} characters long; {MOST_CHARACTERS:,} are the most. Shorten it."
+            )
         self.tokens: list[str] = []
+        self.places: list[int] = []
         end = 0
         while end < len(self.text):
             token = _TOKEN.match(self.text, end)
             if token is None:
-                raise ValueError(f"{self.text[end:]!r} in the formula {text!r} cannot be read.")
+                raise self.fault(end + len(self.text[end:]) - len(self.text[end:].lstrip()), "no part of a formula")
             self.tokens.append(token[1])
+            self.places.append(token.start(1))
             end = token.end()
         self.at = 0
+        self.depth = 0
 
     @property
     def next(self) -> str:
@@ -192,8 +225,14 @@ class _Reader:
 
     def must(self, token: str) -> None:
         if not self.took(token):
-            rest = " ".join(self.tokens[self.at :]) or "nothing"
-            raise ValueError(f"The formula {self.text!r} has {rest!r} where {token!r} must stand.")
+            place = self.places[self.at] if self.next else len(self.text)
+            raise self.fault(place, f"where {token!r} must stand" if token in "()=," else f"where {token} must stand")
+
+    def fault(self, place: int, why: str) -> UserError:
+        rest = self.text[place:]
+        shown = ascii(rest[:30] + ("…" if len(rest) > 30 else "")) if not rest.isprintable() else f"'{rest[:30]}'"
+        what = f"{shown} at character {place + 1}" if rest else "nothing more"
+        return UserError(f"The formula {self.text[:200]!r} has {what}, {why}.")
 
     def equations(self) -> tuple[Equation, ...]:
         equations = [self.equation()]
@@ -225,7 +264,7 @@ class _Reader:
         if self.took("Σ"):
             return Summation(self.term())
         tree = self.factor()
-        while sign := self.took("·", "/"):
+        while sign := self.took("·", "*", "/"):
             other = self.factor()
             if sign == "/":
                 tree = Quotient(tree, other)
@@ -234,35 +273,50 @@ class _Reader:
         return tree
 
     def factor(self) -> Tree:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.fault(self.places[min(self.at, len(self.places) - 1)], f"deeper than {DEEPEST} levels")
+        tree = self.power()
+        self.depth -= 1
+        return tree
+
+    def power(self) -> Tree:
+        if self.took("-"):
+            return Negative(self.factor())
         if function := self.took(*FUNCTIONS):
-            return Apply(function, self.factor())
-        if self.took("min"):
-            return self.least()
-        base = self.atom()
+            base = Apply(function, self.atom() if self.next == "(" else self.factor())
+        elif extreme := self.took(*_EXTREMES):
+            base = self.extreme(extreme)
+        else:
+            base = self.atom()
         if raised := self.took(*_RAISED):
             return Power(base, Number(_RAISED[raised]))
-        if self.took("^"):
-            return Power(base, Negative(self.factor()) if self.took("-") else self.factor())
-        return base
+        return Power(base, self.factor()) if self.took("^", "**") else base
 
-    def least(self) -> Tree:
+    def extreme(self, name: str) -> Tree:
         self.must("(")
-        one = self.sum()
+        terms = [self.sum()]
         self.must(",")
-        other = self.sum()
+        terms.append(self.sum())
+        while self.took(","):
+            terms.append(self.sum())
         self.must(")")
-        return Least(one, other)
+        return _EXTREMES[name](tuple(terms))
 
     def atom(self) -> Tree:
         if self.took("("):
             inner = self.sum()
             self.must(")")
             return inner
-        if self.next[:1].isdigit():
-            return Number(self.took(self.next))
-        return self.name()
+        if self.next[:1].isdigit() or self.next[:1] == ".":
+            number = self.took(self.next)
+            value = quantities.parse(number)
+            return Number(number if number[-1].isdigit() else f"{value:.15g}")
+        return self.name("a number, a name or '('")
 
-    def name(self) -> Name:
-        if not re.fullmatch(_WORD, self.next):
-            self.must("a name")
+    def name(self, wanted: str = "a name") -> Name:
+        if self.next.startswith("`"):
+            return Name(self.took(self.next)[1:-1])
+        if not re.fullmatch(_WORD, self.next) or self.next in (*FUNCTIONS, *_EXTREMES, *_BETWEEN[1:]):
+            self.must(wanted)
         return Name(self.took(self.next))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtim
 import jax.numpy as jnp
 
 from moejax.errors import UserError
-from moejax.laws.design import Design
+from moejax.laws.design import Design, known
 from moejax.pytree import pytree
 from moejax.wording import listed
 
@@ -52,6 +52,7 @@ def coefficient(
     dimension: Mapping[str, str | tuple[str, ...]] | None = None,
     shift: Mapping[str, str] | None = None,
     log_base: float = math.e,
+    is_scale: bool | None = None,
 ) -> Any:
     """A field of a law that is fitted.
 
@@ -65,6 +66,7 @@ def coefficient(
       shift: for a coefficient that stands beside a logarithm, as ``delta`` in ``E^(delta + gamma·log N)``: what a unit
         of one e-fold adds to it, written ``{"params": "gamma"}``.
       log_base: the base of that logarithm.
+      is_scale: whether it is the scale of a term of the output, and of its size; what has a dimension is, if not given.
 
     From dimensions and shifts alone the fitting engine derives how to centre its inputs, and back (``in_units``).
     """
@@ -76,6 +78,7 @@ def coefficient(
             "dimension": dict(dimension or {}),
             "shift": dict(shift or {}),
             "log_base": log_base,
+            "is_scale": bool(dimension) if is_scale is None else is_scale,
         }
     )
 
@@ -85,7 +88,9 @@ def constant(
 ) -> Any:
     """A field of a law that is chosen, not fitted: no leaf of the pytree, but it has a dimension."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
-    return dataclasses.field(default=default, metadata={**metadata, "shift": {}, "log_base": math.e})
+    return dataclasses.field(
+        default=default, metadata={**metadata, "shift": {}, "log_base": math.e, "is_scale": bool(dimension)}
+    )
 
 
 _Class = TypeVar("_Class", bound=type)
@@ -105,7 +110,7 @@ def law(cls: _Class) -> _Class:
 def _asking_for_inputs(call: Callable[[Any, Design], Any]) -> Callable[[Any, Design], Any]:
     @functools.wraps(call)
     def checked(self: Any, design: Design) -> Any:
-        require_inputs(self, [name for name in self.inputs if getattr(design, name) is not None])
+        require_inputs(self, known(design))
         return call(self, design)
 
     return checked

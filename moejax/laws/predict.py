@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of
+from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
 from moejax.laws.law import Law, require_inputs
 from moejax.laws.published import Published
 from moejax.quantities import format
@@ -130,23 +130,23 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
             # As decisions count them; a law that reads FLOPs has asked for them above.
             spent = FLOPS_PER_PARAM_AND_TOKEN * point.params_active * point.tokens
             design = point = dataclasses.replace(point, flops=spent)
-        known = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
+        ranges = {name: bounds for name, bounds in fitted.items() if name not in FIELDS or _given(design, name)}
         endless = {name: value for name, value in values.items() if not math.isfinite(value)}
         if endless:
             raise UserError(_without_number(bare, design, endless))
-        outside = {name: factor(float(getattr(point, name)), *bounds) for name, bounds in known.items()}
+        outside = {name: factor(float(value_of(point, name)), *bounds) for name, bounds in ranges.items()}
     return Prediction(
         values=values,
         units=bare.outputs,
         extrapolated={name: factor for name, factor in outside.items() if factor != 1},
-        unchecked=tuple(name for name in fitted or bare.inputs if name not in known),
+        unchecked=tuple(name for name in fitted or bare.inputs if name not in ranges),
     )
 
 
 def check_inputs(law: Law, design: Design) -> None:
     """Raise ``UserError`` if the law cannot be asked about the design."""
     check_design(design)
-    require_inputs(law, [name for name in FIELDS if _given(design, name)])
+    require_inputs(law, known(design))
     needs_experts = {"top_k", "num_shared_experts"} <= set(law.inputs)
     if needs_experts and not design.active_experts > 0:
         raise UserError(
@@ -157,10 +157,12 @@ def check_inputs(law: Law, design: Design) -> None:
 
 def check_design(design: Design) -> None:
     """Raise ``UserError``, naming fields, values, rule and remedy, if no model and run could be this design."""
-    fields: dict[str, Any] = {name: getattr(design, name) for name in FIELDS}
-    given = {name: float(value) for name, value in fields.items() if value is not None}
+    given = {name: float(value) for name, value in known(design).items()}
     for name, value in given.items():
-        if not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
+        if name not in FIELDS:
+            if not math.isfinite(value):
+                raise UserError(f"{name} is {value:g}; it must be a finite number.")
+        elif not math.isfinite(value) or value < 0 or (value == 0 and name in POSITIVE):
             rule = "positive" if name in POSITIVE else "0 or more"
             raise UserError(f"{name} is {value:g}; it must be a finite number, {rule}.")
     _require_order(given, "params_active", "params_total", "what serves one token is part of all parameters")
@@ -204,7 +206,7 @@ def _given(design: Design, name: str) -> bool:
 
 
 def _without_number(law: Law, design: Design, endless: Mapping[str, float]) -> str:
-    read = ", ".join(f"{name} {float(getattr(design, name)):g}" for name in law.inputs)
+    read = ", ".join(f"{name} {float(value_of(design, name)):g}" for name in law.inputs)
     said = ", ".join(f"{name} = {value}" for name, value in endless.items())
     return (
         f"{type(law).__name__} says no finite number of {read}: {said}. Give sizes and counts that a model could have."

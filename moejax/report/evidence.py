@@ -16,6 +16,7 @@ from moejax.fit.metrics import predict
 from moejax.fit.profile import curve
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
+from moejax.laws.design import value_of
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
@@ -81,7 +82,7 @@ def starts_table(result: FitResult, runs: Runs) -> pd.DataFrame:
 def fit_table(result: FitResult, runs: Runs) -> pd.DataFrame:
     """Every fitted run, measured and predicted, with what the law reads of it."""
     kept = runs.where(runs.weight > 0)
-    inputs = {name: getattr(kept.design, name) for name in type(result.law).inputs}
+    inputs = {name: value_of(kept.design, name) for name in type(result.law).inputs}
     return pd.DataFrame(
         {
             "law": type(result.law).__name__,

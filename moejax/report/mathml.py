@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from moejax.laws.formula import (
     Apply,
     Equation,
+    Greatest,
     Least,
     Name,
     Negative,
@@ -72,9 +73,9 @@ def _drawn(tree: Tree, inline: bool = False) -> str:
             return f"<msup>{_row(_inside(base, 4, inline))}{_row(_drawn(exponent, inline=True))}</msup>"
         case Apply(function, argument):
             return _function(function) + _inside(argument, 3, inline, space='<mspace width="0.17em"/>')
-        case Least(one, other):
-            both = _drawn(one, inline) + _operator(",") + _drawn(other, inline)
-            return _row(f"<mi>min</mi>{_operator('(')}{both}{_operator(')')}")
+        case Least(terms) | Greatest(terms):
+            name, every = "min" if isinstance(tree, Least) else "max", (_drawn(term, inline) for term in terms)
+            return _row(f"<mi>{name}</mi>{_operator('(')}{_operator(',').join(every)}{_operator(')')}")
         case Summation(term):
             sigma = f"<munder>{_operator('∑')}<mi>i</mi></munder>"
             return sigma + _inside(term, 2, inline)

@@ -184,6 +184,13 @@ def _write_tables(folder):
         "pilot": "run == 3",
     }.items():
         table.query(kept).to_csv(folder / f"{name}.csv", index=False)
+    noise = np.exp(2e-3 * np.random.default_rng(1).normal(size=len(table)))
+    width = 64 * np.round(table["params_active"] ** 0.2)
+    rate = 0.3 * table["params_active"] ** -0.1 * table["tokens"] ** 0.02 * width**-0.5 * noise
+    tried = [sizes.assign(width=width, lr=rate * by, loss=sizes["loss"] + (by - 1) ** 2) for by in (0.5, 1, 2)]
+    pd.concat(tried)[["params_active", "tokens", "width", "lr", "loss"]].to_csv(folder / "sweep.csv", index=False)
+    accuracy = (0.25 + 0.7 / (1 + np.exp(3 * (table["loss"] - 2.5)))) * noise
+    pd.DataFrame({"loss": table["loss"], "accuracy": accuracy}).to_csv(folder / "scores.csv", index=False)
     theirs = table.assign(Na=table["params_active"], step=table["tokens"] / 520_000, val_loss=table["loss"])
     theirs[["Na", "step", "loss", "val_loss", "seed"]].to_csv(folder / "paper.csv", index=False)
 

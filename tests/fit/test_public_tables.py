@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import moejax
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.diagnose import diagnose
 from moejax.fit.fit_law import fit_law
@@ -52,6 +53,15 @@ def test_hoffmanns_grid_has_its_4500_starts_and_finds_the_optimum_of_epochs_poin
     }
     for name, value in expected.items():
         assert found.coefficients[name] == pytest.approx(value, rel=2e-6), name
+
+
+def test_epochs_optimum_comes_out_by_formula(epoch):
+    found = moejax.fit(epoch, "loss = E + A/N^alpha + B/D^beta")
+    expected = {"E": 1.817218, "A": 477.826, "alpha": 0.347310, "B": 2143.417, "beta": 0.367172}
+    assert found.coefficients == pytest.approx(expected, rel=2e-6)
+    by_name = fit_law(Chinchilla, epoch)
+    assert [*found.coefficients.values()] == pytest.approx([*by_name.coefficients.values()], rel=1e-9)
+    assert found.value == pytest.approx(by_name.value, rel=1e-12)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from moejax.laws.design import FIELDS, Design
 from moejax.laws.formula import (
     Apply,
     Equation,
+    Greatest,
     Least,
     Name,
     Negative,
@@ -54,8 +55,10 @@ def evaluate(tree, known):
             return at(base) ** at(exponent)
         case Apply(function, argument):
             return FUNCTIONS[function](at(argument))
-        case Least(one, other):
-            return min(at(one), at(other))
+        case Least(terms):
+            return min(map(at, terms))
+        case Greatest(terms):
+            return max(map(at, terms))
         case Summation(term):
             (indexed,) = (name for name in names(term) if name.endswith("_i"))
             return math.fsum(

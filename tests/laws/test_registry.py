@@ -17,7 +17,7 @@ import moejax.laws
 from moejax.laws import ALIASES, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
-from moejax.laws.design import Design
+from moejax.laws.design import Design, design_from
 from moejax.laws.predict import predict
 from moejax.laws.published import PROVENANCE
 
@@ -134,7 +134,7 @@ def test_a_published_law_can_be_batched_compiled_and_differentiated_in_design_an
         return sum(jax.tree.leaves(law(point)))
 
     gradients = jax.jit(jax.vmap(jax.grad(total, argnums=(0, 1)), in_axes=(None, 0)))(
-        jax.tree.map(jnp.float32, law), Design(**points)
+        jax.tree.map(jnp.float32, law), design_from(points)
     )
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
     assert all(leaf.shape == (5,) for leaf in jax.tree.leaves(gradients))

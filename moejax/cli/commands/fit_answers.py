@@ -19,6 +19,7 @@ from moejax.fit.metrics import plain
 from moejax.fit.prediction import predict_run
 from moejax.fit.profile import profile
 from moejax.fit.read_runs import ReadRuns
+from moejax.laws.design import value_of
 from moejax.quantities import format, parse
 from moejax.wording import told
 
@@ -111,6 +112,6 @@ def _decisive(one: Estimand, result: FitResult, read: ReadRuns) -> dict[str, Any
 
 def _run_in_words(read: ReadRuns, result: FitResult, run: int) -> str:
     """What tells a run apart: the sizes that the law reads, and its loss."""
-    sizes = {name: getattr(read.runs.design, name)[run] for name in type(result.law).inputs}
+    sizes = {name: value_of(read.runs.design, name)[run] for name in type(result.law).inputs}
     words = [f"{name} {format(float(size), 3)}" for name, size in sizes.items()]
     return ", ".join([*words, f"{result.output} {read.runs.loss[run]:.4g}"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from moejax import run_table
 from moejax.cli.number import MOST_STARTS
 from moejax.cli.pairs import pairs
 from moejax.errors import UserError
 from moejax.fit.fit_law import EVERY_START, Search
+from moejax.fit.formula_columns import law_of_formula
 from moejax.fit.objective import PENALTIES, RESIDUALS
 from moejax.fit.starts import GRIDS, Sobol
 from moejax.laws import LAWS
@@ -17,12 +19,33 @@ from moejax.quantities import parse, parse_whole_number
 
 
 def law_of(arguments: argparse.Namespace) -> type:
-    """The law that ``--law`` names.
+    """The law that ``--law`` names, or ``--form`` writes.
 
     Raises:
-      UserError: there is none of that name.
+      UserError: there is none of that name, or the formula is none of the table's columns.
     """
-    return LAWS[law_name(arguments.law)]
+    signs = _signs_of(arguments)
+    if arguments.form is None:
+        if signs:
+            raise UserError(
+                f"The sign of {', '.join(signs)} is the law's; only those of a formula (--form) are declared."
+            )
+        return LAWS[law_name(arguments.law)]
+    if arguments.law is not None:
+        raise UserError("--law and --form are two laws; give one.")
+    frame = run_table.read_as_it_is(arguments.runs)
+    mapping = dict(pairs(arguments.map, "--map"))
+    return law_of_formula(arguments.form, frame, mapping=mapping, loss=arguments.loss, signs=signs)
+
+
+def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """The signs that --positive, --negative and --either declare."""
+    signs: dict[str, str] = {}
+    for option, sign in (("positive", "+"), ("negative", "-"), ("either", "any")):
+        for name in filter(None, map(str.strip, getattr(arguments, option).split(","))):
+            if signs.setdefault(name, sign) != sign:
+                raise UserError(f"{name} is declared to have two signs; give it to one of the options alone.")
+    return signs
 
 
 def penalty_of(arguments: argparse.Namespace) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +27,7 @@ from moejax.folder import atomic_write
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
+from moejax.laws.design import known
 from moejax.laws.predict import law_name, published
 from moejax.quantities import parse
 from moejax.report import render
@@ -86,12 +86,12 @@ def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
     if model is not None:
         if set(given) != {"tokens"}:
             raise UserError(f"--target {text!r}: say how long it is trained and nothing else: {what}:tokens=14.8T.")
-        design = asdict(design_of(model.architecture, given["tokens"], 4096))
-        return prediction_estimand(law, {name: float(value) for name, value in design.items() if value is not None})
+        design = known(design_of(model.architecture, given["tokens"], 4096))
+        return prediction_estimand(law, {name: float(value) for name, value in design.items()})
     if what in ("loss", *law.outputs):
         return prediction_estimand(law, given)
-    known = coefficient_estimands(law, fixed) if not given else []
-    (found, *_) = find(what, [*known, *decision_estimands(law, given)], law)
+    alone = coefficient_estimands(law, fixed) if not given else []
+    (found, *_) = find(what, [*alone, *decision_estimands(law, given)], law)
     return found
 
 

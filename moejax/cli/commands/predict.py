@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
+from moejax.cli.pairs import pairs
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
 from moejax.laws.active_params import convention, sentence
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import Design
+from moejax.laws.design import Design, known
 from moejax.laws.predict import check_design, check_scale, law_name, predict, published
-from moejax.quantities import format
+from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
@@ -48,10 +49,11 @@ def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
 def design_of_options(arguments: argparse.Namespace) -> Design:
     """The design that the options describe."""
     typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
+    columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")} or None
     found = load_architecture(arguments)
     if found is None:
-        return _by_convention(Design(**typed), arguments.active_convention)
-    implied = replace(design_of(found[1], arguments.tokens), **typed)
+        return _by_convention(Design(**typed, columns=columns), arguments.active_convention)
+    implied = replace(design_of(found[1], arguments.tokens), **typed, columns=columns)
     if implied.flops is None and implied.tokens is not None:
         per_token = flops_per_token(found[1], arguments.sequence_length).training
         return replace(implied, flops=float(per_token * implied.tokens))
@@ -120,7 +122,8 @@ def _ask_all(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[s
 
 
 def _known(design: Design) -> dict[str, float | int]:
-    return {name: value for name in DESIGN_OPTIONS if (value := getattr(design, name)) is not None}
+    given = known(design)
+    return {name: given[name] for name in (*DESIGN_OPTIONS, *(design.columns or {})) if name in given}
 
 
 def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, str], assumed: str) -> Result:
@@ -140,12 +143,12 @@ def summary(design: Design, answers: list[dict[str, Any]], unasked: dict[str, st
     note = "Losses of different laws are of different data and tokenisers: compare designs under one law."
     if len(answers) == 1:
         note = f"{answers[0]['source']} ({answers[0]['provenance']}). {answers[0]['remark']}".rstrip()
-    known = _known(design)
+    given = _known(design)
     return Result(
-        title="design: " + ", ".join(f"{name} {format(value)}" for name, value in known.items()),
+        title="design: " + ", ".join(f"{name} {format(value)}" for name, value in given.items()),
         tables=[Table("Predictions", columns, rows)],
         notes=[note, *([assumed] if assumed else [])],
-        data={"design": known, "predictions": answers, "not_asked": unasked}
+        data={"design": given, "predictions": answers, "not_asked": unasked}
         | ({"active_convention": assumed} if assumed else {}),
     )
 

@@ -21,6 +21,8 @@ moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
 moejax fit runs.csv --law chinchilla --decide flops=1e24 --profile 'N*' --influence 'N*' --bootstrap 1000
 moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --json
+moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
+moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^-c' --best-by lr
 moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
 
@@ -91,8 +93,10 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for a recipe that is none, or if there is no law to fit."""
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
-    if arguments.recipe in (None, "launch-check") and arguments.law is None:
-        raise UserError("There is no law to fit; give --law NAME (`moejax laws` lists them), or a paper's --recipe.")
+    if arguments.recipe in (None, "launch-check") and arguments.law is None and arguments.form is None:
+        raise UserError(
+            "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."
+        )
 
 
 def prepare(arguments: argparse.Namespace) -> None:

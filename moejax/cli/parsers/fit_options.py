@@ -11,6 +11,22 @@ from moejax.cli.number import SEEDS, number
 def add_law_argument(parser: argparse.ArgumentParser) -> None:
     """Add the law that is fitted."""
     parser.add_argument("--law", metavar="NAME", help="one of `moejax laws`; a paper's --recipe needs none")
+    add_formula_arguments(parser)
+
+
+def add_formula_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a law by formula, and what may be said of its coefficients."""
+    group = parser.add_argument_group("a law by formula", "in place of --law; what is no column is a coefficient")
+    group.add_argument(
+        "--form",
+        metavar="FORMULA",
+        help="target = formula, with + - * / ^, exp, log, log2, log10, sqrt, sigmoid, min and max of columns and "
+        "coefficients: 'loss = E + A/N^alpha + B/D^beta'",
+    )
+    for option, words in (("positive", "above 0"), ("negative", "below 0"), ("either", "of either sign")):
+        group.add_argument(
+            f"--{option}", default="", metavar="NAMES", help=f"coefficients that are {words}, separated by commas"
+        )
 
 
 def add_objective_arguments(group: Any) -> None:

@@ -46,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, meaning in DESIGN_OPTIONS.items():
         design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
     add_active_convention(design)
+    design.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another column that a fitted formula reads; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print machine-readable numbers")
 
 
@@ -53,6 +60,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for a set of constants of all laws, or of a fit."""
     if arguments.law == "all" and arguments.constants is not None:
         raise UserError("--constants names a set of one law; name that law with --law instead of all.")
+    if arguments.column and not is_fit(arguments.law):
+        raise UserError("--column is read by fitted formulas alone; give --law FIT, or leave it out.")
     if is_fit(arguments.law) and arguments.constants is not None:
         raise UserError(f"--constants names a published set, and {arguments.law} is a fit with constants of its own.")
 

@@ -1,0 +1,520 @@
+"""A law from a formula: a class like that of a catalogue law, with the coefficients and the inputs that it names.
+
+``loss = E + A/N^alpha + B/D^beta`` is a law with the coefficients E, A, alpha, B and beta that reads ``params_active``
+and ``tokens``. What the fitting engine wants to know of coefficients is read off the formula:
+
+- Above 0 are exponents that are written with a minus or below a fraction line (``N^-a``, ``1/N^a``), the factor of a
+  power law (``A/N^alpha``, ``k*N^a``) and a number that stands alone in a sum of such (``E``). All others may have
+  either sign, unless that is declared.
+- The dimension of a term's scale is the inverse of its columns', and a number beside ``b*log(N)`` is shifted by a
+  change of N's unit. Where a formula has no such coefficient, the column keeps its unit.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from moejax.errors import UserError
+from moejax.laws.design import DERIVED, FIELDS, KINDS, Design, value_of
+from moejax.laws.formula import (
+    Apply,
+    Greatest,
+    Least,
+    Name,
+    Negative,
+    Number,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    Summation,
+    Tree,
+    names,
+    parse,
+    parts,
+)
+from moejax.laws.law import LOSS, Sign, coefficient, law
+from moejax.wording import did_you_mean, some
+
+LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
+"""What a letter stands for that is no column itself."""
+SIGNS = {"+": "above 0", "-": "below 0", "any": "of either sign"}
+MOST_PARTS = 2_000
+"""The largest tree that a formula may be, once what it defines is put in its place."""
+
+_FUNCTIONS: dict[str, Any] = {
+    "log": jnp.log,
+    "ln": jnp.log,
+    "log2": jnp.log2,
+    "log10": jnp.log10,
+    "exp": jnp.exp,
+    "sqrt": jnp.sqrt,
+    "sigmoid": jax.nn.sigmoid,
+}
+_BASES = {"log2": 2.0, "log10": 10.0}
+
+
+@dataclass(frozen=True)
+class ReadFormula:
+    """A formula and what its names were taken for: from these alone the law is made again."""
+
+    text: str
+    columns: tuple[tuple[str, str], ...]
+    """Names in the formula that are a target or of a run, and what they are: fields, ratios or other columns."""
+    signs: tuple[tuple[str, Sign], ...]
+    """Every coefficient in order, with its sign."""
+
+    @property
+    def sentence(self) -> str:
+        """What was taken for what."""
+        by_sign = {sign: [name for name, one in self.signs if one == sign] for sign in SIGNS}
+        said = "; ".join(f"{SIGNS[sign]}: {', '.join(ones)}" for sign, ones in by_sign.items() if ones)
+        read = ", ".join(ours if name == ours else f"{name} ({ours})" for name, ours in self.columns)
+        return f"The formula is of the columns {read}, with the coefficients {said}."
+
+
+class FormulaLaw:
+    """What laws by formula share."""
+
+    inputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[Mapping[str, str]]
+    formula: ClassVar[ReadFormula]
+
+
+def formula_law(
+    text: str,
+    columns: Iterable[str] = (),
+    signs: Mapping[str, Sign] | None = None,
+    *,
+    known: Mapping[str, str] | None = None,
+) -> type[FormulaLaw]:
+    """The law that a formula is; equal formulas give the same class.
+
+    Args:
+      text: such as ``loss = E + A/N^alpha + B/D^beta``; after a comma or ``with``, what a name of it is.
+      columns: names that are columns, besides the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
+      signs: of coefficients whose sign is not as the formula suggests: ``"+"``, ``"-"`` or ``"any"``.
+      known: in place of all these, every name that is a column, with what it is called in a ``Design``.
+
+    Raises:
+      UserError: the text is no formula, or none that can be fitted; the sentence has the place or the name.
+    """
+    if known is None:
+        known = LETTERS | {name: name for name in (*FIELDS, *DERIVED, "loss", *columns)}
+    outputs = _outputs(text)
+    right = {name: name for tree in outputs.values() for name in names(tree)}
+    for name in right:
+        if name in outputs or known.get(name) in {known.get(target, target) for target in outputs}:
+            raise UserError(f"The formula {text!r} has its target {name} on the right too; write it on the left alone.")
+    found = [name for name in right if name not in known]
+    _check_coefficients(text, found)
+    read = tuple((name, known[name]) for name in right if name in known)
+    if not read:
+        raise UserError(
+            f"The formula {text!r} reads no column: {', '.join(found)} are taken for coefficients. "
+            f"Columns are {some(list(known), most=40)}."
+        )
+    if unknown := [name for name in signs or {} if name not in found]:
+        raise UserError(f"The formula {text!r} has no coefficient {unknown[0]}; {did_you_mean(unknown[0], found)}")
+    inferred = _Signs(dict(read), outputs.values()).signs | dict(signs or {})
+    targets = tuple((name, known.get(name, name)) for name in outputs)
+    return _made(ReadFormula(text, (*targets, *read), tuple((name, inferred[name]) for name in found)))
+
+
+def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
+    """A law by formula as plain data."""
+    said = cls.formula
+    return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs)}
+
+
+def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
+    """The inverse of ``stored``.
+
+    Raises:
+      UserError: it is no formula, or not with these names.
+    """
+    made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"])
+    if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs")}:
+        raise UserError(f"The formula {plain['formula']!r} has other columns and coefficients than are stored with it.")
+    return made
+
+
+def _outputs(text: str) -> dict[str, Tree]:
+    """The targets of a formula, and what each is, with what it defines in its place."""
+    equations = parse(text)
+    sides: dict[str, Tree] = {}
+    for equation in equations:
+        if not isinstance(equation.left, Name):
+            raise UserError(f"The formula {text!r} must have a name alone on the left, as in 'loss = E + A/N^alpha'.")
+        if equation.left.text in sides:
+            raise UserError(f"The formula {text!r} says twice what {equation.left.text} is; say it once.")
+        sides[equation.left.text] = equation.right
+    for tree in sides.values():
+        if any(isinstance(one, Summation) for one in _each(tree)):
+            raise UserError(f"The formula {text!r} has a sum over an index, Σ; write its terms.")
+    used = {name for tree in sides.values() for name in names(tree)}
+    targets = {name: tree for name, tree in sides.items() if name not in used}
+    if not targets:
+        raise UserError(
+            f"The formula {text!r} says what {next(iter(sides))} is by itself; write its target on the left alone."
+        )
+    defined = {name: tree for name, tree in sides.items() if name in used}
+    for _ in defined:
+        targets = {name: _put(tree, defined) for name, tree in targets.items()}
+        if sum(1 for tree in targets.values() for _ in _each(tree)) > MOST_PARTS:
+            raise UserError(f"The formula {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
+    if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
+        raise UserError(f"The formula {text!r} says what {round_about[0]} is by itself.")
+    return targets
+
+
+def _each(tree: Tree) -> Iterator[Tree]:
+    yield tree
+    for part in parts(tree):
+        yield from _each(part)
+
+
+def _put(tree: Tree, defined: Mapping[str, Tree]) -> Tree:
+    """A tree with what some names are in their place."""
+    put = functools.partial(_put, defined=defined)
+    match tree:
+        case Name(text):
+            return defined.get(text, tree)
+        case Sum(several) | Product(several) | Least(several) | Greatest(several):
+            return type(tree)(tuple(map(put, several)))
+        case Negative(part):
+            return Negative(put(part))
+        case Apply(function, part):
+            return Apply(function, put(part))
+        case Quotient(one, other) | Power(one, other):
+            return type(tree)(put(one), put(other))
+        case _:
+            return tree
+
+
+def _check_coefficients(text: str, found: Iterable[str]) -> None:
+    found = list(found)
+    if not found:
+        raise UserError(f"The formula {text!r} has no coefficient to fit: every name in it is a column.")
+    for name in found:
+        if not name.isidentifier():
+            raise UserError(f"The formula {text!r} has {name!r}, which is no column and no name of a coefficient.")
+        if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
+            raise UserError(f"The formula {text!r} has a coefficient {name}, which is a word of Python; rename it.")
+
+
+@functools.cache
+def _made(said: ReadFormula) -> type[FormulaLaw]:
+    """The class of a formula, which is its name; cached, so that equal formulas share what is compiled."""
+    columns, trees = dict(said.columns), _outputs(said.text)
+    read = {name: ours for name, ours in columns.items() if name not in trees}
+    targets = {columns[name]: tree for name, tree in trees.items()}
+    shape = _Dimensions(read, trees.values())
+    fields = {
+        name: coefficient(
+            SIGNS[sign],
+            symbol=name,
+            sign=sign,
+            dimension=shape.dimensions.get(name),
+            shift=shape.shifts.get(name),
+            log_base=shape.bases.get(name, math.e),
+            is_scale=name in shape.scales,
+        )
+        for name, sign in said.signs
+    }
+
+    def call(self: Any, design: Design) -> Any:
+        values = {name: getattr(self, name) for name in fields}
+        values |= {name: value_of(design, ours) for name, ours in read.items()}
+        found = {target: _evaluate(tree, values) for target, tree in targets.items()}
+        return found["loss"] if list(found) == ["loss"] else found
+
+    body = {
+        "__doc__": f"{said.text}.",
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys(fields, Any),
+        "inputs": tuple(dict.fromkeys(field for ours in read.values() for field in DERIVED.get(ours, (ours,)))),
+        "outputs": {name: LOSS.get(name, "as in the table") for name in targets},
+        "formula": said,
+        "__call__": call,
+    }
+    return law(type(said.text, (FormulaLaw,), body | fields))
+
+
+def _evaluate(tree: Tree, values: Mapping[str, Any]) -> Any:
+    at = functools.partial(_evaluate, values=values)
+    match tree:
+        case Number(text):
+            return float(text)
+        case Name(text):
+            return values[text]
+        case Sum(terms):
+            return functools.reduce(lambda one, other: one + other, map(at, terms))
+        case Negative(term):
+            return -at(term)
+        case Product(factors):
+            return functools.reduce(lambda one, other: one * other, map(at, factors))
+        case Quotient(over, under):
+            return jnp.divide(at(over), at(under))
+        case Power(base, exponent):
+            return jnp.power(at(base), at(exponent))
+        case Apply(function, argument):
+            return _FUNCTIONS[function](at(argument))
+        case Least(terms):
+            return functools.reduce(jnp.minimum, map(at, terms))
+        case Greatest(terms):
+            return functools.reduce(jnp.maximum, map(at, terms))
+    raise AssertionError(tree)
+
+
+def _factors(tree: Tree, below: bool = False) -> Iterator[tuple[Tree, bool]]:
+    """What a term is a product of, and whether it stands below a fraction line."""
+    match tree:
+        case Product(factors):
+            for factor in factors:
+                yield from _factors(factor, below)
+        case Quotient(over, under):
+            yield from _factors(over, below)
+            yield from _factors(under, not below)
+        case Negative(term):
+            yield from _factors(term, below)
+        case _:
+            yield tree, below
+
+
+def _terms(tree: Tree) -> tuple[Tree, ...]:
+    """What a tree is a sum of, without minus signs."""
+    return tuple(
+        term.term if isinstance(term, Negative) else term for term in (tree.terms if isinstance(tree, Sum) else (tree,))
+    )
+
+
+class _Signs:
+    """The signs that a formula suggests; a coefficient in several places has either if one of them allows it."""
+
+    def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
+        self.read = read
+        self.signs: dict[str, Sign] = {}
+        for tree in trees:
+            self.sum(tree, inside=False)
+
+    def note(self, name: str, positive: bool) -> None:
+        if name not in self.read:
+            self.signs[name] = "+" if positive and self.signs.get(name, "+") == "+" else "any"
+
+    def note_all(self, tree: Tree, positive: bool) -> None:
+        for name in names(tree):
+            self.note(name, positive)
+
+    def reads(self, tree: Tree) -> bool:
+        return any(name in self.read for name in names(tree))
+
+    def is_power_law(self, term: Tree) -> bool:
+        """Whether a term is a product with a power of a column, and with no other function of columns."""
+        functions = (one for one in _each(term) if isinstance(one, Apply) and one.function != "sqrt")
+        if any(map(self.reads, functions)):
+            return False
+        factors = [(tree, below) for tree, below in _factors(term) if self.reads(tree)]
+        sums = [tree for tree, _ in factors if isinstance(tree, Sum)]
+        return any(below or isinstance(tree, Power) for tree, below in factors) or any(
+            self.is_power_law(one) for tree in sums for one in _terms(tree)
+        )
+
+    def sum(self, tree: Tree, inside: bool) -> None:
+        terms = _terms(tree)
+        alone = [term for term in terms if isinstance(term, Name | Number)]
+        powers = all(self.is_power_law(term) for term in terms if term not in alone) and len(alone) < len(terms)
+        for term in terms:
+            if isinstance(term, Name):
+                self.note(term.text, powers and not inside)
+            else:
+                self.term(term, inside)
+
+    def term(self, term: Tree, inside: bool) -> None:
+        positive = self.is_power_law(term) and not inside
+        for tree, below in _factors(term):
+            match tree:
+                case Name(text):
+                    self.note(text, positive)
+                case Power(base, exponent):
+                    self.power(base, exponent, below, inside)
+                case Apply(_, argument):
+                    self.sum(argument, inside=True)
+                case Least(several) | Greatest(several):
+                    for one in several:
+                        self.sum(one, inside)
+                case _:
+                    self.sum(tree, inside) if isinstance(tree, Sum) else None
+
+    def power(self, base: Tree, exponent: Tree, below: bool, inside: bool) -> None:
+        columns_below = all(under for tree, under in _factors(base) if self.reads(tree))
+        falls = below != isinstance(exponent, Negative) if not columns_below else True
+        self.note_all(exponent, falls and not any(isinstance(one, Sum) for one in _each(exponent)))
+        for tree, _ in _factors(base):
+            # What is raised to a power that is fitted must be above 0.
+            self.note(tree.text, True) if isinstance(tree, Name) else self.sum(tree, inside)
+
+
+Exponent = tuple[str, ...] | None
+"""Names of coefficients and numbers, with a minus or not, that add up to an exponent; None for what is no such sum."""
+
+
+class _Dimensions:
+    """The dimensions and shifts of a formula's coefficients, as far as it has a coefficient to bear each."""
+
+    def __init__(self, read: Mapping[str, str], trees: Iterable[Tree]):
+        self.read = read
+        self.dimensions: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.shifts: dict[str, dict[str, str]] = {}
+        self.bases: dict[str, float] = {}
+        self.scales: set[str] = set()
+        for tree in trees:
+            self.scale(tree)
+            self.settle(tree)
+
+    def kind(self, name: str) -> str | None:
+        """The unit that a column is measured in: that of its kind, or its own; none if it is never changed."""
+        ours = self.read[name]
+        own = None if ours in FIELDS or ours in DERIVED else ours
+        return next((kind for kind, names in KINDS.items() if ours in names), own)
+
+    def scale(self, tree: Tree) -> None:
+        """Note the coefficients that are of the output's size: one for each term."""
+        for term in _terms(tree):
+            factors = [*_factors(term)]
+            bare = [
+                one.text for one, below in factors if isinstance(one, Name) and not below and one.text not in self.read
+            ]
+            if bare:
+                self.scales.add(bare[0])
+            elif sums := [one for one, below in factors if isinstance(one, Sum) and not below]:
+                self.scale(sums[0])
+
+    def settle(self, tree: Tree) -> None:
+        """Let every term of a sum keep its value in any unit."""
+        terms = tree.terms if isinstance(tree, Sum) else (tree,)
+        bare = [t.text for t in terms if isinstance(t, Name) and t.text not in self.read]
+        for term in terms:
+            if not (bare and isinstance(tree, Sum) and self.shifted(term, bare[0])):
+                self.carry(*self.powers(term))
+
+    def shifted(self, term: Tree, bearer: str) -> bool:
+        """Note what ``b*log(N)`` adds to the number beside it in another unit; whether the term is such."""
+        factors = [*_factors(term)]
+        logs = [tree for tree, below in factors if isinstance(tree, Apply) and tree.function.startswith(("log", "ln"))]
+        slopes = [tree for tree, _ in factors if tree not in logs]
+        if len(logs) != 1 or len(slopes) > 1 or any(below for _, below in factors):
+            return False
+        powers, bearers = self.powers(logs[0].argument)
+        slope = self.exponent(slopes[0]) if slopes else ("1",)
+        if bearers or slope is None or len(slope) != 1:
+            return False
+        for kind, exponent in powers.items():
+            if exponent in (("1",), ("-1",)):
+                minus = (exponent == ("-1",)) != isinstance(term, Negative)
+                self.shifts.setdefault(bearer, {})[kind] = _minus(slope[0]) if minus else slope[0]
+                self.bases[bearer] = _BASES.get(logs[0].function, math.e)
+        return True
+
+    def carry(self, powers: Mapping[str, Exponent], bearers: list[tuple[str, bool]]) -> None:
+        """Let a coefficient take the inverse of a term's dimension."""
+        held = {kind: (exponent, _negated(exponent)) for kind, exponent in powers.items() if exponent}
+        if held and bearers and not any(name in self.dimensions for name, _ in bearers):
+            name, below = bearers[0]
+            self.dimensions[name] = {kind: (one if below else other) or () for kind, (one, other) in held.items()}
+
+    def powers(self, tree: Tree, exponent: Exponent = ("1",)) -> tuple[dict[str, Exponent], list[tuple[str, bool]]]:
+        """The exponents of a term's units, by kind, and the coefficients that could bear them, and whether below."""
+        powers: dict[str, Exponent] = {}
+        bearers: list[tuple[str, bool]] = []
+        for factor, below in _factors(tree):
+            raised = exponent if exponent is None or not below else _negated(exponent)
+            more: dict[str, Exponent] = {}
+            match factor:
+                case Name(text) if text in self.read:
+                    more = {kind: raised for kind in [self.kind(text)] if kind is not None}
+                case Name(text):
+                    bearers += [(text, raised == ("-1",))] if raised in (("1",), ("-1",)) else []
+                case Power(base, power):
+                    more = self.raised(base, _times(self.exponent(power), raised))
+                case Apply("sqrt", argument):
+                    more = self.raised(argument, _times(("0.5",), raised))
+                case Apply(_, argument):
+                    self.settle(argument)
+                case Sum(several) | Least(several) | Greatest(several):
+                    more = self.alike(several, factor, raised)
+            for kind, one in more.items():
+                both = powers.get(kind, ())
+                powers[kind] = None if one is None or both is None else (*both, *one)
+        return powers, bearers
+
+    def raised(self, base: Tree, exponent: Exponent) -> dict[str, Exponent]:
+        """The exponents of a power's units; a base with a coefficient of its own has none."""
+        powers, bearers = self.powers(base, exponent)
+        if isinstance(base, Name) or not self.powers(base)[1]:
+            return powers if not bearers else {}
+        self.carry(*self.powers(base))
+        return {}
+
+    def alike(self, several: tuple[Tree, ...], tree: Tree, exponent: Exponent) -> dict[str, Exponent]:
+        """The exponents of a sum's units, or a minimum's, if its parts have the same and one bears none."""
+        found = [self.powers(one, exponent) for one in several]
+        if all(powers == found[0][0] for powers, _ in found) and not all(bearers for _, bearers in found):
+            return found[0][0]
+        if isinstance(tree, Sum):
+            self.settle(tree)
+        else:
+            for one in several:
+                self.settle(one)
+        return {}
+
+    def exponent(self, tree: Tree) -> Exponent:
+        match tree:
+            case Number(text):
+                return (text,)
+            case Name(text):
+                return None if text in self.read else (text,)
+            case Negative(term):
+                return _negated(self.exponent(term))
+            case Sum(terms):
+                each = [self.exponent(term) for term in terms]
+                return None if None in each else tuple(one for some in each for one in some or ())
+            case Product((one, other)):
+                return _times(self.exponent(one), self.exponent(other))
+            case _:
+                return None
+
+
+def _negated(exponent: Exponent) -> Exponent:
+    return exponent and tuple(map(_minus, exponent))
+
+
+def _minus(one: str) -> str:
+    return one[1:] if one.startswith("-") else f"-{one}"
+
+
+def _times(one: Exponent, other: Exponent) -> Exponent:
+    """The product of two exponents, one of which is a number: a whole one, if the other has names."""
+    if one is None or other is None:
+        return None
+    for number, rest in ((one, other), (other, one)):
+        if len(number) != 1 or not _is_number(number[0]):
+            continue
+        times = float(number[0])
+        if all(map(_is_number, rest)):
+            return tuple(f"{times * float(each):g}" for each in rest)
+        if times == int(times) and 0 < abs(times) <= 8:
+            return (rest if times > 0 else _negated(rest)) * abs(int(times))  # type: ignore[operator]
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return not text.lstrip("-")[:1].isalpha()

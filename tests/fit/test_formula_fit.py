@@ -1,0 +1,98 @@
+"""A law by formula is fitted, saved, read again and asked like a law of the catalogue."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import moejax
+from moejax.cli.command_line import run
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.formula_columns import law_of_formula
+from moejax.fit.read_runs import read_runs
+from moejax.fit.starts import Sobol
+from moejax.laws.design import Design
+
+LR = "lr = k*N^a*width^-c"
+
+
+def table():
+    """Runs of a known law of the best learning rate, in a column of another name, with a column of its own."""
+    chance = np.random.default_rng(0)
+    n, width = 10 ** chance.uniform(7, 10, 24), 2.0 ** chance.integers(8, 13, 24)
+    tokens = 20 * n
+    return pd.DataFrame({"params": n, "tokens": tokens, "width": width, "lr": 30 * n**-0.25 * width**-0.5})
+
+
+def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, capsys):
+    table().to_csv(tmp_path / "runs.csv", index=False)
+    out = str(tmp_path / "fit")
+    assert run(["fit", str(tmp_path / "runs.csv"), "--form", LR, "--starts", "64", "--out", out]) == 0
+    said = capsys.readouterr()
+    assert "columns lr, N (params_active), width, with the coefficients above 0: k, c; of either sign: a" in said.err
+    assert LR in said.out
+    again = FitResult.load(f"{out}/fit.json")
+    assert again.coefficients == pytest.approx({"k": 30, "a": -0.25, "c": 0.5}, rel=1e-6)
+    read = read_runs(tmp_path / "runs.csv", LR)
+    assert type(again.law) is law_of_formula(LR, table())
+    assert moejax.fit(read, again.law, starts=Sobol(64)).coefficients == pytest.approx(again.coefficients, rel=1e-6)
+    asked = again.predict(Design(params_active=1e9, columns={"width": 1024.0}))
+    assert asked["lr"][0] == pytest.approx(30 * 1e9**-0.25 / 32, rel=1e-6)
+    assert run(["predict", "--law", out, "--params-active", "1B", "--column", "width=1024", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["predictions"][0]
+    assert answer["values"]["lr"] == pytest.approx(asked["lr"][0])
+    with pytest.raises(ValueError, match=r"lr = k.*reads params_active and width; also give width"):
+        again.predict(Design(params_active=1e9))
+
+
+WRONG = {
+    "lr = k*N^a*widht^c": "has widht, which is no column; did you mean width",
+    "lr = k*N^a*C^b": "",
+    "accuracy = k*N^a": "no column accuracy",
+    "loss = E + A/N^a": "no column loss",
+    "lr = k*sparsity^a": "reads no column",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_formula_is_held_to_the_columns_of_the_table(text):
+    if not WRONG[text]:
+        # Without FLOPs in the table, C is a coefficient.
+        assert [name for name, _ in law_of_formula(text, table()).formula.signs] == ["k", "a", "C", "b"]
+        return
+    with pytest.raises(ValueError, match=WRONG[text]):
+        read_runs(table(), text)
+
+
+def test_a_name_that_could_be_two_columns_is_asked():
+    frame = table().rename(columns={"params": "params_active"}).assign(params_total=lambda f: 4 * f.params_active)
+    with pytest.raises(ValueError, match=r"N in the formula .* could be params_active or params_total"):
+        law_of_formula(LR, frame)
+
+
+def test_other_columns_travel_with_their_runs():
+    runs = read_runs(table(), LR).runs
+    assert runs.output == "lr"
+    half = runs.where(np.arange(24) % 2 == 0)
+    np.testing.assert_array_equal(half.design.columns["width"], table()["width"][::2])
+    assert half.data_hash != runs.data_hash
+    with pytest.raises(ValueError, match="have no width"):
+        fit_law(law_of_formula(LR, table()), read_runs(table(), ("params_active",), loss="lr").runs, output="lr")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--form", "lr = k*N^a", "--law", "chinchilla"], "two laws"),
+        (["--form", "lr = k*N^a", "--positive", "b"], "has no coefficient b"),
+        (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared to have two signs"),
+        (["--law", "chinchilla", "--positive", "a"], "only those of a formula"),
+        (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
+    ],
+)
+def test_options_that_contradict_each_other_are_a_sentence(tmp_path, capsys, options, words):
+    table().to_csv(tmp_path / "runs.csv", index=False)
+    assert run(["fit", str(tmp_path / "runs.csv"), *options]) == 2
+    assert words in capsys.readouterr().err
