@@ -60,8 +60,8 @@ class Design:
     num_layers: Quantity = None
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
-    columns: Mapping[str, Quantity] | None = None
-    """What else a law by formula reads of a run, by the column's name."""
+    columns: Any = None
+    """What else a law by formula reads of a run: a mapping from the columns' names to quantities."""
 
     @property
     def params_total_nonembedding(self) -> Quantity:
