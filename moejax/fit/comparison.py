@@ -102,10 +102,17 @@ class Comparison:
         return choose(self.laws, self.beyond)
 
     @property
+    def unit(self) -> str:
+        """What errors are in: nats per token, for a loss."""
+        output = self.laws[0].fit.output
+        return "nats/token" if output == "loss" else f"units of {output}"
+
+    @property
     def verdict(self) -> str:
         """Which law to trust for extrapolation, and why, in sentences."""
         best = self.laws[0]
-        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f} nats)."
+        nats = " nats" if best.fit.output == "loss" else ""
+        lowest = f"{best.name} predicts the held-out runs best (RMSE {best.errors.rmse:.4f}{nats})."
         return " ".join([lowest, self.selection.sentence, *self._pride(), *self._reach(), *self._doubts()])
 
     def _pride(self) -> list[str]:
@@ -187,7 +194,7 @@ def summary(found: Comparison, title: str) -> Result:
         ]
         for law in found.laws
     ]
-    notes = [f"RMSE in nats/token. Held out: {'; '.join(split.name for split in found.splits)}."]
+    notes = [f"RMSE in {found.unit}. Held out: {'; '.join(split.name for split in found.splits)}."]
     for name, value in found.fixed.items():
         without = [law.name for law in found.laws if name not in law.fit.fixed]
         notes.append(f"Given: {name} = {value:g}" + (f"; not in {', '.join(without)}." if without else "."))

@@ -101,7 +101,8 @@ def read_runs(
     notes += tuple(f"Column {name} is not read: {texts[name]}." for name in texts if name not in needed)
     read = [name for name in dict.fromkeys((*FIELDS, *inputs)) if name in frame.columns and name not in wrong]
     known = [name for name in read if np.isfinite(frame[name]).all()]
-    told_apart_by = list(inputs) or known
+    # Columns that are asked for beside a Design's fields are no more than what runs are told apart by.
+    told_apart_by = known if isinstance(law, tuple) and not {*inputs} & {*FIELDS} else list(inputs)
     if best_by:
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
         judge = "loss" if output != "loss" else loss

@@ -86,7 +86,7 @@ def test_other_columns_travel_with_their_runs():
     ("options", "words"),
     [
         (["--form", "lr = k*N^a", "--law", "chinchilla"], "two laws"),
-        (["--form", "lr = k*N^a", "--positive", "b"], "has no coefficient b"),
+        (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; known are k, a"),
         (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared to have two signs"),
         (["--law", "chinchilla", "--positive", "a"], "only those of a formula"),
         (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
@@ -96,3 +96,20 @@ def test_options_that_contradict_each_other_are_a_sentence(tmp_path, capsys, opt
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["fit", str(tmp_path / "runs.csv"), *options]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_formulas_are_compared_on_their_target(tmp_path, capsys):
+    table().to_csv(tmp_path / "runs.csv", index=False)
+    worse = "lr = k*N^a"
+    assert run(["compare", str(tmp_path / "runs.csv"), "--form", worse, "--form", LR, "--hold-out", "params"]) == 0
+    said = capsys.readouterr().out
+    assert said.index(f"\n{LR}") < said.index(f"\n{worse} ")
+    assert "RMSE in units of lr" in said
+    assert f"moejax fit {tmp_path}/runs.csv --form '{LR}'" in said
+
+
+def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):
+    table().to_csv(tmp_path / "runs.csv", index=False)
+    assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", "tokens = k*N^a"]) == 2
+    assert "The formulas are of lr and tokens" in capsys.readouterr().err

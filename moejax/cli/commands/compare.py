@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from moejax.cli.commands.fit_options import fixed_of, penalty_of
+from moejax.cli.commands.fit_options import SIGNS, fixed_of, formulas_of, penalty_of
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_set
 from moejax.cli.progress import progress
+from moejax.errors import UserError
 from moejax.fit.comparison import Comparison, compare, of_the_loss, summary
 from moejax.fit.read_runs import ReadRuns
 from moejax.folder import atomic_write, write_json
 from moejax.laws import LAWS
+from moejax.laws.design import FIELDS
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import law_name
 from moejax.report import render
 from moejax.report.figures import compared_laws
 from moejax.report.figures.files import write_figure
 from moejax.result import Result
 from moejax.say import say
+from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, hold out, print."""
-    named = [] if arguments.laws == "all" else [law_name(name) for name in arguments.laws.split(",")]
-
-    laws = of_the_loss(LAWS, named)
-    read = read_table(arguments, ())
+    formulas = formulas_of(arguments, arguments.form)
+    asked = arguments.laws or ("" if formulas else "all")
+    named = [] if asked in ("", "all") else [law_name(name) for name in asked.split(",")]
+    laws = (of_the_loss(LAWS, named) if asked else {}) | formulas
+    read = _read(arguments, formulas)
     if not (arguments.hold_out or arguments.each or arguments.folds):
         arguments.hold_out = ["tokens"]
     splits = splits_of(read, arguments)
@@ -51,9 +57,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _read(arguments: argparse.Namespace, formulas: Mapping[str, type[FormulaLaw]]) -> ReadRuns:
+    """The runs, with the columns and the target of the formulas."""
+    targets = list(dict.fromkeys(target for law in formulas.values() for target in law.outputs))
+    if len(targets) > 1:
+        raise UserError(f"The formulas are of {listed(targets)}; laws are compared on one target.")
+    own = dict.fromkeys(name for law in formulas.values() for name in law.inputs if name not in FIELDS)
+    if not targets or targets == ["loss"]:
+        return read_table(arguments, tuple(own))
+    read = read_table(argparse.Namespace(**{**vars(arguments), "loss": targets[0]}), tuple(own))
+    return replace(read, runs=replace(read.runs, output=targets[0]))
+
+
 def next_command(arguments: argparse.Namespace, law: str) -> str:
     """The command that fits the law to go on with, to the same rows in the same way."""
-    words = ["moejax", "fit", str(arguments.runs), "--law", law]
+    words = ["moejax", "fit", str(arguments.runs), "--form" if law in arguments.form else "--law", law]
+    if law in arguments.form:
+        words += [
+            word for sign in SIGNS if getattr(arguments, sign) for word in (f"--{sign}", getattr(arguments, sign))
+        ]
     for name in ("map", "where", "fix"):
         words += [word for value in getattr(arguments, name) for word in (f"--{name}", value)]
     usual = {"loss": "loss", "group": None, "weight": None, "best_by": None, "penalty": "huber", "residual": "log"}

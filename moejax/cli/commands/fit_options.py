@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from moejax import run_table
@@ -14,8 +15,13 @@ from moejax.fit.formula_columns import law_of_formula
 from moejax.fit.objective import PENALTIES, RESIDUALS
 from moejax.fit.starts import GRIDS, Sobol
 from moejax.laws import LAWS
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import law_name
 from moejax.quantities import parse, parse_whole_number
+from moejax.wording import did_you_mean
+
+SIGNS = {"positive": "+", "negative": "-", "either": "any"}
+"""The options that declare signs."""
 
 
 def law_of(arguments: argparse.Namespace) -> type:
@@ -24,24 +30,39 @@ def law_of(arguments: argparse.Namespace) -> type:
     Raises:
       UserError: there is none of that name, or the formula is none of the table's columns.
     """
+    if arguments.form is not None and arguments.law is not None:
+        raise UserError("--law and --form are two laws; give one.")
+    formulas = formulas_of(arguments, [] if arguments.form is None else [arguments.form])
+    return formulas[arguments.form] if formulas else LAWS[law_name(str(arguments.law))]
+
+
+def formulas_of(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, type[FormulaLaw]]:
+    """The laws of some formulas on the table's columns, by their text; the signs that are declared hold in all of them.
+
+    Raises:
+      UserError: one is none of the table's columns, or a sign is declared of a coefficient that none has.
+    """
     signs = _signs_of(arguments)
-    if arguments.form is None:
+    if not texts:
         if signs:
             raise UserError(
                 f"The sign of {', '.join(signs)} is the law's; only those of a formula (--form) are declared."
             )
-        return LAWS[law_name(arguments.law)]
-    if arguments.law is not None:
-        raise UserError("--law and --form are two laws; give one.")
+        return {}
     frame = run_table.read_as_it_is(arguments.runs)
-    mapping = dict(pairs(arguments.map, "--map"))
-    return law_of_formula(arguments.form, frame, mapping=mapping, loss=arguments.loss, signs=signs)
+    how = {"mapping": dict(pairs(arguments.map, "--map")), "loss": arguments.loss}
+    names = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}
+    known = [name for each in names.values() for name in each]
+    if unknown := [name for name in signs if name not in known]:
+        raise UserError(f"No formula has a coefficient {unknown[0]}; {did_you_mean(unknown[0], known)}")
+    own = {text: {name: sign for name, sign in signs.items() if name in each} for text, each in names.items()}
+    return {text: law_of_formula(text, frame, **how, signs=own[text]) for text in texts}
 
 
 def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:
     """The signs that --positive, --negative and --either declare."""
     signs: dict[str, str] = {}
-    for option, sign in (("positive", "+"), ("negative", "-"), ("either", "any")):
+    for option, sign in SIGNS.items():
         for name in filter(None, map(str.strip, getattr(arguments, option).split(","))):
             if signs.setdefault(name, sign) != sign:
                 raise UserError(f"{name} is declared to have two signs; give it to one of the options alone.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from moejax.cli.parsers.fit_options import add_objective_arguments
+from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments
 from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
 
@@ -15,6 +15,7 @@ HELP = "Fit every law that a table of runs allows, and test all on the same held
 EXAMPLE = """\
 moejax compare runs.parquet --hold-out tokens
 moejax compare runs.csv --hold-out flops --fix irreducible=1.6 --penalty squared
+moejax compare runs.csv --laws chinchilla --form 'loss = E + A/N^alpha + B/D^alpha' --form 'loss = E + A/(N*D)^alpha'
 moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json"""
 
 
@@ -22,8 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument(
-        "--laws", default="all", metavar="NAMES", help="names of laws, separated by commas (%(default)s)"
+        "--laws", metavar="NAMES", help="names of laws, separated by commas, or all (all; with --form, none)"
     )
+    add_formula_arguments(parser, several=True)
     add_table_arguments(parser)
     add_objective_arguments(parser.add_argument_group("fitting (every law alike)"))
     add_split_arguments(parser.add_argument_group("trusting (the largest in tokens, if none is given)"))

@@ -14,12 +14,13 @@ def add_law_argument(parser: argparse.ArgumentParser) -> None:
     add_formula_arguments(parser)
 
 
-def add_formula_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a law by formula, and what may be said of its coefficients."""
-    group = parser.add_argument_group("a law by formula", "in place of --law; what is no column is a coefficient")
+def add_formula_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add a law by formula, or several, and what may be said of its coefficients."""
+    group = parser.add_argument_group("a law by formula", "in it, what is no column is a coefficient")
     group.add_argument(
         "--form",
         metavar="FORMULA",
+        **({"action": "append", "default": []} if several else {}),
         help="target = formula, with + - * / ^, exp, log, log2, log10, sqrt, sigmoid, min and max of columns and "
         "coefficients: 'loss = E + A/N^alpha + B/D^beta'",
     )

@@ -42,12 +42,13 @@ def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     panels[0].yaxis.set_major_locator(MaxNLocator(5))
     panels[0].set(xlim=limits, ylim=limits)
     panels[0].legend(loc="upper left")
-    drawing.supxlabel("measured loss, nats/token", fontsize=8.5)
-    drawing.supylabel("predicted loss, nats/token", fontsize=8.5)
+    words = "loss, nats/token" if runs.output == "loss" else runs.output
+    drawing.supxlabel(f"measured {words}", fontsize=8.5)
+    drawing.supylabel(f"predicted {words}", fontsize=8.5)
     return Figure(
         "Predicted against measured",
-        "A point on the line is predicted exactly. RMSE in nats/token; held-out runs are predicted by a fit that did "
-        "not see them. Triangles lie beyond the frame.",
+        f"A point on the line is predicted exactly. RMSE in {found.unit}; held-out runs are predicted by a fit that "
+        "did not see them. Triangles lie beyond the frame.",
         drawing,
         data,
     )
