@@ -30,10 +30,12 @@ def law_of(arguments: argparse.Namespace) -> type:
     Raises:
       UserError: there is none of that name, or the formula is none of the table's columns.
     """
-    if arguments.form is not None and arguments.law is not None:
+    if arguments.form is None:
+        formulas_of(arguments, [])
+        return LAWS[law_name(arguments.law)]
+    if arguments.law is not None:
         raise UserError("--law and --form are two laws; give one.")
-    formulas = formulas_of(arguments, [] if arguments.form is None else [arguments.form])
-    return formulas[arguments.form] if formulas else LAWS[law_name(str(arguments.law))]
+    return formulas_of(arguments, [arguments.form])[arguments.form]
 
 
 def formulas_of(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, type[FormulaLaw]]:
