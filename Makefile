@@ -27,9 +27,11 @@ settings: $(VENV)/.installed  ## write what config files may set into moejax/cli
 errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the five documents
 	rm -f docs/errata.md && $(BIN)/moejax reproduce --errata docs/errata.md
 
-test: lint  ## lint, types and the whole test suite, but what takes minutes
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST:%=--ignore=%); first=$$?; \
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST) && exit $$first
+test: $(VENV)/.installed  ## lint, types and the whole test suite, but what takes minutes
+	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 & lint=$$!; failed=0; \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST:%=--ignore=%) || failed=1; \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST) || failed=1; \
+	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
 	$(MAKE) test lint-docs slow parity resolve

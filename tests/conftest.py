@@ -32,7 +32,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 if "MOEJAX_TEST_PROGRAMS" not in os.environ:
     PROGRAMS = tempfile.TemporaryDirectory(prefix="moejax-test-programs-")
     os.environ["MOEJAX_TEST_PROGRAMS"] = os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 with warnings.catch_warnings():

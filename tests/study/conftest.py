@@ -23,7 +23,7 @@ def get_config():
         checkpoint_tokens=16_384,
         log_every_steps=4,
     )
-    config.analysis = dict(laws=["chinchilla", "effective_params"], resamples=20, decision_flops=1e11)
+    config.analysis = dict(laws=["effective_params"], resamples=20, decision_flops=1e11)
     return config
 '''
 

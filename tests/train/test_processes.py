@@ -264,7 +264,7 @@ def test_what_is_wrong_in_one_process_ends_all(place, config):
         ("recipe.initial_weights.source=nowhere", "neither a folder of weights"),
     ],
 )
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 def test_what_is_wrong_in_all_is_said_once(place, config, tmp_path, change, sentence):
     process = run(
         place / "cache", f"--config={config}", "--out", tmp_path / "out", "--processes", 2, f"--config.{change}"
