@@ -13,6 +13,7 @@ import pytest
 
 from moejax import run_table
 from moejax.cli.commands.config import load, read
+from moejax.folder import changes
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.conversion import choose_family
 from moejax.laws import accounting
@@ -34,7 +35,10 @@ STUDIES = sorted((CONFIGS / "studies").glob("*.py"))
 
 ARGUMENTS = {
     "quickstart": ("",),
-    "zhao": ("all", "G", "N", "S", "N_a", "small-G", "validation", "table-1", "tiny"),
+    "zhao": (
+        *("all", "G", "N", "S", "N_a", "small-G", "validation"),
+        *("table-1", "cosine", "tiny", "tiny-cosine"),
+    ),
     "tian": (
         *("main", "table-8", "table-9", "table-10", "table-11", "table-12", "table-14"),
         *("hyperparameters", "models", "tiny"),
@@ -194,6 +198,28 @@ def test_every_row_of_zhaos_table_6_is_a_run_of_its_printed_sizes():
         assert design.shared_share == pytest.approx(1 / 3 if row.shared == 0.33 else row.shared, abs=2e-3), row
     settings = {(*row.setting[:2], *row.setting[3:], 20e9 if row.index == 419 else row.tokens) for row in rows}
     assert sum(len(training.recipe.budgets_tokens) for training in all_of_them.values()) == len(settings) == 419
+
+
+@pytest.mark.parametrize("argument", ["cosine", "tiny-cosine"])
+def test_zhaos_models_under_a_cosine_differ_from_their_twins_in_the_decay_alone(argument):
+    every = trainings("zhao", argument)
+    twins = {name: training for name, training in every.items() if name.endswith("-cosine")}
+    assert len(every) == 2 * len(twins) > 0
+    for name, cosine in twins.items():
+        stable = every[name.removesuffix("-cosine")]
+        assert cosine.architecture == stable.architecture
+        assert changes(stable.as_json()["recipe"], cosine.as_json()["recipe"]) == {"optimizer.decay_share": (0.1, 1.0)}
+        optimizer = cosine.recipe.optimizer
+        # Table 1: minimum 0, and 500 steps of warm-up, of which the tiny models take 8.
+        assert (optimizer.final_share, optimizer.decay_shape) == (0.0, "cosine")
+        assert cosine.recipe.warmup_steps == (500 if argument == "cosine" else 8)
+        for budget in cosine.recipe.budgets_tokens:
+            assert cosine.recipe.decay_start(budget) == cosine.recipe.warmup_steps < stable.recipe.decay_start(budget)
+    if argument == "cosine":
+        assert {training.recipe.optimizer.learning_rate for training in every.values()} == {3e-4}
+        assert {tuple(training.recipe.budgets_tokens) for training in every.values()} == {
+            (10**10, 2 * 10**10, 5 * 10**10)
+        }
 
 
 def test_a_shared_expert_as_wide_as_seven_routed_ones_counts_as_seven():

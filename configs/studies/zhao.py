@@ -4,15 +4,23 @@ Purpose:  runs on which the five-factor law L(N, D, N_a, G, S) was fitted, as th
 Paper:    Table 1 (five models, hyperparameters), Table 6 (446 configurations), Eqs. 2 and 3, Appendix H.
 Command:  moejax study --config=configs/studies/zhao.py:G --config.recipe.data.source=PATH
           :all (the default), or one group of Table 6: :G :N :S :N_a (rows 0 to 267, which the paper fits), :small-G
-          (268 to 357), :validation (358 to 445); :table-1, its five models; :tiny, the same design in minutes here.
+          (268 to 357), :validation (358 to 445); :table-1, its five models; :cosine, these under Table 1's schedule
+          beside Section 3's; :tiny and :tiny-cosine, the same designs in minutes here.
 Data:     yours, with a tokenizer of at most 50,000 entries: the paper prints neither corpus nor vocabulary.
 Recipe:   one trunk per model, a branch per D (Section 3: warm-up, stable and decay, though Table 1 says cosine: the
           decay here is a cosine to 0 over the last tenth). AdamW, 3e-4, 500 steps of warm-up, 2Mi tokens a batch.
 Cost:     :all 2.2e22 FLOPs, 14,500 H800 hours at 40 % MFU (3.5e22 if trunks were not shared); :G 8.9e20 FLOPs and 559
-          hours; :tiny 4.0e12 FLOPs, minutes on two cores. --dry-run has every run.
+          hours; :cosine 1.7e21 FLOPs and 1,120 hours; :tiny 4.0e12 FLOPs, :tiny-cosine 4.1e12,
+          minutes on two cores. --dry-run has every run.
 Expected: of :all, 419 runs: Table 6 lists 27 settings again. Eq. 11 puts the lowest loss
           near G = 7 and S = 0.31 (Section 5). Of :tiny, losses below the unigram entropy, a fit of two laws, and
-          nothing about G or S that its intervals could tell.
+          nothing about G or S that its intervals could tell. Of :cosine, by how much the schedules differ: a fit
+          that mixed them would need less than the 0.0059 nats that Eq. 11 misses (Figure 12).
+
+Schedules. Inferred: Table 1 says "cosine, decay rate 10 %, min lr 0", Section 3 and the shared trunks say warm-up,
+stable and decay. All groups read both as a stable rate and a cosine over the last 10 %. In :cosine every model has a
+twin, NAME-cosine, whose cosine begins where the warm-up ends; it trains each D from there, since two share no more.
+Which models the paper trained under a cosine it does not say: those of the table that names it, at Table 6's usual D.
 
 Shapes. A model of Table 1 has 33 experts' widths in a layer, 32 routed and one shared, of which five serve a token.
 Experts are cut finer or coarser (G), their number changes (N), or they widen and become fewer by Eq. 35 (N_a): in all
@@ -43,6 +51,9 @@ GROUPS = {
 }
 """Rows of Table 6."""
 
+OTHERS = ("table-1", "cosine", "tiny", "tiny-cosine")
+"""Groups that are no rows of Table 6."""
+
 STATED = {"all": 446, "small-G": 90, "validation": 88}
 
 
@@ -53,7 +64,9 @@ def get_config(group: str = "all") -> ConfigDict:
     config.seed = 0
     if group == "tiny":
         return tiny(config)
-    if group == "table-1":
+    if group == "tiny-cosine":
+        return tiny_cosine(config)
+    if group in ("table-1", "cosine"):
         config.models = {f"N{name.replace('.', '_')}": model(shape(name), 33, 5, 5, 1) for name in SHAPES}
         tokens = {name: [10e9, 20e9, 50e9] for name in config.models}
         notes = {}
@@ -67,13 +80,24 @@ def get_config(group: str = "all") -> ConfigDict:
         source = "Appendix C.1 and Table 6, which lists some settings twice"
         config.stated = [dict(quantity="runs", value=STATED[group], source=source)]
     config.analysis = dict(laws=["chinchilla", "effective_params", "five_factor"], decision_flops=1e22)
+    return with_cosine(config) if group == "cosine" else config
+
+
+def with_cosine(config: ConfigDict) -> ConfigDict:
+    """Every model again under a cosine over the whole training; no law is fitted to two schedules at once."""
+    shared = ConfigDict(config.get("recipes", {})).to_dict()
+    models = config.models.to_dict()
+    config.models = models | {f"{name}-cosine": shape for name, shape in models.items()}
+    whole = dict(optimizer=dict(decay_share=1.0))
+    config.recipes = shared | {f"{name}-cosine": shared.get(name, {}) | whole for name in models}
+    config.analysis = dict(laws=[])
     return config
 
 
 def table(group: str) -> tuple[dict, dict, dict]:
     """Models, their token budgets and what is to be said of them, of the rows of a group."""
     if group not in GROUPS:
-        raise ValueError(f"there is no group {group!r}; there are {', '.join([*GROUPS, 'table-1', 'tiny'])}")
+        raise ValueError(f"there is no group {group!r}; there are {', '.join([*GROUPS, *OTHERS])}")
     rows = [row for row in table_6() if row.index in GROUPS[group]]
     models, tokens, notes = {}, {}, {}
     for row in rows:
@@ -167,6 +191,13 @@ def recipe(budgets: list[float], **changes) -> dict:
         )
         | changes
     )
+
+
+def tiny_cosine(config: ConfigDict) -> ConfigDict:
+    """Three sizes of ``tiny`` under both schedules."""
+    config = tiny(config)
+    config.models = {name: shape for name, shape in config.models.to_dict().items() if "all9-active5-G5-S20" in name}
+    return with_cosine(config)
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
