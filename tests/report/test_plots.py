@@ -4,6 +4,7 @@ import csv
 import importlib
 import inspect
 import io
+import json
 import pkgutil
 import re
 
@@ -25,6 +26,7 @@ from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.predict import published
 from moejax.papers import figures as papers_figures
+from moejax.papers.numbered_figures import NUMBERED
 from moejax.papers.plots import ALL
 from moejax.report import evidence, figures, gallery, synthetic
 from moejax.report.figures.files import write_figure
@@ -146,6 +148,38 @@ def test_a_fit_of_the_same_law_replaces_the_published_constants_and_another_law_
     assert "mine" in draw(ALL["abnar-3"], inputs).caption
     with pytest.raises(ValueError, match=r"abnar-3 draws a law of the form Sparsity and was given Chinchilla"):
         inputs_of(ALL["abnar-3"], law=HOFFMANN_2022)
+
+
+def test_every_number_of_a_document_is_drawn_or_has_its_reason():
+    """Zhao's and Tian's figures end at 17, Abnar's at 15; the explainer names two, the chapter none."""
+    for name, document in NUMBERED.items():
+        assert not set(document.drawn) & set(document.not_drawn), f"{name}: drawn now, so there is no reason left"
+        assert all(reason[0].isupper() and reason[-1] == "." for reason in document.not_drawn.values())
+        paper = {plot for plot in ALL if plot.startswith(name.replace("_", "-"))}
+        assert paper == set(document.drawn.values()), f"{name}: a figure has no number in NUMBERED"
+        digits = {int(n) for n in re.findall(r"\d+", " ".join([*document.drawn, *document.not_drawn]))}
+        last = {"zhao": 17, "abnar": 15, "tian": 17}.get(name)
+        assert last is None or digits == set(range(1, last + 1))
+
+
+def test_a_paper_s_figures_are_drawn_or_why_not_is_said_by_number(tmp_path, capsys):
+    assert main(["plot", "--paper", "chapter-002", "--out", str(tmp_path), "--format", "svg"]) == DONE
+    assert "1 of 1 figures drawn" in capsys.readouterr().out
+    assert main(["plot", "--paper", "zhoa", "--out", str(tmp_path)]) == USERS
+    assert "did you mean zhao" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_of_tian_s_seventeen_figures_some_need_a_table_and_some_cannot_be_drawn(tmp_path, capsys):
+    words = ["plot", "--paper", "tian", "--out", str(tmp_path), "--format", "svg", "--json"]
+    assert main(words) == DONE
+    said = {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}
+    assert list(said)[:3] == ["1a", "1b", "2"]
+    assert "sketches" in said["1a"]["not_drawn"]
+    assert "give one with --runs" in said["16"]["not_drawn"]
+    assert said["4"]["files"]
+    assert main([*words, "--synthetic"]) == DONE
+    assert "files" in {one["number"]: one for one in json.loads(capsys.readouterr().out)["figures"]}["16"]
 
 
 def test_a_missing_table_or_column_is_named():

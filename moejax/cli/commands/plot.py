@@ -20,6 +20,7 @@ from moejax.fit.holdout import split_by
 from moejax.fit.read_runs import mapped, select
 from moejax.json_text import finite, json_text
 from moejax.laws.active_params import convention
+from moejax.papers.numbered_figures import numbered
 from moejax.papers.plots import ALL
 from moejax.report import evidence, render, sources
 from moejax.report.figures.files import FORMATS, write_figure
@@ -27,6 +28,7 @@ from moejax.report.gallery import write_gallery
 from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table
 from moejax.say import say
+from moejax.wording import told
 
 EVIDENCE = ("fit", "profile", "influence", "starts")
 """Figures whose tables are computed from a fit and its runs."""
@@ -42,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
             say(write_gallery(arguments.gallery, ALL.values(), update), file=sys.stdout)
         return 0
     formats = _formats(arguments.format)
+    if arguments.paper is not None:
+        return _paper(arguments, formats)
     plots = chosen(arguments.names, ALL)
     given = _Given(arguments)
     every, left_out = {}, []
@@ -67,6 +71,45 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"{name}: {one['title']}. {', '.join(one['files'])}", file=sys.stdout)
         say(f"Wrote to {arguments.out}.")
     return 0
+
+
+def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
+    """Draw a document's figures, and say by each number where it is or why it is not drawn."""
+    figures, given = numbered(arguments.paper), _Given(arguments)
+    # Whether it can be drawn is known before the first is written.
+    inputs: dict[str, Any] = {}
+    reasons = dict(figures.not_drawn)
+    for number, name in figures.drawn.items():
+        try:
+            inputs[number] = given.inputs(ALL[name])
+        except UserError as error:
+            reasons[number] = told(error)
+    files: dict[str, list[str]] = {}
+    with out_folder(arguments.out), progress_display() as update:
+        for done, (number, one) in enumerate(inputs.items()):
+            update(done / len(inputs), f"drawing {figures.drawn[number]}")
+            files[number] = _write(arguments.out, ALL[figures.drawn[number]], one, formats)["files"]
+    order = sorted({**figures.drawn, **figures.not_drawn}, key=_by_number)
+    rows = [[number, ", ".join(files[number]) if number in files else reasons[number]] for number in order]
+    columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
+    data = {
+        "paper": arguments.paper,
+        "figures": [
+            {"number": number, "name": figures.drawn[number], "files": files[number]}
+            if number in files
+            else {"number": number, "not_drawn": reasons[number]}
+            for number in order
+        ],
+    }
+    said = f"{len(files)} of {len(order)} figures drawn, each with its data as CSV."
+    render.show(Result(tables=[Table("", columns, rows)], notes=[said], data=data), as_json=arguments.json)
+    return 0
+
+
+def _by_number(number: str) -> tuple[int, str]:
+    """In the order of the document: 1a, 1b, 2, …, and what has no number last."""
+    digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return (int(digits) if digits else sys.maxsize, number)
 
 
 def _write(folder: Path, plot: Plot, inputs: Any, formats: list[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ HELP = (
 EXAMPLE = """\
 moejax plot --list
 moejax plot zhao-3 abnar-4 tian-1b
+moejax plot --paper abnar --synthetic
 moejax plot zhao --fit fit.json --runs runs.parquet --out figures --format png,svg,pdf
 moejax plot fit profile influence starts --fit fit.json --runs runs.csv
 moejax plot zhao-5 --runs compared/predicted_vs_actual.csv
@@ -27,6 +28,11 @@ moejax plot restarts --runs runs/quickstart"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="figures, or a paper: zhao, abnar, tian")
+    parser.add_argument(
+        "--paper",
+        metavar="NAME",
+        help="every numbered figure of a document (zhao, abnar, chapter_002, tian, li), or why one is not drawn",
+    )
     parser.add_argument("--list", action="store_true", help="name every figure with what it draws")
     parser.add_argument("--fit", type=Path, metavar="FILE", help="fit.json of moejax fit: draw its law")
     parser.add_argument(
@@ -59,5 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` if nothing is to be drawn."""
-    if not (arguments.names or arguments.list or arguments.gallery):
+    if arguments.paper is not None and arguments.names:
+        raise UserError("--paper draws all figures of a document; name figures, or give --paper alone.")
+    if not (arguments.names or arguments.paper or arguments.list or arguments.gallery):
         raise UserError("No figure was named; moejax plot --list names all, moejax plot zhao draws a paper's.")

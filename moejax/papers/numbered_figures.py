@@ -1,0 +1,67 @@
+"""The numbered figures of the five documents: by which named figure each is drawn, or why it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moejax.errors import UserError
+from moejax.wording import did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberedFigures:
+    """The figures of one document."""
+
+    drawn: Mapping[str, str]
+    """Names of our figures by the document's number; what stands for an unnumbered picture has its name as number."""
+    not_drawn: Mapping[str, str]
+    """Why a figure is not drawn, in a sentence, by its number."""
+
+
+def _own(paper: str, *numbers: object) -> dict[str, str]:
+    """Figures that are named after the paper and their number."""
+    return {str(number): f"{paper}-{number}" for number in numbers}
+
+
+_SCORES = "Its points are scores of trained models in downstream tasks, which the document does not print"
+_THOUGHT = "Its points are GSM8K accuracies of trained models by the length of their answers, which are not printed"
+_MINI = "It compares MoE-mini with Dense-6.1B, whose training logs and weights are not public"
+
+NUMBERED: Mapping[str, NumberedFigures] = {
+    "zhao": NumberedFigures(drawn=_own("zhao", *range(1, 18)), not_drawn={}),
+    "abnar": NumberedFigures(
+        drawn=_own("abnar", 1, 2, 3, 4, 6, 7, 8, 9, 11, 12),
+        not_drawn={
+            "5": f"{_SCORES}; moejax eval measures those of a study's models.",
+            "10": f"{_SCORES}; moejax eval measures those of a study's models.",
+            "13": f"{_THOUGHT}.",
+            "14": f"{_THOUGHT}.",
+            "15": f"{_THOUGHT}.",
+        },
+    ),
+    "chapter_002": NumberedFigures(drawn={"widget": "chapter-002"}, not_drawn={}),
+    "tian": NumberedFigures(
+        drawn=_own("tian", "1b", 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 16, 17),
+        not_drawn={
+            "1a": "It sketches what efficiency leverage is, without numbers.",
+            "6": f"{_MINI}; moejax study --config=configs/studies/tian.py:models trains both.",
+            "14": "Its losses are not printed, and no law of the document reads dense layers or attention's share.",
+            "15": f"{_MINI}; it draws their benchmark scores.",
+        },
+    ),
+    "li": NumberedFigures(drawn={"1a": "li-ratio", "7": "li-shape"}, not_drawn={}),
+}
+"""By the names of ``moejax reproduce``. Of the explainer, the figures that its text numbers."""
+
+
+def numbered(paper: str) -> NumberedFigures:
+    """The figures of a document.
+
+    Raises:
+      UserError: no such document, with the nearest names.
+    """
+    asked = paper.strip().lower().replace("-", "_")
+    if asked not in NUMBERED:
+        raise UserError(f"There is no paper '{paper}' to draw; {did_you_mean(asked, NUMBERED)}")
+    return NUMBERED[asked]
