@@ -33,7 +33,7 @@ sys.path.insert(1, str(HERE.parent))
 
 from accelerator_stages.cases import ROWS, Cases, Row, append, read, sentence  # noqa: E402
 from accelerator_stages.packages import advice, missing  # noqa: E402
-from accelerator_stages.processes import Limits, Stage, run_stages  # noqa: E402
+from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 from accelerator_stages.summary import current, summary  # noqa: E402
 
 from moejax.cli.process import quick_flags  # noqa: E402
@@ -92,8 +92,7 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
             own = {"JAX_COMPILATION_CACHE_DIR": f"{cache}/own"}
             stages["compile"] = replace(stages["compile"], processes=dict.fromkeys(("cold", "warm"), own))
         limits = Limits(60 * minutes, SILENCE_SECONDS)
-        arguments = ["--dry"] if is_dry else []
-        run_stages(stages, out, began, limits, program=HERE / "accelerator.py", arguments=arguments, after=after)
+        Runner(out, began, limits, HERE / "accelerator.py", ["--dry"] if is_dry else []).stages(stages, after)
     rows = current(read(out / ROWS))
     # What was measured has been told; a terminal's last lines are the table that matters.
     result = summary(rows, only_limits=True)
@@ -126,10 +125,16 @@ def _set_environment(cache: str, is_dry: bool) -> None:
     """For the stages' processes."""
     if is_dry:
         os.environ["JAX_PLATFORMS"] = "cpu"
-        # Programs are compiled for longer than they run, and what an accelerator runs is not the CPU's own kernels.
+        # Programs are compiled for longer than they run.
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick_flags(optimised=False)}"
-        os.environ["NUMBA_DISABLE_JIT"] = "1"
+    elif platforms := os.environ.get("JAX_PLATFORMS"):
+        # The host's CPU is what checks compare with.
+        os.environ["JAX_PLATFORMS"] = platforms if "cpu" in platforms else f"{platforms},cpu"
+    # In its plain programs: its own kernels are no accelerator's, and take half a minute to compile.
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+    # One GPU of several: what they send each other is another question.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     # Stages meet each other's programs again; what a compilation costs is measured with caches of its own.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
@@ -153,7 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/accelerator"), help="folder for rows, log and tables")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
-    parser.add_argument("--only", choices=STAGES, nargs="+", default=list(STAGES))
+    parser.add_argument("--only", nargs="+", default=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
     parser.add_argument("--hf-python", default=sys.executable, help="a Python with torch, transformers and moejax's")
     parser.add_argument("--join", type=Path, nargs="+", help="print the tables of the rows in these folders together")
@@ -169,11 +174,12 @@ def main() -> int:
         rows = [row for folder in options.join for row in read(folder / ROWS)]
         print(render.markdown(summary(current(rows)), level=2))
         return 0
+    names = [name for word in options.only for name in word.split(",") if name]
+    if unknown := [name for name in names if name not in STAGES]:
+        parser.error(f"there is no stage {', '.join(unknown)}; stages are {', '.join(STAGES)}.")
     # What is measured is kept when somebody ends this early.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return run(
-        options.out, options.only, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python
-    )
+    return run(options.out, names, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ def main(cases: Cases) -> None:
     cases.measure("embedding", checks.embedding)
     cases.measure("float32 step, highest precision", partial(checks.step, "highest"))
     if not cases.is_dry:
-        # Of matrix units that round; a CPU's products are the same.
-        cases.measure("float32 step, default precision", partial(checks.step, "default"))
+        # Matrix units round float32 unless they are told not to; a CPU's products are the same.
+        cases.measure("float32 step, default precision", partial(checks.step, "default", 1e-2))
 
 
 def error(found: Any, expected: Any) -> float:
@@ -187,7 +187,7 @@ class Checks:
         arrays = {"table": expected, "most frequent token": expected[most]}
         return self.row({"table": found, "most frequent token": found[most]}, arrays, limit=1e-4)
 
-    def step(self, precision: str) -> Row:
+    def step(self, precision: str, limit: float | None = None) -> Row:
         """Loss, gradient norm and parameters after a step of a small mixture in float32, against the host's CPU."""
         width, length = (16, 16) if self.is_dry else (256, 256)
         architecture = Architecture(
@@ -220,7 +220,8 @@ class Checks:
             named = {name: float(metrics[name]) for name in ("loss", "gradient_norm")}
             return named | {"moments": np.concatenate(moments)}
 
-        return self.row(after_a_step(make_mesh(MeshShape(), [jax.devices()[0]])), after_a_step(host), jnp.float32)
+        device = make_mesh(MeshShape(), [jax.devices()[0]])
+        return self.row(after_a_step(device), after_a_step(host), jnp.float32, limit)
 
 
 def group_by_group(x: jax.Array, dy: jax.Array, matrices: jax.Array, sizes: np.ndarray) -> dict[str, np.ndarray]:

@@ -69,9 +69,12 @@ def advice(lacking: Iterable[str]) -> str:
     optional = "; ".join(f"{name} is for {USED_IF_THERE[name]}" for name in lacking if name in USED_IF_THERE)
     names = " ".join(f"'{name}'" for name in lacking if name not in ("torch", "transformers"))
     systems = " ".join(f"--platform {kind}_{platform.machine()}" for kind in ("manylinux_2_28", "manylinux2014"))
+    says = f"Python {python} lacks {', '.join(lacking)}{f' ({optional})' if optional else ''}."
+    if not names:
+        return f"{says} Cases that need them are left out."
     return "\n".join(
         [
-            f"Python {python} lacks {', '.join(lacking)}{f' ({optional})' if optional else ''}.",
+            says,
             "Cases that need them are left out or fail. Where there is a network, fetch them:",
             f"  pip download --no-deps --only-binary=:all: --python-version {python} {systems} -d wheels {names}",
             "Here, install them, and run this again: it names what they need themselves.",

@@ -40,65 +40,59 @@ class Limits:
     """With less time left no process is started."""
 
 
-def run_stages(
-    stages: Mapping[str, Stage],
-    out: Path,
-    run: int,
-    limits: Limits,
-    *,
-    program: Path,
-    arguments: Sequence[str] = (),
-    after: Callable[[str], bool] = lambda name: True,
-) -> None:
-    """Run the stages one after another, until ``after(name)``, called behind each, is False.
+@dataclass(frozen=True)
+class Runner:
+    """Runs stages one after another, each in processes of its own."""
 
-    A process is started as ``program --child FUNCTION --stage NAME ...`` with ``arguments`` behind.
-    """
-    end = time.time() + limits.seconds
-    names = list(stages)
-    for number, name in enumerate(names):
-        stage, shares = stages[name], [stages[later].share for later in names[number:]]
-        limit = time.time() + (end - time.time()) * shares[0] / sum(shares)
-        for done, (case, environment) in enumerate(stage.processes.items()):
-            # Of processes for single cases, each gets as much of what is left.
-            until = time.time() + (limit - time.time()) / (len(stage.processes) - done)
-            while _goes_on(name, stage, case, environment, out, run, until, limits, program, arguments):
-                pass
-        if not after(name):
-            return
+    out: Path
+    run: int
+    """Unix time at which the run began; rows carry it."""
+    limits: Limits
+    program: Path
+    """Started as ``program --child FUNCTION --stage NAME --case CASE ...`` with ``arguments`` behind."""
+    arguments: Sequence[str] = ()
 
+    def stages(self, stages: Mapping[str, Stage], after: Callable[[str], bool] = lambda name: True) -> None:
+        """Run all, until ``after(name)``, called behind each, is False."""
+        end = time.time() + self.limits.seconds
+        names = list(stages)
+        for number, name in enumerate(names):
+            stage, shares = stages[name], [stages[later].share for later in names[number:]]
+            limit = time.time() + (end - time.time()) * shares[0] / sum(shares)
+            for done, case in enumerate(stage.processes):
+                # Of processes for single cases, each gets as much of what is left.
+                until = time.time() + (limit - time.time()) / (len(stage.processes) - done)
+                while self._must_start_again(name, stage, case, until):
+                    pass
+            if not after(name):
+                return
 
-def _goes_on(
-    name: str,
-    stage: Stage,
-    case: str,
-    environment: Mapping[str, str],
-    out: Path,
-    run: int,
-    until: float,
-    limits: Limits,
-    program: Path,
-    arguments: Sequence[str],
-) -> bool:
-    """Run one process of a stage; whether it must be started again for the cases behind one that ended it."""
+    def _must_start_again(self, name: str, stage: Stage, case: str, until: float) -> bool:
+        """Run one process of a stage; whether another is needed for the cases behind one that ended it."""
+        left = until - time.time()
+        if left < self.limits.shortest_seconds:
+            self._write(name, case or "the rest", left_out="no time was left")
+            return False
+        command = [stage.python, str(self.program), "--child", stage.function, "--stage", name, "--case", case]
+        command += ["--out", str(self.out), "--run", str(self.run)]
+        # What is begun before the deadline has some time to end.
+        command += ["--deadline", str(time.time() + 0.85 * left), *self.arguments]
+        ending = run_process(command, stage.processes[case], self.out, until, self.limits.silence_seconds)
+        begun = self._begun(name)
+        for one in begun:
+            self._write(name, one, error=ending.why)
+        if ending.why and not begun and not ending.is_device_lost:
+            self._write(name, case or "the process", error=ending.why)
+        return bool(begun) or ending.is_device_lost
 
-    def write(case: str, **values: str) -> None:
-        append(out / ROWS, {"run": run, "stage": name, "case": case, **values})
+    def _begun(self, stage: str) -> list[str]:
+        """Cases that were begun and have no end."""
+        rows = [row for row in read(self.out / ROWS) if row["run"] == self.run and row["stage"] == stage]
+        done = {row["case"] for row in ended(rows)}
+        return [row["case"] for row in rows if "begun" in row and row["case"] not in done]
 
-    left = until - time.time()
-    if left < limits.shortest_seconds:
-        write(case or "the rest", left_out="no time was left")
-        return False
-    command = [stage.python, str(program), "--child", stage.function, "--stage", name, "--case", case]
-    # What is begun before the deadline has some time to end.
-    command += ["--out", str(out), "--run", str(run), "--deadline", str(time.time() + 0.85 * left), *arguments]
-    ending = run_process(command, environment, out, until, limits.silence_seconds)
-    begun = _begun(out, run, name)
-    for one in begun:
-        write(one, error=ending.why)
-    if ending.why and not begun and not ending.is_device_lost:
-        write(case or "the process", error=ending.why)
-    return bool(begun) or ending.is_device_lost
+    def _write(self, stage: str, case: str, **values: str) -> None:
+        append(self.out / ROWS, {"run": self.run, "stage": stage, "case": case, **values})
 
 
 class Ending(NamedTuple):
@@ -144,13 +138,6 @@ def run_process(
         return Ending(f"the process died of {signal.Signals(-process.returncode).name}")
     why = f"the process ended with exit status {process.returncode}" if process.returncode else ""
     return Ending(why, process.returncode == DEVICE_LOST)
-
-
-def _begun(out: Path, run: int, stage: str) -> list[str]:
-    """Cases that were begun and have no end."""
-    rows = [row for row in read(out / ROWS) if row["run"] == run and row["stage"] == stage]
-    done = {row["case"] for row in ended(rows)}
-    return [row["case"] for row in rows if "begun" in row and row["case"] not in done]
 
 
 def _size(path: Path) -> int:

@@ -32,7 +32,7 @@ def get_config():
         num_experts=8, top_k=2, expert_hidden={width},
     )
     config.recipe = dict(
-        budgets_tokens=[24 * {batch}],
+        budgets_tokens=[{steps} * {batch}],
         batch_tokens={batch},
         data=dict(source={source!r}, sequence_length={length}, validation_share=0.2, validation_tokens={batch}),
         optimizer=dict(learning_rate=1e-3, warmup_tokens=2 * {batch}),
@@ -72,10 +72,18 @@ def _write(folder: Path, is_dry: bool) -> Path:
     (folder / "text").mkdir()
     for number in range(16):
         (folder / "text" / f"{number}.txt").write_bytes(bytes(97 + byte % 26 for byte in os.urandom(20_000)))
-    width, length, batch = (16, 32, 256) if is_dry else (512, 512, 8192)
+    # Enough steps that a fast device is still at work when it is to be killed.
+    width, length, batch, steps = (16, 32, 256, 24) if is_dry else (512, 512, 8192, 100)
     path = folder / "resumed.py"
     dtype = "float32" if is_dry else "bfloat16"
-    given = {"width": width, "length": length, "batch": batch, "dtype": dtype, "source": str(folder / "text")}
+    given = {
+        "width": width,
+        "length": length,
+        "batch": batch,
+        "steps": steps,
+        "dtype": dtype,
+        "source": str(folder / "text"),
+    }
     path.write_text(CONFIG.format(**given), encoding="utf-8")
     return path
 

@@ -1,11 +1,13 @@
 """The benchmark of an accelerator keeps what it measured, whatever a case does; and a rehearsal of it measures all."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -13,7 +15,7 @@ sys.path.append(str(BENCHMARKS))
 
 from accelerator_stages import summary  # noqa: E402
 from accelerator_stages.cases import is_measured, read  # noqa: E402
-from accelerator_stages.processes import Limits, Stage, run_stages  # noqa: E402
+from accelerator_stages.processes import Limits, Runner, Stage  # noqa: E402
 
 STAGES = """
 import os, signal, time
@@ -49,7 +51,7 @@ def test_a_case_that_dies_fails_or_hangs_costs_that_case_alone(tmp_path):
     stages = {name.rpartition(":")[2]: Stage(name, share, environment) for name, share in shares.items()}
     limits = Limits(seconds=60, silence_seconds=2, shortest_seconds=0.5)
     began = time.monotonic()
-    run_stages(stages, tmp_path, 7, limits, program=BENCHMARKS / "accelerator.py")
+    Runner(tmp_path, 7, limits, BENCHMARKS / "accelerator.py").stages(stages)
     assert time.monotonic() - began < 60
     rows = {(row["stage"], row["case"]): row for row in read(tmp_path / "rows.jsonl") if "begun" not in row}
     troubled = {case: row for (stage, case), row in rows.items() if stage == "troubled"}
@@ -78,9 +80,37 @@ def test_a_row_that_was_cut_off_is_none_and_a_measured_one_outlasts_a_later_fail
 
 
 @pytest.mark.slow
+def test_a_check_finds_a_backend_that_is_wrong(monkeypatch):
+    from accelerator_stages import correctness
+
+    from moejax.kernels.grouped_matmul import REFERENCE
+
+    def empty_groups_hold_something(x, dy, sizes):
+        return jnp.where(sizes[:, None, None] == 0, 1.0, REFERENCE.matrices_gradient(x, dy, sizes))
+
+    def nobodys_rows_leak(x, dy, sizes):
+        return REFERENCE.matrices_gradient(x, dy, sizes) + 0 * dy.sum()
+
+    def a_row_is_lost(x, matrices, sizes):
+        return REFERENCE.forward(x, matrices, sizes).at[7].set(0)
+
+    checks = correctness.Checks(is_dry=True, seed=0)
+    assert checks.grouped("reference", "half are empty")["is_right"]
+    for wrong in (
+        REFERENCE._replace(matrices_gradient=empty_groups_hold_something),
+        REFERENCE._replace(matrices_gradient=nobodys_rows_leak),
+        REFERENCE._replace(forward=a_row_is_lost),
+    ):
+        monkeypatch.setattr(correctness, "load", lambda operation, name, wrong=wrong: wrong)
+        assert not checks.grouped("reference", "half are empty")["is_right"]
+
+
+@pytest.mark.slow
 def test_a_rehearsal_measures_every_stage_and_every_program_has_its_table(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "accelerator.py"), "--dry", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Without the fake devices of this process.
+    plain = {**os.environ, "XLA_FLAGS": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "log.txt").read_text()
     rows = summary.current(read(tmp_path / "rows.jsonl"))
     measured = {row["stage"] for row in rows if is_measured(row)}
