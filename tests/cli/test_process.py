@@ -3,11 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from moejax.cli.parsers import predict
-from moejax.cli.process import compile_quickly, keep_libtpu_quiet
+from moejax.cli.process import MOST_PROGRAMS, compile_quickly, keep_libtpu_quiet, keep_programs
+from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.design import Design
 
 
 @pytest.fixture
@@ -62,9 +67,12 @@ def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit()
 
 def test_what_is_set_of_the_compiler_stays(monkeypatch):
     monkeypatch.delitem(sys.modules, "jax")
-    environment = {"XLA_FLAGS": "--xla_backend_optimization_level=2 --xla_dump_to=here"}
+    environment = {
+        "XLA_FLAGS": "--xla_backend_optimization_level=2 --xla_dump_to=here",
+        "JAX_COMPILATION_CACHE_DIR": "",
+    }
     compile_quickly(environment, optimised=False)
-    assert environment["XLA_FLAGS"].startswith("--xla_backend_optimization_level=2 --xla_dump_to=here")
+    assert environment["XLA_FLAGS"].startswith(flags)
     assert environment["XLA_FLAGS"].count("optimization_level") == 1
 
 
@@ -81,3 +89,46 @@ def test_a_variable_with_which_jax_cannot_start_is_named_in_a_sentence(name, val
     assert ended.stderr.count("\n") == 1
     assert name in ended.stderr
     assert "unset it" in ended.stderr
+
+
+def test_programs_are_kept_in_the_users_cache_where_it_can_be_written(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    keep_programs(environment)
+    folder = Path(environment["JAX_COMPILATION_CACHE_DIR"])
+    assert folder.parent == tmp_path / "moejax" / "programs"
+    for number in range(MOST_PROGRAMS + 3):
+        os.utime(_touched(folder / str(number)), (number, number))
+    keep_programs({"XDG_CACHE_HOME": str(tmp_path)})
+    assert sorted(map(int, os.listdir(folder)))[0] == 3
+    own = {"JAX_COMPILATION_CACHE_DIR": "mine"}
+    keep_programs(own)
+    assert own == {"JAX_COMPILATION_CACHE_DIR": "mine"}
+    (tmp_path / "file").touch()
+    nowhere = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    keep_programs(nowhere)
+    assert nowhere == {"XDG_CACHE_HOME": str(tmp_path / "file")}
+
+
+def _touched(path):
+    path.touch()
+    return path
+
+
+@pytest.mark.slow
+def test_a_fit_by_programs_that_were_kept_is_the_same_to_the_bit(tmp_path):
+    """Also where one was half written."""
+    sizes, tokens = np.geomspace(1e7, 1e9, 8), np.tile([1e9, 4e9], 4)
+    loss = np.asarray(HOFFMANN_2022(Design(params_active=sizes, tokens=tokens)), np.float64)
+    pd.DataFrame({"params_active": sizes, "tokens": tokens, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
+    environment = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    words = [sys.executable, "-m", "moejax", "fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--json"]
+    said = []
+    for _ in range(3):
+        found = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+        said.append((found.stdout, "persistent" in found.stderr))
+        kept = sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+        kept[0].write_bytes(kept[0].read_bytes()[:50])
+    assert len(kept) > 3
+    assert said == [said[0]] * 3
+    assert not said[0][1]
