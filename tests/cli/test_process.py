@@ -67,10 +67,8 @@ def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit()
 
 def test_what_is_set_of_the_compiler_stays(monkeypatch):
     monkeypatch.delitem(sys.modules, "jax")
-    environment = {
-        "XLA_FLAGS": "--xla_backend_optimization_level=2 --xla_dump_to=here",
-        "JAX_COMPILATION_CACHE_DIR": "",
-    }
+    flags = "--xla_backend_optimization_level=2 --xla_dump_to=here"
+    environment = {"XLA_FLAGS": flags, "JAX_COMPILATION_CACHE_DIR": ""}
     compile_quickly(environment, optimised=False)
     assert environment["XLA_FLAGS"].startswith(flags)
     assert environment["XLA_FLAGS"].count("optimization_level") == 1
