@@ -47,8 +47,8 @@ FLAGS = {
 }
 """Flags that MaxText and NVIDIA's JAX-Toolbox set for H100, one at a time; what is said of several GPUs is not here."""
 STAGES = {
-    "machine": Stage("accelerator_stages.machine:main", 3),
-    "ceilings": Stage("accelerator_stages.ceilings:main", 5),
+    "machine": Stage("accelerator_stages.machine:main", 8),
+    "ceilings": Stage("accelerator_stages.ceilings:main", 7),
     "correctness": Stage("accelerator_stages.correctness:main", 16),
     "grouped": Stage("accelerator_stages.grouped:main", 18),
     "attention": Stage("accelerator_stages.attention:main", 8),
@@ -66,12 +66,11 @@ SILENCE_SECONDS = 150.0
 
 
 def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: str) -> int:
-    """Run stages, and print their tables."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Run stages, and the first in any case, and print their tables."""
     lacking = missing(HERE.parent / "pyproject.toml")
     print(advice(lacking), flush=True)
     began = int(time.time())
-    append(out / ROWS, {"run": began, "stage": "packages", "case": "missing", "packages": lacking})
+    append(out / ROWS, {"run": began, "stage": "packages", "case": "missing", "packages": lacking, "is_dry": is_dry})
     print(f"Rows: {out / ROWS}; what the processes print: {out / 'log.txt'}.", flush=True)
 
     def after(name: str) -> bool:
@@ -79,11 +78,11 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
         for row in rows:
             print(f"{name:<12} {row['case']:<44} {_told(row)}", flush=True)
         _write_tables(out)
-        return name != "machine" or is_dry or any(row.get("platform") not in (None, "cpu") for row in rows)
+        return is_dry or not _has_only_a_cpu(rows)
 
     with tempfile.TemporaryDirectory() as cache:
         _set_environment(cache, is_dry)
-        stages = {name: stage for name, stage in STAGES.items() if name in names}
+        stages = {name: stage for name, stage in STAGES.items() if name in ("machine", *names)}
         if "hugging_face" in stages:
             stages["hugging_face"] = replace(stages["hugging_face"], python=hf_python)
         if "flags" in stages and is_dry:
@@ -94,15 +93,21 @@ def run(out: Path, names: list[str], minutes: float, is_dry: bool, hf_python: st
         limits = Limits(60 * minutes, SILENCE_SECONDS)
         Runner(out, began, limits, HERE / "accelerator.py", ["--dry"] if is_dry else []).stages(stages, after)
     rows = current(read(out / ROWS))
+    mine = [row for row in rows if row["run"] == began]
     # What was measured has been told; a terminal's last lines are the table that matters.
     result = summary(rows, only_limits=True)
     print()
     render.show(result) if importlib.util.find_spec("rich") else print(render.markdown(result))
     print(f"\nThe tables: {out / 'table.md'}. {time.time() - began:.0f} s.")
-    if not is_dry and "machine" in names and not any(row.get("platform") not in (None, "cpu") for row in rows):
+    if not is_dry and _has_only_a_cpu(mine):
         print("JAX finds no accelerator here, so nothing was measured; --dry rehearses on a CPU.", file=sys.stderr)
         return 2
-    return int(any("error" in row for row in rows if row["run"] == began))
+    return int(any("error" in row for row in mine))
+
+
+def _has_only_a_cpu(rows: list[Row]) -> bool:
+    """Whether the stage ``machine`` has found so; it may be cut off before it finds anything."""
+    return any(row.get("platform") == "cpu" for row in rows)
 
 
 def _told(row: Row) -> str:
@@ -136,7 +141,7 @@ def _set_environment(cache: str, is_dry: bool) -> None:
     # One GPU of several: what they send each other is another question.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     # Stages meet each other's programs again; what a compilation costs is measured with caches of its own.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
     os.environ["PYTHONUNBUFFERED"] = "1"
 
@@ -156,7 +161,7 @@ def serve(options: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/accelerator"), help="folder for rows, log and tables")
+    parser.add_argument("--out", type=Path, help="folder for rows, log and tables; runs/accelerator, or -dry behind it")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all stages together")
     parser.add_argument("--only", nargs="+", default=list(STAGES), metavar="STAGE", help=f"of {', '.join(STAGES)}")
     parser.add_argument("--dry", action="store_true", help="rehearse on a CPU with tiny shapes")
@@ -171,15 +176,25 @@ def main() -> int:
         serve(options)
         return 0
     if options.join:
+        if empty := [folder for folder in options.join if not (folder / ROWS).is_file()]:
+            parser.error(f"{empty[0]} has no {ROWS}; give folders that --out named.")
         rows = [row for folder in options.join for row in read(folder / ROWS)]
         print(render.markdown(summary(current(rows)), level=2))
         return 0
     names = [name for word in options.only for name in word.split(",") if name]
     if unknown := [name for name in names if name not in STAGES]:
         parser.error(f"there is no stage {', '.join(unknown)}; stages are {', '.join(STAGES)}.")
+    out = options.out or Path("runs", "accelerator-dry" if options.dry else "accelerator")
+    if not options.minutes > 0:
+        parser.error(f"--minutes is {options.minutes:g}; give the stages some.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ROWS).open("a", encoding="utf-8").close()
+    except OSError as error:
+        parser.error(f"--out {out} cannot be written: {error.strerror}; name another folder.")
     # What is measured is kept when somebody ends this early.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return run(options.out, names, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python)
+    return run(out, names, DRY_MINUTES if options.dry else options.minutes, options.dry, options.hf_python)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ class Cases:
         if time.time() > self.deadline:
             self.write(case, left_out="no time was left")
             return
-        self.write(case, begun=time.time())
+        began = time.time()
+        self.write(case, begun=began)
         try:
             found = function()
         except LeftOut as reason:
@@ -96,7 +97,7 @@ class Cases:
         if "error" in found and not self.is_alive():
             self.write(case, error=f"{found['error']} (the device answered no more)")
             os._exit(DEVICE_LOST)
-        self.write(case, **found)
+        self.write(case, **found, took_seconds=round(time.time() - began, 2))
 
     def write(self, case: str, **values: Any) -> None:
         append(self.path, {"run": self.run, "stage": self.stage, "case": case, **values})

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import re
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,8 +87,6 @@ def main(cases: Cases) -> None:
 
 def flags(cases: Cases) -> None:
     """The usual step under this process's flags."""
-    import os
-
     row = partial(time_step, cases, Variant())
     cases.measure(cases.case, lambda: row() | {"flags": os.environ.get("XLA_FLAGS", "")})
 
@@ -212,11 +212,19 @@ def time_step(cases: Cases, variant: Variant, *, seconds: float | None = None) -
         "lower_seconds": step.lower_seconds,
         "compile_seconds": step.compile_seconds,
         "first_step_seconds": first,
+        **calls(step.compiled.as_text()),
         "layers": int(given.architecture.num_layers),
         "params": float(shape.total),
         "params_active": float(shape.active),
         "batch_tokens": tokens,
     }
+
+
+def calls(text: str) -> Row:
+    """What a compiled program calls that XLA did not write, by name with how often it stands there, and its loops:
+    which kernels "auto" has chosen."""
+    targets = Counter(re.findall(r'custom_call_target="([^"]+)"', text))
+    return {"calls": dict(targets.most_common()), "while_loops": len(re.findall(r" while\(", text))}
 
 
 def profile(cases: Cases) -> None:

@@ -27,7 +27,9 @@ def current(rows: list[Row]) -> list[Row]:
 def summary(rows: list[Row], *, only_limits: bool = False) -> Result:
     """The tables of the rows of ``current``: limits, and unless ``only_limits`` everything behind them."""
     measured = [row for row in rows if is_measured(row)]
-    warnings = [
+    dry = any(row.get("is_dry") for row in measured)
+    warnings = ["A rehearsal on a CPU with tiny shapes: no time here says anything."] if dry else []
+    warnings += [
         f"{row['stage']}, {row['case']}: wrong by {row['error_ratio']:.2g}, at most {row['limit']:.2g} is rounding."
         for row in measured
         if row.get("is_right") is False
@@ -159,6 +161,10 @@ def _columns(title: str, *columns: Column | tuple[str, Column]) -> Callable[[lis
     return make
 
 
+def _counted(calls: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in calls.items())
+
+
 MS = Column("time", ".4g", "ms")
 SPREAD = ("spread", Column("spread", percent()))
 RATE = ("tflops_per_second", Column("rate", ".4g", "TFLOP/s"))
@@ -193,7 +199,8 @@ TABLES: dict[str, Callable[[list[Row]], Table]] = {
     "steps": _columns(
         "Steps", CASE, ("tokens_per_second", Column("tokens per second", ",.0f")), ("mfu", Column("MFU", percent())),
         ("milliseconds", MS), ("program_gigabytes", Column("program", ".1f", "GB")),
-        ("peak_gigabytes", Column("peak", ".1f", "GB")), COMPILED,
+        ("peak_gigabytes", Column("peak", ".1f", "GB")), COMPILED, ("while_loops", Column("loops")),
+        ("calls", Column("calls", _counted, **WORDS)),
     ),
     "flags": _columns(
         "XLA flags", CASE, ("flags", Column("flags", **WORDS)),
