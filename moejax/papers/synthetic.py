@@ -14,34 +14,52 @@ from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
 from moejax.laws.five_factor import ZHAO_2025, FiveFactor
 from moejax.laws.law import coefficients
 from moejax.laws.predict import published
-from moejax.papers.zhao_experiments import table_6
+from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage
 from moejax.report.synthetic import NOISE, rng
 
 
+def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
+    """A run table of the settings of Zhao's Table 6: losses of its law plus noise, in nats per token.
+
+    ``is_validation`` marks the rows that the paper keeps from its fit, ``is_fitted`` those that it fits.
+    """
+    runs = table_6()
+    known = _known(runs)
+    loss = evaluate(ZHAO_2025, **known) + rng().normal(0.0, noise, len(runs))
+    marks = {
+        "is_validation": [int(run.validation) for run in runs],
+        "is_fitted": [int(run.index < 268) for run in runs],
+    }
+    return pd.DataFrame({**known, "loss": loss, **marks})
+
+
+FIELDS = ("top_k", "num_shared_experts", "params_active", "params_total", "tokens")
+"""What a five-factor law reads of a run table."""
+
+
+def _known(runs: list[Run]) -> dict[str, np.ndarray]:
+    """Fields of designs at settings of Table 6, which prints a third as 0.33."""
+    fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
+    experts = np.array([run.experts for run in runs])
+    shared = np.array([1 / 3 if run.shared == 0.33 else run.shared for run in runs])
+    sizes = {"params_active": fields["active"], "params_total": fields["total"], "tokens": fields["tokens"]}
+    known = structured(experts, shared, **sizes)
+    # 10 - 10·0.2 is 8, and so a whole number of experts.
+    return {name: np.round(values, 9) for name, values in known.items()}
+
+
 def predictions() -> pd.DataFrame:
     """The settings of Zhao's Table 6 with losses of its law plus noise, predicted by two laws: as of a comparison."""
-    law = published("five_factor").law
-    runs = table_6()
-    fields = {name: np.array([getattr(run, name) for run in runs]) for name in ("active", "total", "tokens")}
-    sizes = {"params_active": fields["active"], "params_total": fields["total"], "tokens": fields["tokens"]}
-    experts, shared = np.array([run.experts for run in runs]), np.array([run.shared for run in runs])
-    exact = evaluate(law, **structured(experts, shared, **sizes))
-    mean = evaluate(law, **structured(7.0, 0.3, **sizes))
-    measured = exact + rng().normal(0.0, NOISE, len(runs))
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "law": name,
-                "role": np.where([run.validation for run in runs], "held out", "fitted"),
-                "tokens": sizes["tokens"],
-                "measured_nats_per_token": measured,
-                "predicted_nats_per_token": predicted,
-            }
-        )
-        for name, predicted in (("five_factor", exact), ("the same, blind to G and S", mean))
-    )
+    table = zhao_runs(NOISE)
+    known = {name: table[name].to_numpy(float) for name in FIELDS}
+    sizes = {name: known[name] for name in ("params_active", "params_total", "tokens")}
+    laws = {
+        "five_factor": evaluate(ZHAO_2025, **known),
+        "the same, blind to G and S": evaluate(ZHAO_2025, **structured(7.0, 0.3, **sizes)),
+    }
+    return _predicted(laws, table)
 
 
 def steps() -> pd.DataFrame:
@@ -49,40 +67,39 @@ def steps() -> pd.DataFrame:
 
     Each is fitted by least squares to the rows that the paper fits, with the exponents, k and h of Table 2.
     """
-    law = coefficients(ZHAO_2025)
-    runs = [run for run in table_6() if run.index < 268 or run.validation]
-    away = np.array([run.validation for run in runs])
-    sizes = {
-        "params_active": np.array([run.active for run in runs]),
-        "params_total": np.array([run.total for run in runs]),
-        "tokens": np.array([run.tokens for run in runs]),
-    }
-    known = structured(np.array([run.experts for run in runs]), np.array([run.shared for run in runs]), **sizes)
-    measured = evaluate(ZHAO_2025, **known) + rng().normal(0.0, NOISE, len(runs))
-    tables = []
+    law, table = coefficients(ZHAO_2025), zhao_runs(NOISE)
+    table = table.loc[(table["is_fitted"] == 1) | (table["is_validation"] == 1)]
+    known = {name: table[name].to_numpy(float) for name in FIELDS}
+    fitted, loss = table["is_fitted"].to_numpy() == 1, table["loss"].to_numpy(float)
+    laws = {}
     for name, form in {"Eq. 4": TwoFactor, "Eq. 7": ThreeFactor, "Eq. 9": FourFactor, "Eq. 11": FiveFactor}.items():
         every = [f.name for f in dataclasses.fields(form)]
-        held = {n: law[n] for n in every if n in ("params_exponent", "tokens_exponent", "active_coupling")}
-        if "share_coupling" in every:
-            held["share_coupling"] = law["share_coupling"]
+        given = ("params_exponent", "tokens_exponent", "active_coupling", "share_coupling")
+        held = {n: law[n] for n in every if n in given}
         free = [n for n in every if n not in held]
         # A law is linear in what is free: its columns are the law with one coefficient 1 and the others 0.
         units = [form(**held, **{n: float(n == one) for n in free}) for one in free]
         columns = np.stack([evaluate(unit, **known) for unit in units], axis=1)
         scale = np.abs(columns).max(axis=0)
-        weights = np.linalg.lstsq(columns[~away] / scale, measured[~away], rcond=None)[0]
-        tables.append(
-            pd.DataFrame(
-                {
-                    "law": name,
-                    "role": np.where(away, "held out", "fitted"),
-                    "tokens": sizes["tokens"],
-                    "measured_nats_per_token": measured,
-                    "predicted_nats_per_token": columns / scale @ weights,
-                }
-            )
+        weights = np.linalg.lstsq(columns[fitted] / scale, loss[fitted], rcond=None)[0]
+        laws[name] = columns / scale @ weights
+    return _predicted(laws, table)
+
+
+def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame:
+    """What laws predict for a run table, as a table of predictions."""
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "law": name,
+                "role": np.where(table["is_validation"] == 1, "held out", "fitted"),
+                "tokens": table["tokens"],
+                "measured_nats_per_token": table["loss"],
+                "predicted_nats_per_token": predicted,
+            }
         )
-    return pd.concat(tables)
+        for name, predicted in laws.items()
+    )
 
 
 def leverages() -> pd.DataFrame:

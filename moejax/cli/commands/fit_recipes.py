@@ -110,8 +110,9 @@ def _write(folder: Path, paper: str, fits: dict[str, FitResult], best: str, tabl
             fit.save(folder / "fits" / f"{name}.json")
         fits[best].save(folder / "fit.json")
         for plot in chosen([paper], ALL):
-            own = next((t for t in (*tables.values(), with_derived(runs)) if {*plot.columns} <= {*t}), None)
-            if plot.columns and own is not None:
+            held = (*tables.values(), with_derived(runs)) if plot.columns else ()
+            own = next((table for table in held if {*plot.columns} <= {*table}), None)
+            if own is not None or plot.law == best:
                 mine = {"law": law, "law_name": "the fit"} if plot.law == best else {}
                 inputs = inputs_of(plot, table=own, **mine)
                 write_figure(folder / "figures", plot.name, functools.partial(plot.draw, inputs))

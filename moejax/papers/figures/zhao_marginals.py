@@ -44,6 +44,8 @@ class Slice:
     runs: Sequence[Run]
     vary: str
     by: str
+    most: float = np.inf
+    """Runs of a table beyond it are left to a panel that shows more."""
 
 
 def size_and_tokens(inputs: FigureInputs) -> Figure:
@@ -68,7 +70,7 @@ def active(inputs: FigureInputs) -> Figure:
     runs = [r for r in table_6() if (r.experts, r.shared) == (20, 0.2) and r.total == 2404e6]
     few = [r for r in runs if r.active / r.total < 0.4]
     panels = [
-        _panel(inputs, Slice(few, "active", "tokens"), "N = 2.4B, small N_a/N", LOG_LOSS),
+        _panel(inputs, Slice(few, "active", "tokens", most=0.4 * 2404e6), "N = 2.4B, small N_a/N", LOG_LOSS),
         _panel(inputs, Slice(runs, "active", "tokens"), "N = 2.4B, all N_a/N", ends=(0.04 * 2404e6, 2404e6)),
     ]
     return _picture(
@@ -233,7 +235,7 @@ def _panel(
                 in_legend=False,
             )
         )
-        series += _own(inputs, own, slice_.vary, colour)
+        series += _own(inputs, own, slice_, colour)
     return Panel(x=AXES[slice_.vary], y=loss, series=series, title=title)
 
 
@@ -246,17 +248,17 @@ COLUMNS = {
 }
 
 
-def _own(inputs: FigureInputs, settings: Sequence[Run], vary: str, colour: str) -> list[Series]:
+def _own(inputs: FigureInputs, settings: Sequence[Run], slice_: Slice, colour: str) -> list[Series]:
     """Runs of the table that agree with the settings in all that is held, to within 2 percent."""
     if not inputs.has(*COLUMNS.values(), "loss"):
         return []
-    table, head = inputs.table, settings[0]
+    table, head, vary = inputs.table, settings[0], slice_.vary
     factors = {name: column(table, named) for name, named in COLUMNS.items()}
     if "params_embedding" in table:
         # The paper counts without embeddings.
         factors |= {name: factors[name] - column(table, "params_embedding") for name in ("active", "total")}
     held = [np.isclose(v, getattr(head, n), rtol=0.02, atol=1e-9) for n, v in factors.items() if n != vary]
-    kept = np.logical_and.reduce(held)
+    kept = np.logical_and.reduce(held) & (factors[vary] <= slice_.most)
     if not kept.any():
         return []
     return [
