@@ -76,7 +76,7 @@ def summary(study: Study, found: StudyEstimate) -> Result:
         tables=[Table(f"{study.name} on {chip}", columns, rows, numbered), _totals(study, found)],
         notes=[
             "state: parameters, gradients and AdamW's moments in float32. sequence: activations and logits of one, "
-            "layers\ncomputed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
+            "layers computed again. chips: fewest whose memory holds both. FLOPs: trunk and branches, attention not "
             "halved."
         ],
         data=as_data(study, found),
