@@ -70,9 +70,12 @@ def fit_in(source: Path) -> Path:
 
 
 def law_or_fit(text: str) -> str:
-    """For ``add_argument("--law", type=law_or_fit)``: a law's name, or the file of a fit, also by its folder's name."""
+    """For ``add_argument("--law", type=law_or_fit)``: a law's name, or the file of a fit, also by its folder.
+
+    A word without a slash is a law, even where a folder has its name.
+    """
     fit = fit_in(Path(text))
-    return text if fit == Path(text) else str(fit)
+    return text if "/" not in text or fit == Path(text) else str(fit)
 
 
 def validate_fit(path: Path) -> None:
