@@ -16,7 +16,7 @@ quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
 
 gallery: $(VENV)/.installed  ## draw every named figure into docs/gallery.md
-	rm -rf docs/gallery docs/gallery.md && $(BIN)/moejax plot --gallery docs
+	rm -f docs/gallery/*.png docs/gallery.md && $(BIN)/moejax plot --gallery docs
 
 laws: $(VENV)/.installed  ## write a page for every law into docs/laws
 	rm -f docs/laws/*.md && $(BIN)/moejax laws --pages docs
