@@ -165,7 +165,7 @@ def test_progress_reaches_its_total_in_every_stage():
     ("change", "words"),
     [
         ({"fixed": {"alpha": 1.0}}, "has no coefficient alpha"),
-        ({"fixed": dict.fromkeys(known_fit().coefficients, 1.0)}, "leave at least one"),
+        ({"fixed": dict.fromkeys(coefficients(CHAPTER_002), 1.0)}, "leave at least one"),
         ({"starts": Grid({"irreducible": [1.0]})}, "no values for params_scale"),
     ],
 )
