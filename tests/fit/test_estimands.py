@@ -92,7 +92,7 @@ def test_every_rule_gives_the_decisions_it_names_each_a_finite_number_with_its_o
 
 
 @pytest.mark.parametrize("law", DECISIONS, ids=lambda law: law.__name__)
-@pytest.mark.matrix(7)
+@pytest.mark.matrix(4)
 def test_every_decision_has_the_slope_that_small_changes_of_the_coefficients_show(law):
     truth = published(law)
     values, treedef = jax.tree.flatten(truth)

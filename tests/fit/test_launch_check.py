@@ -59,6 +59,7 @@ def test_budgets_of_one_model_are_one_proxy():
     assert (found.holds, found.outcome) == (False, "7 proxies")
 
 
+@pytest.mark.slow
 def test_proxies_are_counted_where_the_law_reads_no_active_parameters():
     total, tokens = np.exp(np.random.default_rng(0).uniform(np.log([[1e8], [1e9]]), np.log([[1e10], [1e11]]), (2, 40)))
     experts = np.tile([4.0, 16.0, 64.0, 256.0], 10)

@@ -126,6 +126,7 @@ def test_how_far_a_design_lies_beyond_the_runs_in_flops_is_said_by_the_file_too(
     assert "flops" not in predict(stored_fit(), Design(**SIZES)).unchecked
 
 
+@pytest.mark.slow
 def test_a_design_by_a_fit_has_intervals_and_says_how_far_it_lies_beyond_the_runs():
     found = design(stored_fit(), flops=1e26, params_total=1e12, level=0.8)
     loss = found.intervals["loss"]

@@ -23,6 +23,7 @@ def test_every_family_is_drawn_here_and_has_several_variants_in_the_parity_tests
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.matrix(3)
 def test_what_is_written_is_read_back_as_the_same_function(family):
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(ARCHITECTURES[family])

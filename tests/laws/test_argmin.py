@@ -30,6 +30,7 @@ def test_it_can_be_batched_over_what_the_function_closes_over():
     assert found.tolist() == pytest.approx([1.0, 4.0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_minimum_can_be_differentiated_twice_in_what_the_function_closes_over():
     def best(rate):
         return argmin_between(lambda x: jnp.exp(rate * x) - 3 * x, -5.0, 5.0)

@@ -125,6 +125,7 @@ def test_the_loss_of_a_published_model_is_what_predict_says_of_it(law, views):
 
 
 @pytest.mark.parametrize("law", SEVERAL)
+@pytest.mark.matrix(2)
 def test_the_command_of_the_page_prints_its_numbers(law, views, capsys):
     seen = views(ExplorerState(law=law).like("deepseek-v3.1"))
     program, command, *words = seen.command.split()

@@ -73,6 +73,7 @@ def test_the_table_says_what_was_built(finished):
     assert json.loads(moe["versions"])["jax"]
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_concluded_again_without_training(finished):
     folder, _ = finished
     before = run_table.read(folder / "runs.parquet")

@@ -61,7 +61,7 @@ def saved(full, tmp_path):
 
 
 @pytest.mark.parametrize("written_on", MESHES)
-@pytest.mark.matrix(2)
+@pytest.mark.matrix(1)
 def test_what_any_mesh_saves_every_mesh_restores(full, tmp_path, written_on):
     """orbax #646, #648, #657, #986, #2473."""
     state = program(full, MESHES[written_on]).init(7)

@@ -71,6 +71,7 @@ def test_the_last_measurement_of_a_branch_is_its_row(mixed, trained):
 
 
 @pytest.mark.parametrize("change", [{"capacity_factor": 1.0}, {"router": "expert_choice"}])
+@pytest.mark.matrix(1)
 def test_where_tokens_share_the_room_of_experts_neither_the_batch_nor_what_fills_it_decides_the_loss(training, change):
     """10 rows of 16 that are evaluated together; on a mesh of 8, with 6 slots to fill."""
     rows = {"tokens": np.random.default_rng(0).integers(0, 256, (10, 33)).astype(np.int32)}

@@ -69,6 +69,7 @@ def test_a_restart_inside_a_branch_reads_no_checkpoint_of_the_trunk(eight, train
     assert read == ["branch-4096"]
 
 
+@pytest.mark.slow
 def test_an_unfinished_folder_whose_training_was_edited_is_refused(eight, trained, tmp_path):
     """Edited so that the file is whole: its checkpoints tell what was trained."""
     whole, out = with_recipe(eight, budgets_tokens=(4096,)), tmp_path / "out"

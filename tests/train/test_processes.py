@@ -61,6 +61,7 @@ def test_two_processes_train_what_one_does(place, config, alone):
     assert {path.name for path in newest.glob("manifest*")} == {"manifest-0.json", "manifest-1.json"}
 
 
+@pytest.mark.slow
 def test_a_stopped_training_says_so_and_goes_on_to_the_same_end(place, config, alone):
     out = place / "stopped"
     status, said = stop_after(start(place / "cache", f"--config={config}", "--out", out), out, 3)
