@@ -14,6 +14,7 @@ from moejax.fit.derivatives import Functional
 from moejax.laws import DECISIONS
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import FIELDS, Design, design_from
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import require_inputs
 from moejax.laws.predict import check_design, check_scale
 from moejax.quantities import format
@@ -66,11 +67,16 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
     """
     given = dict(given or {})
     _check(given)
-    rules = [rule for rule in DECISIONS.get(law, ()) if set(rule.given) <= set(given) and (rule.given or not given)]
+    rules = [rule for rule in rules_of(law) if set(rule.given) <= set(given) and (rule.given or not given)]
     unused = [name for name in given if not any(name in rule.given for rule in rules)]
     if given and (unused or not rules):
         raise UserError(f"{law.__name__} decides nothing by {', '.join(unused or given)}. {what_is_decided(law)}")
     return [_estimand(rule, name, given) for rule in rules for name in rule.gives]
+
+
+def rules_of(law: type) -> tuple[DecisionRule, ...]:
+    """What a law decides by: the catalogue's rules, or the budget of a formula."""
+    return law.decides if issubclass(law, FormulaLaw) else DECISIONS.get(law, ())
 
 
 def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:
@@ -114,7 +120,7 @@ def find(name: str, estimands: Sequence[Estimand], law: type) -> list[Estimand]:
 def what_is_decided(law: type) -> str:
     """What a law decides and what must be given for it, in a sentence."""
     parts: dict[str, list[str]] = {}
-    for rule in DECISIONS.get(law, ()):
+    for rule in rules_of(law):
         where = f"--decide {','.join(f'{name}=…' for name in rule.given)}" if rule.given else "itself"
         parts.setdefault(where, []).extend(f"{name} ({letter})" for name, letter in rule.gives.items())
     if not parts:

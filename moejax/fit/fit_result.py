@@ -246,7 +246,7 @@ def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
     metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
     law: dict[str, Any] = {"coefficients": dict[str, float]}
     if "formula" in plain.get("law", {}):
-        law |= {"formula": str, "columns": dict[str, str], "signs": dict[str, str]}
+        law |= {"formula": str, "columns": dict[str, str], "signs": dict[str, str], "budget": str}
     else:
         law |= {"module": str, "class": str}
     return {**named, "law": law, "penalty": {"name": str}, "metrics": metrics}

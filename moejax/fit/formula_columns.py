@@ -30,6 +30,7 @@ def law_of_formula(
     mapping: Mapping[str, str] | None = None,
     loss: str = "loss",
     signs: Mapping[str, Sign] | None = None,
+    budget: str = "",
 ) -> type[FormulaLaw]:
     """The law of a formula on a table's columns, whatever these are called there.
 
@@ -38,6 +39,7 @@ def law_of_formula(
       mapping: our column by theirs or by arithmetic on theirs, as ``read_runs`` has it.
       loss: the column that holds the loss, where it is named.
       signs: of coefficients, where they are not as the formula suggests.
+      budget: what two of the columns cost, as ``formula_law`` has it.
 
     Raises:
       UserError: as ``formula_law``, or a name could be several columns, or is nearly one.
@@ -45,7 +47,7 @@ def law_of_formula(
     mapping = dict(mapping or {})
     ours = with_our_names(frame, mapping)
     columns = _columns(ours, mapping, loss)
-    law = formula_law(text, signs=signs, known=columns)
+    law = formula_law(text, signs=signs, known=columns, budget=budget)
     for name, _ in law.formula.signs:
         if len(name) >= MISSPELT and (near := nearest(name, columns, SLIP)):
             raise UserError(

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from moejax.errors import UserError
-from moejax.laws.design import DERIVED, FIELDS, KINDS, Design, value_of
+from moejax.laws.decision import DecisionRule
+from moejax.laws.design import DERIVED, FIELDS, KINDS, Design, design_from, value_of
 from moejax.laws.formula import (
     Apply,
     Greatest,
@@ -42,7 +43,8 @@ from moejax.laws.formula import (
     parts,
 )
 from moejax.laws.law import LOSS, Sign, coefficient, law
-from moejax.wording import did_you_mean, some
+from moejax.laws.split import best_split
+from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
 """What a letter stands for that is no column itself."""
@@ -71,6 +73,8 @@ class ReadFormula:
     """Names in the formula that are a target or of a run, and what they are: fields, ratios or other columns."""
     signs: tuple[tuple[str, Sign], ...]
     """Every coefficient in order, with its sign."""
+    budget: str = ""
+    """What two of the columns cost, such as ``C = 6*N*D``, by which the law decides; empty if it decides nothing."""
 
     @property
     def sentence(self) -> str:
@@ -87,6 +91,7 @@ class FormulaLaw:
     inputs: ClassVar[tuple[str, ...]]
     outputs: ClassVar[Mapping[str, str]]
     formula: ClassVar[ReadFormula]
+    decides: ClassVar[tuple[DecisionRule, ...]]
 
 
 def formula_law(
@@ -95,6 +100,7 @@ def formula_law(
     signs: Mapping[str, Sign] | None = None,
     *,
     known: Mapping[str, str] | None = None,
+    budget: str = "",
 ) -> type[FormulaLaw]:
     """The law that a formula is; equal formulas give the same class.
 
@@ -103,6 +109,7 @@ def formula_law(
       columns: names that are columns, besides the fields of a ``Design``, its ratios, ``loss`` and N, D, C, L.
       signs: of coefficients whose sign is not as the formula suggests: ``"+"``, ``"-"`` or ``"any"``.
       known: in place of all these, every name that is a column, with what it is called in a ``Design``.
+      budget: what two of the columns cost, such as ``C = 6*N*D``; the law then decides how to split it.
 
     Raises:
       UserError: the text is no formula, or none that can be fitted; the sentence has the place or the name.
@@ -126,13 +133,15 @@ def formula_law(
         raise UserError(f"The formula {text!r} has no coefficient {unknown[0]}; {did_you_mean(unknown[0], found)}")
     inferred = _Signs(dict(read), outputs.values()).signs | dict(signs or {})
     targets = tuple((name, known.get(name, name)) for name in outputs)
-    return _made(ReadFormula(text, (*targets, *read), tuple((name, inferred[name]) for name in found)))
+    spent = _spent(text, budget, dict(read), known) if budget else ()
+    columns = (*targets, *dict.fromkeys((*read, *spent)))
+    return _made(ReadFormula(text, columns, tuple((name, inferred[name]) for name in found), budget))
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
     """A law by formula as plain data."""
     said = cls.formula
-    return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs)}
+    return {"formula": said.text, "columns": dict(said.columns), "signs": dict(said.signs), "budget": said.budget}
 
 
 def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
@@ -141,8 +150,8 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
     Raises:
       UserError: it is no formula, or not with these names.
     """
-    made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"])
-    if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs")}:
+    made = formula_law(plain["formula"], signs=plain["signs"], known=plain["columns"], budget=plain["budget"])
+    if stored(made) != {name: plain[name] for name in ("formula", "columns", "signs", "budget")}:
         raise UserError(f"The formula {plain['formula']!r} has other columns and coefficients than are stored with it.")
     return made
 
@@ -174,6 +183,57 @@ def _outputs(text: str) -> dict[str, Tree]:
     if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
         raise UserError(f"The formula {text!r} says what {round_about[0]} is by itself.")
     return targets
+
+
+def _spent(
+    text: str, budget: str, read: Mapping[str, str], known: Mapping[str, str]
+) -> tuple[tuple[str, str], tuple[str, str], tuple[str, str]]:
+    """What a budget is called, and the two columns that it is spent on, each as written and as in a ``Design``.
+
+    Raises:
+      UserError: it is not a name that the formula does not read, by two columns that it does.
+    """
+    (name, tree), *more = _outputs(budget).items()
+    spent = dict.fromkeys(names(tree))
+    if more:
+        raise UserError(f"The budget {budget!r} says of several names what they are; write one, as in 'C = 6*N*D'.")
+    if name in read or known.get(name) in read.values():
+        raise UserError(f"The budget {budget!r} is of {name}, which the formula {text!r} reads; name it otherwise.")
+    if unread := [one for one in spent if known.get(one) not in read.values()]:
+        raise UserError(
+            f"The budget {budget!r} is spent on {unread[0]}, which the formula {text!r} does not read; it reads "
+            f"{listed(read)}."
+        )
+    if len(spent) != 2 or any(known[one] in DERIVED for one in spent):
+        raise UserError(f"The budget {budget!r} is spent on {listed(spent)}; it is split between two columns.")
+    one, other = ((each, known[each]) for each in spent)
+    return (name, known.get(name, name)), one, other
+
+
+def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
+    """The least target at a budget, at what the law reads besides."""
+    columns = dict(said.columns)
+    ((name, tree),) = _outputs(said.budget).items()
+    letters = list(dict.fromkeys(names(tree)))
+    split = tuple(columns[letter] for letter in letters)
+    held = tuple(one for one in inputs if one not in split)
+
+    def decide(law: Any, **given: float) -> dict[str, Any]:
+        at = {one: given[one] for one in held}
+
+        def output(law: Any, variables: Mapping[str, Any]) -> Any:
+            found = law(design_from(at | dict(variables)))
+            return found[target] if isinstance(found, Mapping) else found
+
+        def cost(_: Any, variables: Mapping[str, Any]) -> Any:
+            return _evaluate(tree, {letter: variables[columns[letter]] for letter in letters})
+
+        best = best_split(law, output, cost, given[columns[name]], split)
+        return {f"optimal_{one}": value for one, value in (best | {target: output(law, best)}).items()}
+
+    symbols = {f"optimal_{ours}": f"{letter}*" for letter, ours in zip(letters, split, strict=True)}
+    symbols |= {f"optimal_{target}": "L*" if target == "loss" else f"{target}*"}
+    return DecisionRule((columns[name], *held), symbols, decide)
 
 
 def _each(tree: Tree) -> Iterator[Tree]:
@@ -215,7 +275,9 @@ def _check_coefficients(text: str, found: Iterable[str]) -> None:
 def _made(said: ReadFormula) -> type[FormulaLaw]:
     """The class of a formula, which is its name; cached, so that equal formulas share what is compiled."""
     columns, trees = dict(said.columns), _outputs(said.text)
-    read = {name: ours for name, ours in columns.items() if name not in trees}
+    used = {name for tree in trees.values() for name in names(tree)}
+    read = {name: ours for name, ours in columns.items() if name in used}
+    inputs = tuple(dict.fromkeys(field for ours in read.values() for field in DERIVED.get(ours, (ours,))))
     targets = {columns[name]: tree for name, tree in trees.items()}
     shape = _Dimensions(read, trees.values())
     fields = {
@@ -241,9 +303,10 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
         "__doc__": f"{said.text}.",
         "__module__": __name__,
         "__annotations__": dict.fromkeys(fields, Any),
-        "inputs": tuple(dict.fromkeys(field for ours in read.values() for field in DERIVED.get(ours, (ours,)))),
+        "inputs": inputs,
         "outputs": {name: LOSS.get(name, "as in the table") for name in targets},
         "formula": said,
+        "decides": tuple(_rule(said, inputs, target) for target in targets) if said.budget else (),
         "__call__": call,
     }
     return law(type(said.text, (FormulaLaw,), body | fields))

@@ -11,7 +11,7 @@ from moejax.fit.objective import describes_its_dimensions, units_of
 from moejax.fit.runs import runs_from
 from moejax.float64 import float64
 from moejax.laws import formula_law
-from moejax.laws.chinchilla import HOFFMANN_2022
+from moejax.laws.chinchilla import HOFFMANN_2022, optimal_split
 from moejax.laws.design import Design
 from moejax.laws.formula_law import FormulaLaw
 
@@ -100,6 +100,48 @@ def test_a_law_is_made_again_from_what_is_stored():
         formula_law.from_stored(plain | {"signs": {"E": "+", "F": "+", "a": "any"}})
     with pytest.raises(ValueError, match="other columns and coefficients"):
         formula_law.from_stored(plain | {"columns": plain["columns"] | {"x": "y"}})
+
+
+@pytest.mark.slow
+def test_a_budget_is_split_as_chinchilla_splits_it():
+    law = formula_law.formula_law("loss = E + A/N^alpha + B/D^beta", budget="C = 6*N*D")
+    fitted = law(**dict(zip(("E", "A", "alpha", "B", "beta"), dataclasses.astuple(HOFFMANN_2022), strict=True)))
+    (rule,) = law.decides
+    assert rule.given == ("flops",)
+    assert rule.gives == {"optimal_params_active": "N*", "optimal_tokens": "D*", "optimal_loss": "L*"}
+    with float64():
+        found = rule.decide(fitted, flops=1e24)
+        endless = rule.decide(dataclasses.replace(fitted, B=0.0), flops=1e24)
+    expected = optimal_split(HOFFMANN_2022, 1e24)
+    assert {name: float(found[f"optimal_{name}"]) for name in expected} == pytest.approx(expected, rel=1e-11)
+    assert np.isnan(endless["optimal_tokens"])
+    assert formula_law.from_stored(formula_law.stored(law)) is law
+
+
+@pytest.mark.slow
+def test_a_split_moves_with_the_coefficients_as_chinchillas_does():
+    law = formula_law.formula_law("loss = E + A/N^alpha + B/D^beta", budget="C = 6*N*D")
+    values = dataclasses.astuple(HOFFMANN_2022)
+    fitted = law(**dict(zip(("E", "A", "alpha", "B", "beta"), values, strict=True)))
+    with float64():
+        mine = jax.grad(lambda one: law.decides[0].decide(one, flops=1e24)["optimal_tokens"])(fitted)
+        theirs = jax.grad(lambda one: optimal_split(one, 1e24)["tokens"])(HOFFMANN_2022)
+    np.testing.assert_allclose(jax.tree.leaves(mine), jax.tree.leaves(theirs), rtol=1e-9, atol=1e-3)
+
+
+BUDGETS = {
+    "C = 6*N": "is spent on N; it is split between two columns",
+    "C = 6*N*width": "is spent on width, which the formula .* does not read; it reads N and D",
+    "N = 6*D": "is of N, which the formula .* reads",
+    "C = 6*N*D, x = N*D": "says of several names what they are",
+    "C = 6*N*": "has nothing more, where a number",
+}
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_budget_that_splits_nothing_is_a_sentence(budget):
+    with pytest.raises(ValueError, match=BUDGETS[budget]):
+        formula_law.formula_law("loss = E + A/N^alpha + B/D^beta", budget=budget)
 
 
 REFUSED = {

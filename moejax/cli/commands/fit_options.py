@@ -32,13 +32,15 @@ def law_of(arguments: argparse.Namespace) -> type:
     """
     if arguments.form is None:
         formulas_of(arguments, [])
+        if arguments.budget:
+            raise UserError("--budget is of a formula (--form); a law of the catalogue has its own: --decide flops=…")
         return LAWS[law_name(arguments.law)]
     if arguments.law is not None:
         raise UserError("--law and --form are two laws; give one.")
-    return formulas_of(arguments, [arguments.form])[arguments.form]
+    return formulas_of(arguments, [arguments.form], arguments.budget)[arguments.form]
 
 
-def formulas_of(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, type[FormulaLaw]]:
+def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str = "") -> dict[str, type[FormulaLaw]]:
     """The laws of some formulas on the table's columns, by their text; the signs that are declared hold in all of them.
 
     Raises:
@@ -58,7 +60,7 @@ def formulas_of(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str
     if unknown := [name for name in signs if name not in known]:
         raise UserError(f"No formula has a coefficient {unknown[0]}; {did_you_mean(unknown[0], known)}")
     own = {text: {name: sign for name, sign in signs.items() if name in each} for text, each in names.items()}
-    return {text: law_of_formula(text, frame, **how, signs=own[text]) for text in texts}
+    return {text: law_of_formula(text, frame, **how, signs=own[text], budget=budget) for text in texts}
 
 
 def _signs_of(arguments: argparse.Namespace) -> dict[str, str]:

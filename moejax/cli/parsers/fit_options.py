@@ -24,6 +24,14 @@ def add_formula_arguments(parser: argparse.ArgumentParser, *, several: bool = Fa
         help="target = formula, with + - * / ^, exp, log, log2, log10, sqrt, sigmoid, min and max of columns and "
         "coefficients: 'loss = E + A/N^alpha + B/D^beta'",
     )
+    if not several:
+        group.add_argument(
+            "--budget",
+            default="",
+            metavar="FORMULA",
+            help="what two of the columns cost, such as 'C = 6*N*D': --decide flops=1e24 then splits it at the least "
+            "target",
+        )
     for option, words in (("positive", "above 0"), ("negative", "below 0"), ("either", "of either sign")):
         group.add_argument(
             f"--{option}", default="", metavar="NAMES", help=f"coefficients that are {words}, separated by commas"
