@@ -134,8 +134,8 @@ def formula_law(
     inferred = _Signs(dict(read), outputs.values()).signs | dict(signs or {})
     targets = tuple((name, known.get(name, name)) for name in outputs)
     spent = _spent(text, budget, dict(read), known) if budget else ()
-    columns = (*targets, *dict.fromkeys((*read, *spent)))
-    return _made(ReadFormula(text, columns, tuple((name, inferred[name]) for name in found), budget))
+    used = (*targets, *dict.fromkeys((*read, *spent)))
+    return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in found), budget))
 
 
 def stored(cls: type[FormulaLaw]) -> dict[str, Any]:
@@ -213,13 +213,13 @@ def _spent(
 def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
     """The least target at a budget, at what the law reads besides."""
     columns = dict(said.columns)
-    ((name, tree),) = _outputs(said.budget).items()
-    letters = list(dict.fromkeys(names(tree)))
-    split = tuple(columns[letter] for letter in letters)
-    held = tuple(one for one in inputs if one not in split)
+    ((spent, tree),) = _outputs(said.budget).items()
+    one, other = letters = list(dict.fromkeys(names(tree)))
+    split = columns[one], columns[other]
+    held = tuple(name for name in inputs if name not in split)
 
     def decide(law: Any, **given: float) -> dict[str, Any]:
-        at = {one: given[one] for one in held}
+        at = {name: given[name] for name in held}
 
         def output(law: Any, variables: Mapping[str, Any]) -> Any:
             found = law(design_from(at | dict(variables)))
@@ -228,12 +228,12 @@ def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRu
         def cost(_: Any, variables: Mapping[str, Any]) -> Any:
             return _evaluate(tree, {letter: variables[columns[letter]] for letter in letters})
 
-        best = best_split(law, output, cost, given[columns[name]], split)
-        return {f"optimal_{one}": value for one, value in (best | {target: output(law, best)}).items()}
+        best = best_split(law, output, cost, given[columns[spent]], split)
+        return {f"optimal_{name}": value for name, value in (best | {target: output(law, best)}).items()}
 
     symbols = {f"optimal_{ours}": f"{letter}*" for letter, ours in zip(letters, split, strict=True)}
     symbols |= {f"optimal_{target}": "L*" if target == "loss" else f"{target}*"}
-    return DecisionRule((columns[name], *held), symbols, decide)
+    return DecisionRule((columns[spent], *held), symbols, decide)
 
 
 def _each(tree: Tree) -> Iterator[Tree]:
