@@ -17,6 +17,7 @@ from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
+from moejax.laws.law import unit_of
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import told
 
@@ -104,8 +105,7 @@ class Comparison:
     @property
     def unit(self) -> str:
         """What errors are in: nats per token, for a loss."""
-        output = self.laws[0].fit.output
-        return "nats/token" if output == "loss" else f"units of {output}"
+        return unit_of(self.laws[0].fit.output)
 
     @property
     def verdict(self) -> str:

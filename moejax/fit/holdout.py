@@ -19,6 +19,7 @@ from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.laws.design import FIELDS, Design
+from moejax.laws.law import unit_of
 from moejax.quantities import parse
 from moejax.wording import did_you_mean, told
 
@@ -157,7 +158,7 @@ MISSES = 1.5
 """Times the RMSE on fitted runs from which the RMSE on held-out ones says that a law does not extrapolate."""
 
 
-def warnings(splits: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
+def warnings(splits: Iterable[Mapping[str, Any]], fitted: float, output: str = "loss") -> list[str]:
     """A sentence about the split that a law misses most, if it misses any; of what ``to_json`` gives.
 
     Args:
@@ -166,8 +167,8 @@ def warnings(splits: Iterable[Mapping[str, Any]], fitted: float) -> list[str]:
     both = [(s["name"], s["errors"]["rmse"], s.get("fitted", {}).get("rmse", fitted)) for s in splits]
     missed = [(far / near, name, far, near) for name, far, near in both if far and near and far > MISSES * near]
     return [
-        f"Held-out RMSE {far:.5f} nats/token ({name}) is {times:.3g} times the fitted {near:.5f}: the law misses what "
-        f"lies beyond the runs it is fitted to, and an optimum out there inherits that."
+        f"Held-out RMSE {far:.5f} {unit_of(output)} ({name}) is {times:.3g} times the fitted {near:.5f}: the law "
+        f"misses what lies beyond the runs it is fitted to, and an optimum out there inherits that."
         for times, name, far, near in missed
         if times == max(missed)[0]
     ][:1]

@@ -13,6 +13,7 @@ from moejax.fit.estimates import STANDARD
 from moejax.fit.extrapolation import sentences
 from moejax.fit.prediction import IF_THE_FORM_HOLDS
 from moejax.interval import Interval
+from moejax.laws.law import unit_of
 from moejax.quantities import format
 from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
 from moejax.wording import counted
@@ -40,8 +41,8 @@ def summary(fit: FitResult, level: float, found: Found) -> Result:
     versions = ", ".join(f"{name} {version}" for name, version in fit.versions.items())
     return Result(
         title=f"{type(fit.law).__name__}, fitted to {counted(fit.metrics.runs, 'run')}",
-        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse), *fit.warnings],
-        tables=[_quality(fit), coefficients(fit, level), *tables(found)],
+        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse, fit.output), *fit.warnings],
+        tables=[_quality(fit), coefficients(fit, level), *tables({**found, "output": fit.output})],
         notes=[*how, f"Data {fit.data_hash}, seed {fit.seed}; {versions}."],
         data=fit.to_json() | dict(found),
     )
@@ -65,7 +66,9 @@ def held_out(found: Found) -> Table:
         Column("largest", percent(3)),
         Column("RMSE fitted", ".5f"),
     )
-    return Table("Errors on runs that were not fitted, nats/token", columns, rows, key="held-out")
+    return Table(
+        f"Errors on runs that were not fitted, {unit_of(found.get('output', 'loss'))}", columns, rows, key="held-out"
+    )
 
 
 def resampled(found: Found) -> Table:

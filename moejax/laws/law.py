@@ -41,6 +41,13 @@ class Law(Protocol):
 
 
 LOSS: Mapping[str, str] = {"loss": "nats per token"}
+
+
+def unit_of(output: str) -> str:
+    """What predictions and errors of an output are in, as tables and axes say it."""
+    return "nats/token" if output in LOSS else f"units of {output}"
+
+
 """The outputs of a law of the loss."""
 
 

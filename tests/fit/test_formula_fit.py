@@ -29,10 +29,14 @@ def table():
 def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     out = str(tmp_path / "fit")
-    assert run(["fit", str(tmp_path / "runs.csv"), "--form", LR, "--starts", "64", "--out", out]) == 0
+    assert (
+        run(["fit", str(tmp_path / "runs.csv"), "--form", LR, "--starts", "64", "--hold-out", "width", "--out", out])
+        == 0
+    )
     said = capsys.readouterr()
     assert "columns lr, N (params_active), width, with the coefficients above 0: k, c; of either sign: a" in said.err
     assert LR in said.out
+    assert "Errors on runs that were not fitted, units of lr" in said.out
     again = FitResult.load(f"{out}/fit.json")
     assert again.coefficients == pytest.approx({"k": 30, "a": -0.25, "c": 0.5}, rel=1e-6)
     read = read_runs(tmp_path / "runs.csv", LR)
