@@ -128,10 +128,12 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         )
     at, labels = derivatives(result, runs), RESAMPLED[by](runs)
     count = draws_of(runs, "run")
-    draws = draws_at(at, labels) if kind in CLUSTERED else None
+    # A law that overflows at some run has slopes that are no numbers, and no standard errors.
+    finite = bool(np.isfinite(at.jacobian).all() and np.isfinite(at.curvature).all())
+    draws = draws_at(at, labels) if kind in CLUSTERED and finite else None
     if draws is not None and draws_of(runs, by) > 1 and draws.seen > WHOLE:
         covariance = draws.covariance
-    elif draws is None and count > len(at.point):
+    elif draws is None and kind not in CLUSTERED and finite and count > len(at.point):
         covariance = gauss_newton(at)
     else:
         draws, covariance = None, np.full((len(at.point),) * 2, np.nan)

@@ -48,6 +48,8 @@ def law_of_formula(
     ours = with_our_names(frame, mapping)
     columns = _columns(ours, mapping, loss)
     law = formula_law(text, signs=signs, known=columns, budget=budget)
+    if len(law.outputs) > 1:
+        raise UserError(f"The formula {text!r} has several targets, {listed(law.outputs)}; fit one at a time.")
     for name, _ in law.formula.signs:
         if len(name) >= MISSPELT and (near := nearest(name, columns, SLIP)):
             raise UserError(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import keyword
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -134,6 +135,9 @@ def formula_law(
     inferred = _Signs(dict(read), outputs.values()).signs | dict(signs or {})
     targets = tuple((name, known.get(name, name)) for name in outputs)
     spent = _spent(text, budget, dict(read), known) if budget else ()
+    if spent and ({spent[0][0], spent[0][1]} & {*found, *(name for pair in targets for name in pair)}):
+        name = spent[0][0]
+        raise UserError(f"The budget {budget!r} is of {name}, which the formula {text!r} has; name it otherwise.")
     used = (*targets, *dict.fromkeys((*read, *spent)))
     return _made(ReadFormula(text, used, tuple((name, inferred[name]) for name in found), budget))
 
@@ -207,7 +211,7 @@ def _spent(
     if len(spent) != 2 or any(known[one] in DERIVED for one in spent):
         raise UserError(f"The budget {budget!r} is spent on {listed(spent)}; it is split between two columns.")
     one, other = ((each, known[each]) for each in spent)
-    return (name, known.get(name, name)), one, other
+    return (name, known.get(name, LETTERS.get(name, name))), one, other
 
 
 def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRule:
@@ -267,6 +271,9 @@ def _check_coefficients(text: str, found: Iterable[str]) -> None:
     for name in found:
         if not name.isidentifier():
             raise UserError(f"The formula {text!r} has {name!r}, which is no column and no name of a coefficient.")
+        if (plain := unicodedata.normalize("NFKC", name)) != name:
+            # Python takes both for one name.
+            raise UserError(f"The formula {text!r} has a coefficient {name}; write it as {plain}.")
         if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
             raise UserError(f"The formula {text!r} has a coefficient {name}, which is a word of Python; rename it.")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 import jax.numpy as jnp
+import numpy as np
 
 from moejax.errors import UserError
 from moejax.laws.design import Design, known
@@ -160,7 +161,9 @@ def in_units(law: Any, units: Mapping[str, Any]) -> Any:
         for kind, powers in f.metadata["dimension"].items():
             if kind in units:
                 total = sum(exponent(p) for p in ((powers,) if isinstance(powers, str) else powers))
-                value = value * units[kind] ** -total
+                # A unit of 1e300 overflows in a power; what is no number then is said of the fit.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    value = value * units[kind] ** -total
         for kind, slope in f.metadata["shift"].items():
             if kind in units:
                 value = value + exponent(slope) * (_log(units[kind]) / math.log(f.metadata["log_base"]))

@@ -47,6 +47,11 @@ def test_a_formula_of_any_target_and_column_is_fitted_saved_and_asked(tmp_path, 
     assert run(["predict", "--law", out, "--params-active", "1B", "--column", "width=1024", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["predictions"][0]
     assert answer["values"]["lr"] == pytest.approx(asked["lr"][0])
+    for wrong in ("widht=1024", "tokens=9e9"):
+        assert run(["predict", "--law", out, "--params-active", "1B", "--column", "width=1024", "--column", wrong]) == 2
+    said = capsys.readouterr().err
+    assert "reads no column widht; did you mean width" in said
+    assert "--column tokens=… has an option of its own; give --tokens" in said
     with pytest.raises(ValueError, match=r"lr = k.*reads params_active and width; also give width"):
         again.predict(Design(params_active=1e9))
 
@@ -57,6 +62,7 @@ WRONG = {
     "accuracy = k*N^a": "no column accuracy",
     "loss = E + A/N^a": "no column loss",
     "lr = k*sparsity^a": "reads no column",
+    "lr = k*N^a, width = c*N^b": "has several targets, lr and width; fit one at a time",
 }
 
 
@@ -117,3 +123,10 @@ def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", "tokens = k*N^a"]) == 2
     assert "The formulas are of lr and tokens" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_law_that_overflows_at_the_runs_has_no_standard_errors(tmp_path, capsys):
+    table().assign(const=1e300, loss=2.0).to_csv(tmp_path / "runs.csv", index=False)
+    assert run(["fit", str(tmp_path / "runs.csv"), "--form", "loss = E + A/N^a + B*const^b"]) == 0
+    assert "Standard errors are not known" in capsys.readouterr().out

@@ -135,6 +135,9 @@ BUDGETS = {
     "N = 6*D": "is of N, which the formula .* reads",
     "C = 6*N*D, x = N*D": "says of several names what they are",
     "C = 6*N*": "has nothing more, where a number",
+    "loss = N*D": "is of loss, which the formula .* has",
+    "L = N*D": "is of L, which the formula .* has",
+    "E = N*D": "is of E, which the formula .* has",
 }
 
 
@@ -155,6 +158,7 @@ REFUSED = {
     "x = b*N with b=c+c, c=d+d, d=e+e, e=f+f, f=g+g, g=h+h, h=i+i, i=j+j, j=k+k, k=l+l": "more than 2,000 parts",
     "loss = A*N^1e999": "too large a number",
     "loss = 3*N": "no coefficient to fit",
+    "loss = E + A/N^ϵ": "has a coefficient ϵ; write it as ε",
     "loss = E + A": "reads no column: E, A are taken for coefficients",
     "loss = E + loss/N": "says what loss is by itself",
     "L = E + loss/N": "has its target loss on the right",

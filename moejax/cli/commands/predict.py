@@ -50,6 +50,8 @@ def design_of_options(arguments: argparse.Namespace) -> Design:
     """The design that the options describe."""
     typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
     columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")} or None
+    if own := next((name for name in columns or () if name in DESIGN_OPTIONS), ""):
+        raise UserError(f"--column {own}=… has an option of its own; give --{own.replace('_', '-')}.")
     found = load_architecture(arguments)
     if found is None:
         return _by_convention(Design(**typed, columns=columns), arguments.active_convention)

@@ -7,10 +7,12 @@ import argparse
 from typing import Any
 
 from moejax.cli.commands.predict import predicted
+from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.prediction import range_in_words, range_of
 from moejax.laws.design import Design
 from moejax.laws.predict import predict
+from moejax.wording import did_you_mean
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,6 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, Any]], dict[str, str]]:
     file = arguments.law
     fit = load(file)
+    if unread := [name for name in design.columns or () if name not in fit.law.inputs]:
+        raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
     said = predict(fit, design)
     interval = range_of(fit, design)
     dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
