@@ -58,6 +58,7 @@ def conclusions(found: Findings) -> Result:
         tables=[
             Table("", notes=[_lead(found)]),
             *_sanity_checks(found),
+            *stages_table(found),
             best(found, BEST),
             *laws_table(found),
             *map(coefficients, analysed.laws),
@@ -79,6 +80,7 @@ def brief(found: Findings) -> Result:
         warnings=found.concluded.notes,
         tables=[
             *(_sanity_checks(found) or [Table("Sanity checks: the table does not say what they need.")]),
+            *(replace(table, notes=()) for table in stages_table(found)),
             best(found, BRIEF_BEST),
             *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
@@ -103,6 +105,28 @@ def _lead(found: Findings) -> str:
     return (
         f"{lead} on {format_bytes(corpus.train.bytes)} of text ({corpus.source}, {corpus.train.documents:,} documents)"
     )
+
+
+def stages_table(found: Findings) -> list[Table]:
+    """Every stage with its winner; none of a study without stages."""
+    columns = (
+        Column("stage"),
+        Column("models"),
+        Column("winner", words=True),
+        Column("loss", ".4f"),
+        Column("second", words=True),
+        Column("loss above", ".4f"),
+        Column("compared with", words=True),
+    )
+    rows = []
+    for one in found.concluded.stages:
+        losses, ranking = one.losses, one.ranking
+        second = ranking[1] if len(ranking) > 1 else None
+        references = ", ".join(f"{name} {losses[name]:.4f}" for name in one.references)
+        above = losses[second] - losses[one.winner] if second else None
+        rows.append([one.name, len(losses), one.winner, losses[one.winner], second, above, references or None])
+    note = "Each stage is made from the rows of the one before; its winner has the least loss at its largest budget."
+    return [Table("Stages", columns, rows, [note])] if rows else []
 
 
 def _sanity_checks(found: Findings) -> list[Table]:

@@ -16,7 +16,15 @@ from moejax.json_text import json_text
 from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
-from moejax.report.conclusions import best, coefficients, decision_table, laws_table, next_table, runs_table
+from moejax.report.conclusions import (
+    best,
+    coefficients,
+    decision_table,
+    laws_table,
+    next_table,
+    runs_table,
+    stages_table,
+)
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import COLOURS
 from moejax.report.findings import BUDGETS, Findings, best_per_budget, experts, seconds, versions
@@ -59,6 +67,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(found, BUDGETS),
         top=best_per_budget(found.runs).reindex(columns=TOP).to_dict("records")[-1],
+        stages_table=stages_table(found),
         law_table=laws_table(found),
         next=found.next_runs,
         next_table=next_table(found),

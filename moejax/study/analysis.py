@@ -109,8 +109,11 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
 
 
 def warnings(study: Study) -> list[str]:
-    """Before anything is trained, what the analysis will not be able to do with the runs, in sentences."""
+    """Before anything is trained, what the analysis will not be able to do with the runs, in sentences; none while the
+    models of a stage are not known."""
     models, designs = [], []
+    if study.unknown_stages:
+        return []
     for training in study.trainings():
         for budget in training.recipe.budgets_tokens:
             models.append(training.name)

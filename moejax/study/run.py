@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax import run_table
 from moejax.config import build, dump
@@ -21,12 +23,13 @@ from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.executor import Executor, ProgressCallback, Task, train_all
 from moejax.study.local import LocalExecutor, slots
 from moejax.study.sanity_checks import SanityCheck, sanity_checks
+from moejax.study.stages import StageResult, ask_for_config, each_stage, later, results, stored_stages, write_stages
 from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, TABLE, identity, is_remote, matching, open_storage, read_text
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.vmapped_runs import vmap_groups
-from moejax.wording import command
+from moejax.wording import command, counted, told
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Concluded:
     """Name of the table, where there is no study."""
     notes: tuple[str, ...] = ()
     """What a reader must know about how the table was read."""
+    stages: tuple[StageResult, ...] = ()
+    """Results of the stages, of a study that has any."""
 
     @property
     def name(self) -> str:
@@ -59,7 +64,9 @@ def read_study(url: str | Path) -> Study:
     decides, asked = identity(url), read_text(open_storage(url), "analysis.json")
     where = f"{url}/analysis.json"
     analysis = dump(parse_json(asked, Analysis, where, remedy=REMEDY)) if asked is not None else {}
-    return build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
+    study = build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
+    stages = [replace(stage, make=ask_for_config) if number else stage for number, stage in enumerate(study.stages)]
+    return stored_stages(replace(study, stages=tuple(stages)), open_storage(url))
 
 
 def fetch(url: str, folder: Path) -> None:
@@ -72,7 +79,7 @@ def fetch(url: str, folder: Path) -> None:
     """
     study, storage = read_study(url), open_storage(url)
     claim(folder, "study.json", study.identity())
-    files = {path: read_text(storage, path) for path in ("data/corpus.json", *matching(storage, "models/*/*.json"))}
+    files = {path: read_text(storage, path) for path in ("data/corpus.json", *_gathered(storage))}
     files["analysis.json"] = sealed(dump(study.analysis))
     with only_writer(folder), outputs_of(folder):
         changed = {path: text for path, text in files.items() if text is not None and _differs(folder / path, text)}
@@ -90,6 +97,10 @@ def fetch(url: str, folder: Path) -> None:
                 partial.write_text(text)
 
 
+def _gathered(storage: DirFileSystem) -> list[str]:
+    return [*matching(storage, "models/*/*.json"), *matching(storage, "stages/*.json")]
+
+
 def _differs(path: Path, text: str) -> bool:
     return not path.is_file() or path.read_bytes() != text.encode()
 
@@ -104,6 +115,7 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     study.check_data()
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
+        write_stages(study, folder)
         write_json(folder / "analysis.json", dump(study.analysis))
         if corpus:
             open_corpus(study.recipe.data, folder / "data")
@@ -154,11 +166,33 @@ def train_study(
 
     ``tasks`` are the trainings with what an executor is to give them. Without them, trainings that differ in seed,
     learning rate and weight decay alone are vmapped, at most ``vmap`` in a process, and no more than leave
-    every worker a share.
+    every worker a share; and a study of stages is trained stage by stage.
 
     Raises:
-      UserError: the study makes no sense, the folder belongs to another one, or trainings failed.
+      UserError: the study makes no sense, the folder belongs to another one, trainings failed, or a stage cannot be
+        made from the rows of the one before.
     """
+    check_owner(study, folder)
+    table = folder / TABLE
+    for known in each_stage(study, folder) if tasks is None else [study]:
+        for stage in [one for one in known.stages if one.made_from and one.name in study.unknown_stages]:
+            log(f"stage {stage.name}: {counted(len(stage.models), 'model')}, made from the rows of the stage before")
+        study = known
+        table = _train(known, folder, workers, vmap, executor, tasks, update, log)
+    return table
+
+
+def _train(
+    study: Study,
+    folder: Path,
+    workers: int | None,
+    vmap: int,
+    executor: Executor | None,
+    tasks: Sequence[Task] | None,
+    update: ProgressCallback,
+    log: Callable[[str], None],
+) -> Path:
+    """Train what is known of a study."""
     materialise(study, folder)
     check_as_written(folder / TABLE)
     trainings, storage = study.trainings(), open_storage(folder)
@@ -179,7 +213,10 @@ def train_study(
             packs = vmap_groups(unfinished, most)
             tasks = [Task(training=first, beside=tuple(rest), study=folder) for first, *rest in packs]
         left = [task for task in tasks if known[task.name].state != "done"]
-        train_all(executor or LocalExecutor(workers), left, state, update)
+        try:
+            train_all(executor or LocalExecutor(workers), left, state, update)
+        except UserError as error:
+            raise UserError(f"{told(error)} {later(study)}".strip()) from error
         return write_table(study, folder)
 
 
@@ -197,7 +234,10 @@ def write_table(study: Study, folder: Path) -> Path:
         raise UserError(f"{folder} has no row yet; see {command('moejax', 'study', 'status', folder)}.")
     rows.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
     groups = study.groups()
-    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in rows]
+    stages = {name: {"stage": stage.name} for stage in reversed(study.stages) for name in study.models_of(stage)}
+    named = [
+        {"study": study.name, **stages.get(row["model"], {}), **row, "group": groups[row["model"]]} for row in rows
+    ]
     return run_table.write(named, folder / TABLE)
 
 
@@ -222,7 +262,9 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
     (folder / "fits").mkdir(exist_ok=True)
     for law in analysed.laws:
         law.fit.save(folder / "fits" / f"{law.name}.json")
-    return Concluded(study, folder, summary, sanity_checks(frame.to_dict("records")), analysed)
+    rows = frame.to_dict("records")
+    stages = tuple(results(study, rows))
+    return Concluded(study, folder, summary, sanity_checks(rows), analysed, stages=stages)
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -290,6 +332,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "corpus": dump(concluded.corpus) if concluded.corpus else None,
         "notes": list(concluded.notes),
         "sanity_checks": dump(concluded.sanity_checks),
+        "stages": [{"name": one.name, "winner": one.winner, "losses": one.losses} for one in concluded.stages],
         "runs": run_table.records(run_table.read(concluded.folder / TABLE)),
         "laws": [{**dump_except(law, "fit"), "fit": law.fit.to_json()} for law in analysed.laws],
         "decisions": dump(analysed.decisions),

@@ -63,6 +63,25 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of a study. The first has the study's own models, the models of a later one are made from the rows of the
+    one before; ``moejax.study.stages`` makes them."""
+
+    name: str
+    make: Any = None
+    """Function from the ``moejax.study.stages.StageResult`` of the stage before to the settings of a ``StageModels``;
+    None for the first stage."""
+    references: tuple[str, ...] = ()
+    """Of the first stage, models that the others are compared with and that never win."""
+    expected: str = ""
+    """Of the first stage, the model that a dry run takes for its winner."""
+    models: tuple[str, ...] = ()
+    """Its models, where they are known; left out in a config."""
+    made_from: dict[str, float] = field(default_factory=dict)
+    """Of a later stage, the losses of the stage before that it was made from, by model; left out in a config."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A family of models, each trained by the study's recipe with its own exceptions."""
 
@@ -81,6 +100,19 @@ class Study:
     """What the paper says these runs come to."""
     notes: dict[str, str] = field(default_factory=dict)
     """By a model's name, what a reader must know of it: inferred shapes, slips of the paper."""
+    stages: tuple[Stage, ...] = ()
+    """Stages, one run after another; none if all models are known from the start."""
+
+    def models_of(self, stage: Stage) -> tuple[str, ...]:
+        """Names of a stage's models; none if they are not known yet."""
+        if stage.models or stage.name != self.stages[0].name:
+            return stage.models
+        return tuple(self.models)
+
+    @property
+    def unknown_stages(self) -> tuple[str, ...]:
+        """Names of the stages whose models are not known yet."""
+        return tuple(stage.name for stage in self.stages if not self.models_of(stage))
 
     def trainings(self) -> list[Training]:
         """One training per model; those that take longest first, so that workers end together."""
@@ -104,8 +136,16 @@ class Study:
 
     def identity(self) -> dict[str, Any]:
         """What decides the runs: a folder that holds another identity belongs to another study."""
-        identity = {"name": self.name, "seed": self.seed, "models": dump(self.models), "recipe": dump(self.recipe)}
-        exceptions = {"recipes": dump(self.recipes), "seeds": self.seeds}
+        # Of a study of stages, what is known from the start; each later stage has a file of its own.
+        first = self.models_of(self.stages[0]) if self.stages else tuple(self.models)
+        models = {name: dump(self.models[name]) for name in first}
+        identity = {"name": self.name, "seed": self.seed, "models": models, "recipe": dump(self.recipe)}
+        own = {"recipes": self.recipes, "seeds": self.seeds}
+        exceptions = {name: dump({m: v for m, v in group.items() if m in first}) for name, group in own.items()}
+        exceptions["stages"] = [
+            {"name": stage.name, "references": list(stage.references), "models": list(first) if number == 0 else []}
+            for number, stage in enumerate(self.stages)
+        ]
         return identity | {name: value for name, value in exceptions.items() if value}
 
     def check(self) -> None:
@@ -118,8 +158,9 @@ class Study:
         named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
         for group, names in {**named, "analysis.hold_out_models": self.analysis.hold_out_models}.items():
             for name in names:
-                if name not in self.models:
+                if name not in self.models and not self.unknown_stages:
                     raise UserError(unknown(f"{group}: model {name!r}", name, known))
+        self._check_stages()
         self.analysis.check()
         for stated in self.stated:
             if stated.quantity not in TOTALS:
@@ -133,6 +174,29 @@ class Study:
                 "recipe.budgets_tokens has one budget, for all models; a study that fits laws needs at least two, so "
                 "that the largest can be held out: add one, or leave analysis.laws empty."
             )
+
+    def _check_stages(self) -> None:
+        names = [stage.name for stage in self.stages]
+        for number, stage in enumerate(self.stages):
+            check_name(stage.name)
+            if names.count(stage.name) > 1:
+                raise UserError(f"stages has {stage.name} {names.count(stage.name)} times; name every stage once.")
+            if number and not callable(stage.make):
+                raise UserError(
+                    f"stages: {stage.name} has no function make; give one, from the result of {names[number - 1]} to "
+                    f"models."
+                )
+            if not number and stage.make is not None:
+                raise UserError(
+                    f"stages: {stage.name} is the first stage, so there are no rows to make it from; give its models "
+                    f"as the study's models, without make."
+                )
+            named = {"references": stage.references, "expected": (stage.expected,) if stage.expected else ()}
+            for group, chosen in named.items():
+                for model in chosen if self.models_of(stage) else ():
+                    if model not in self.models_of(stage):
+                        path = f"stages: {stage.name}.{group}: model {model!r}"
+                        raise UserError(unknown(path, model, self.models_of(stage)))
 
     def check_data(self) -> None:
         """Raise ``UserError`` if the study leaves its corpus to its user, who has not named one."""

@@ -19,6 +19,7 @@ from moejax.say import say
 from moejax.study import analysis
 from moejax.study.executor import Engine, Executor, Task
 from moejax.study.run import check_owner, materialise_at, train_study
+from moejax.study.stages import each_stage, known_stages, later
 from moejax.study.status import run_statuses
 from moejax.study.storage import launched, open_storage, write_launch
 from moejax.study.study import Study
@@ -32,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     study, out = load_study(arguments, or_training=True)
     _refuse_control_characters([*arguments.command_line, out, study.name, *study.models])
     study.check()
+    study = _with_stages(arguments, study, out)
     check_exportable(arguments.exportable, study.models)
     engine, tasks = ENGINES[arguments.engine](arguments, study, out)
     for warning in analysis.warnings(study):
@@ -48,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{command('moejax', 'study', 'gather', out)}.",
             file=sys.stdout,
         )
+    if study.unknown_stages:
+        _say(f"{later(study)} Launch again when the trainings before have ended.")
     if not tasks:
         return 0
     if not arguments.submit:
@@ -58,6 +62,21 @@ def run(arguments: argparse.Namespace) -> int:
     return _submit(arguments, study, out, engine, tasks)
 
 
+def _with_stages(arguments: argparse.Namespace, study: Study, out: str) -> Study:
+    """The study with the stages that can be made from what is in its folder; as it is, if nothing is to be submitted
+    and the folder cannot be seen from here."""
+    if not study.stages:
+        return study
+    try:
+        check_owner(study, out)
+        return known_stages(study, open_storage(out))
+    except UserError as error:
+        if arguments.submit:
+            raise
+        _say(told(error))
+        return study
+
+
 def _as_data(task: Task) -> dict[str, Any]:
     return {"model": task.name, "command": ["moejax", *task.words], "resources": dataclasses.asdict(task.resources)}
 
@@ -66,6 +85,12 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     if getattr(arguments, "wait", False) and isinstance(engine, Executor):
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
+            # A study of stages is launched stage by stage.
+            for known in each_stage(study, Path(out)) if study.unknown_stages else ():
+                engine, tasks = ENGINES[arguments.engine](arguments, known, out)
+                tasks = _not_done(arguments, known, out, tasks)
+                assert isinstance(engine, Executor)
+                table = train_study(known, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
         say(table, file=sys.stderr if arguments.json else sys.stdout)
         return 0
     materialise_at(study, out, getattr(engine, "mount", None))

@@ -17,20 +17,22 @@ from moejax.report.report import as_data, write_report
 from moejax.say import say
 from moejax.study import analysis
 from moejax.study.run import conclude, train_study
+from moejax.study.stages import assumed, later
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, conclude, report, and print the answer."""
     study, out = load_study(arguments)
     folder = Path(out)
-    check_exportable(arguments.exportable, study.models)
     study.check()
     study.check_data()
+    expected = assumed(study)
+    check_exportable(arguments.exportable, expected.models)
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
-    for warning in analysis.warnings(study):
+    for warning in analysis.warnings(expected):
         say(f"moejax: {warning}")
-    say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}")
+    say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}. {later(study)}".rstrip(". "))
     with progress_display() as update:
         train_study(
             study,

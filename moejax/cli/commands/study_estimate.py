@@ -15,23 +15,34 @@ from moejax.result import Column, Result, Table
 from moejax.say import say
 from moejax.study import analysis
 from moejax.study.estimate import StudyEstimate, estimate
+from moejax.study.stages import assumed, later
 from moejax.study.study import Study
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Estimate a study on a chip by its name, and print it."""
     study, _ = load_study(arguments)
+    study.check()
+    study = assumed(study)
     check_exportable(arguments.exportable, study.models)
     found = estimate(study, find(arguments.chip), mfu=arguments.mfu, price=arguments.price)
     render.show(summary(study, found), as_json=arguments.json)
     for warning in analysis.warnings(study):
         say(f"moejax: {warning}")
+    if study.unknown_stages:
+        say(f"moejax: {later(study)} They are not counted.")
     return 0
 
 
 def as_data(study: Study, found: StudyEstimate) -> dict[str, Any]:
     """An estimate as plain data, with exact numbers."""
-    return {**asdict(found), "totals": found.totals, "stated": [asdict(stated) for stated in study.stated]}
+    before = [None, *(one.name for one in study.stages)]
+    stages = [
+        {"name": one.name, "models": list(study.models_of(one)), "made_from": source}
+        for one, source in zip(study.stages, before, strict=False)
+    ]
+    stated = [asdict(stated) for stated in study.stated]
+    return {**asdict(found), "totals": found.totals, "stated": stated, "stages": stages}
 
 
 def summary(study: Study, found: StudyEstimate) -> Result:

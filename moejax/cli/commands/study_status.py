@@ -14,8 +14,10 @@ from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.say import say
 from moejax.study.run import fetch, read_study, write_table
+from moejax.study.stages import later
 from moejax.study.status import RunStatus, run_statuses, seconds_left
 from moejax.study.storage import is_remote, open_storage
+from moejax.study.study import Study
 from moejax.train.attempts import STATES
 from moejax.wording import command, some
 
@@ -40,7 +42,7 @@ def print_status(url: str, price: float | None, *, as_json: bool) -> None:
     """
     study = read_study(url)
     found = run_statuses(open_storage(url), study.trainings())
-    render.show(summary(study.name, url, found, price), as_json=as_json)
+    render.show(summary(study, url, found, price), as_json=as_json)
     damaged = [problem for one in found for problem in one.damaged]
     if damaged:
         raise UserError(f"{len(damaged)} files of {url} are damaged. {some(damaged, most=3, between=' ')}")
@@ -81,7 +83,7 @@ def totals(found: list[RunStatus], price: float | None) -> dict[str, Any]:
     }
 
 
-def summary(name: str, url: str, found: list[RunStatus], price: float | None) -> Result:
+def summary(study: Study, url: str, found: list[RunStatus], price: float | None) -> Result:
     """The trainings of a study, those that a person must see first, and what they come to."""
     counted = totals(found, price)
     # What a person must see is never among those left out.
@@ -120,10 +122,16 @@ def summary(name: str, url: str, found: list[RunStatus], price: float | None) ->
     left = counted["seconds_left"]
     pace = f"; about {clock(left)} left at this pace" if left else ""
     return Result(
-        tables=[Table(f"{name} in {url}", columns, rows, more)],
+        tables=[Table(f"{study.name} in {url}", columns, rows, more)],
         notes=[
             *(f"{one.model} {one.state}: {one.why}" for one in shown if one.why),
+            *([later(study)] if study.unknown_stages else []),
             f"{counted['runs_done']} of {counted['runs']} runs; models: {states}; spent {spent}{pace}",
         ],
-        data={"study": name, **counted, "models": [{**asdict(one), "rows": len(one.rows)} for one in found]},
+        data={
+            "study": study.name,
+            "unknown_stages": list(study.unknown_stages),
+            **counted,
+            "models": [{**asdict(one), "rows": len(one.rows)} for one in found],
+        },
     )

@@ -1,0 +1,361 @@
+"""Stages of a study: the models of each are made from the rows of the one before, and kept in the study's folder.
+
+A config gives the first stage its models and every later one a function from the result of the stage before::
+
+    def wider(before):
+        return dict(models={f"wide-{width}": before.architecture | dict(dense_hidden=width) for width in (64, 128)})
+
+    config.stages = [dict(name="depth"), dict(name="width", make=wider)]
+
+What a stage was made of is kept in ``stages/NAME.json``, so that its trainings are resumed, launched and reported from
+the folder alone; only what is not made yet needs the config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fsspec.implementations.dirfs import DirFileSystem
+
+from moejax.architecture import Architecture
+from moejax.config import build, dump, unknown
+from moejax.errors import UserError
+from moejax.json_text import json_text
+from moejax.ranges import Seed
+from moejax.stored import ANOTHER_OUT, as_read, foreign_json, parse_json, refuse_another, write_json
+from moejax.study.status import RunStatus, run_statuses
+from moejax.study.storage import open_storage, read_text
+from moejax.study.study import Stage, Study
+from moejax.wording import command, listed, says, some
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageModels:
+    """What the function of a stage returns, as settings."""
+
+    models: dict[str, Architecture]
+    """Architectures by name. A model of an earlier stage may be named again, with the same settings: it is trained
+    once."""
+    recipes: dict[str, Any] = field(default_factory=dict)
+    """By model, what its recipe has otherwise than the study's."""
+    seeds: dict[str, Seed] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    references: tuple[str, ...] = ()
+    """Models that the others are compared with and that never win."""
+    expected: str = ""
+    """The model that a dry run takes for the winner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """A stage whose runs are all there."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    """A row for each model and budget, as in the run table."""
+    references: tuple[str, ...] = ()
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """By model, the loss of its run of most tokens, nats per token."""
+        last = {row["model"]: row for row in sorted(self.rows, key=lambda row: row["tokens"])}
+        return {name: last[name]["loss"] for name in dict.fromkeys(row["model"] for row in self.rows)}
+
+    @property
+    def ranking(self) -> list[str]:
+        """Models that may win, the one of least loss first."""
+        losses = self.losses
+        return sorted((name for name in losses if name not in self.references), key=lambda name: losses[name])
+
+    @property
+    def winner(self) -> str:
+        """The model of least loss that is no reference.
+
+        Raises:
+          UserError: every model is a reference.
+        """
+        if not self.ranking:
+            raise UserError(f"stages: all models of {self.name} are references, so none can win; name fewer.")
+        return self.ranking[0]
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """The winner's architecture, as settings."""
+        return self.architecture_of(self.winner)
+
+    def architecture_of(self, model: str) -> dict[str, Any]:
+        """A model's architecture, as settings."""
+        text = next(row["architecture"] for row in self.rows if row["model"] == model)
+        where = f"The column architecture of {model}'s rows"
+        return foreign_json(text, where, shape=dict, remedy="remove them, and its runs are done again")
+
+
+def ask_for_config(before: StageResult) -> NoReturn:
+    """Stand for the function of a stage in a study that was read from a folder.
+
+    Raises:
+      UserError: always.
+    """
+    raise UserError(
+        f"The stage after {before.name} is made from its rows by a function in the study's config, which a folder does "
+        f"not hold; rerun with --config=FILE.py and the same --out, and its trainings go on."
+    )
+
+
+def stage_file(name: str) -> str:
+    """Path, in a study's folder, of what a later stage was made of."""
+    return f"stages/{name}.json"
+
+
+def stored_stages(study: Study, storage: DirFileSystem) -> Study:
+    """A study with the stages that its folder holds.
+
+    Raises:
+      UserError: a stage's file is damaged.
+    """
+    for number, stage in enumerate(study.stages):
+        if number and (stored := _stored(storage, stage)) is not None:
+            study = _with_models(study, number, stored)
+    return study
+
+
+def known_stages(study: Study, storage: DirFileSystem) -> Study:
+    """A study with the models of every stage that is in the folder or can be made from the rows there.
+
+    Raises:
+      UserError: a stage's function fails, or returns no models or others than those in the folder; or the study was
+        read from a folder and there is none.
+    """
+    for number, stage in enumerate(study.stages):
+        if not number:
+            continue
+        stored, before = _stored(storage, stage), stage_result(study, number - 1, storage)
+        if stored is None and before is None:
+            return study
+        if stored is None or (before is not None and stage.make is not ask_for_config):
+            assert before is not None
+            made = _made(stage, before)
+            if stored is not None:
+                refuse_another(f"The stage {stage.name}", _decisive(stored), _decisive(made))
+            stored = made
+        study = _with_models(study, number, stored)
+    return study
+
+
+def each_stage(study: Study, folder: Path) -> Iterator[Study]:
+    """The study with all stages that are known, again each time its trainings have ended, until none is left.
+
+    Raises:
+      UserError: as ``known_stages``; or rows are missing still.
+    """
+    left = len(study.stages) + 1
+    while True:
+        study = known_stages(study, open_storage(folder))
+        if len(study.unknown_stages) >= left:
+            raise UserError(_missing(study, folder))
+        yield study
+        left = len(study.unknown_stages)
+        if not left:
+            return
+
+
+def stage_result(study: Study, number: int, storage: DirFileSystem) -> StageResult | None:
+    """A stage's result from its rows in a folder; None if some are missing or its models are not known.
+
+    Raises:
+      UserError: a loss is not finite.
+    """
+    stage = study.stages[number]
+    names = study.models_of(stage)
+    if not names:
+        return None
+    statuses = {one.model: one for one in run_statuses(storage, [t for t in study.trainings() if t.name in names])}
+    if any(one.state != "done" for one in statuses.values()):
+        return None
+    return result_of(stage, names, [row for name in names for row in statuses[name].rows])
+
+
+def result_of(stage: Stage, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> StageResult:
+    """A stage's result from rows of a run table, among which its models' are.
+
+    Raises:
+      UserError: a loss is not finite.
+    """
+    own = [dict(row) for row in rows if row["model"] in names]
+    lost = [row["model"] for row in own if row["loss"] is None or not math.isfinite(row["loss"])]
+    diverged = list(dict.fromkeys(lost))
+    if diverged:
+        raise UserError(
+            f"stages: {stage.name} has no winner, for {some(diverged)} diverged (its loss is no number); lower its "
+            f"recipe.optimizer.learning_rate, or leave it out, in a new --out."
+        )
+    return StageResult(name=stage.name, rows=own, references=stage.references)
+
+
+def results(study: Study, rows: Sequence[Mapping[str, Any]]) -> list[StageResult]:
+    """The results of all stages whose models are in a run table."""
+    there = {row["model"] for row in rows}
+    known = [(stage, study.models_of(stage)) for stage in study.stages]
+    return [result_of(stage, names, rows) for stage, names in known if names and set(names) <= there]
+
+
+def assumed(study: Study) -> Study:
+    """A study for a dry run: later stages as they are if the model that each stage expects wins it, up to the first
+    stage that expects none. Their models' notes say so.
+
+    Raises:
+      UserError: a function fails, or returns no models.
+    """
+    expected = study.stages[0].expected if study.stages else ""
+    for number, stage in enumerate(study.stages):
+        if not number or study.models_of(stage):
+            continue
+        before = study.stages[number - 1]
+        if not expected or stage.make is ask_for_config:
+            return study
+        rows = [
+            {
+                "model": training.name,
+                "tokens": training.recipe.tokens(training.recipe.steps(budget)),
+                "loss": 1.0 - (training.name == expected),
+                "architecture": json_text(training.as_json()["architecture"]),
+            }
+            for training in study.trainings()
+            for budget in training.recipe.budgets_tokens
+        ]
+        made = _made(stage, result_of(before, study.models_of(before), rows))
+        new = [name for name in made["models"] if name not in study.models]
+        study = _with_models(study, number, made)
+        note = f"stage {stage.name}, made as if {expected} won {before.name}"
+        notes = {name: "; ".join(filter(None, (study.notes.get(name), note))) for name in new}
+        study, expected = dataclasses.replace(study, notes={**study.notes, **notes}), made["expected"]
+    return study
+
+
+def write_stages(study: Study, folder: Path) -> None:
+    """Keep what each later stage was made of.
+
+    Raises:
+      UserError: the folder holds another.
+    """
+    storage = open_storage(folder)
+    for number, stage in enumerate(study.stages):
+        if not number or not stage.models:
+            continue
+        plain = _plain(study, stage)
+        stored = _stored(storage, stage)
+        if stored is None:
+            (folder / "stages").mkdir(exist_ok=True)
+            write_json(folder / stage_file(stage.name), plain)
+        else:
+            refuse_another(f"The stage {stage.name} in {folder}", _decisive(stored), _decisive(plain))
+
+
+def _decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the numbers of a stage's runs, and its winner."""
+    return {name: value for name, value in plain.items() if name not in ("notes", "expected")}
+
+
+def _plain(study: Study, stage: Stage) -> dict[str, Any]:
+    """A later stage as it is kept: ``StageModels`` and the losses that it was made from."""
+    groups = {"recipes": study.recipes, "seeds": study.seeds, "notes": study.notes}
+    return {
+        "models": {name: dump(study.models[name]) for name in stage.models},
+        **{group: {name: dump(of[name]) for name in stage.models if name in of} for group, of in groups.items()},
+        "references": list(stage.references),
+        "expected": stage.expected,
+        "made_from": dict(stage.made_from),
+    }
+
+
+def _stored(storage: DirFileSystem, stage: Stage) -> dict[str, Any] | None:
+    path = stage_file(stage.name)
+    text = read_text(storage, path)
+    if text is None:
+        return None
+    return parse_json(text, {"models": dict, "made_from": dict}, path, remedy=f"bring back a copy, or {ANOTHER_OUT}")
+
+
+def _made(stage: Stage, before: StageResult) -> dict[str, Any]:
+    """What a stage's function makes of the stage before, as plain data."""
+    winner = before.winner
+    try:
+        returned = stage.make(before)
+    except UserError:
+        raise
+    # The function is the reader's.
+    except Exception as error:
+        raise UserError(
+            f"The stage {stage.name} cannot be made from the rows of {before.name}, where {winner} won "
+            f"({says('Python', error)}); mend its function."
+        ) from error
+    found = build(StageModels, returned, f"stages.{stage.name}")
+    if not found.models:
+        raise UserError(f"stages: the function of {stage.name} returned no models; return at least one.")
+    for group in ("recipes", "seeds", "notes", "references"):
+        for name in getattr(found, group):
+            if name not in found.models:
+                raise UserError(unknown(f"stages.{stage.name}.{group}: model {name!r}", name, list(found.models)))
+    if found.expected and found.expected not in found.models:
+        raise UserError(
+            unknown(f"stages.{stage.name}.expected: model {found.expected!r}", found.expected, list(found.models))
+        )
+    return as_read({**dump(found), "made_from": before.losses})
+
+
+def _with_models(study: Study, number: int, made: Mapping[str, Any]) -> Study:
+    """The study with one more stage's models."""
+    stage = study.stages[number]
+    settings = {name: value for name, value in made.items() if name != "made_from"}
+    found = build(StageModels, settings, f"stages.{stage.name}")
+    groups = ("models", "recipes", "seeds")
+    for name in found.models:
+        if name in study.models and any(
+            dump(getattr(study, group).get(name)) != dump(getattr(found, group).get(name)) for group in groups
+        ):
+            raise UserError(
+                f"stages: {stage.name} has a model {name}, and an earlier stage has one of this name with other "
+                f"settings; give it another name."
+            )
+    known = dataclasses.replace(
+        stage,
+        models=tuple(found.models),
+        references=found.references,
+        expected=found.expected,
+        made_from=dict(made["made_from"]),
+    )
+    # The first stage's are named before more are added.
+    first = dataclasses.replace(study.stages[0], models=study.models_of(study.stages[0]))
+    stages = [first, *study.stages[1:number], known, *study.stages[number + 1 :]]
+    together = {group: {**getattr(study, group), **getattr(found, group)} for group in (*groups, "notes")}
+    return dataclasses.replace(study, stages=tuple(stages), **together)
+
+
+def _missing(study: Study, folder: Path) -> str:
+    number = next(number for number, stage in enumerate(study.stages) if stage.name in study.unknown_stages)
+    names = study.models_of(study.stages[number - 1])
+    trainings = [training for training in study.trainings() if training.name in names]
+    left: list[RunStatus] = [one for one in run_statuses(open_storage(folder), trainings) if one.state != "done"]
+    return (
+        f"The stage {study.stages[number].name} is made from the rows of {study.stages[number - 1].name}, and those of "
+        f"{some([one.model for one in left])} are missing; see {command('moejax', 'study', 'status', folder)}."
+    )
+
+
+def later(study: Study) -> str:
+    """What depends on rows, in a sentence; empty if all models are known."""
+    names = study.unknown_stages
+    if not names:
+        return ""
+    order = [stage.name for stage in study.stages]
+    before = order[order.index(names[0]) - 1]
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"The models of {listed(names)} {verb} not known yet: each stage is made from the rows of the one before, "
+        f"{names[0]} from those of {before}."
+    )
