@@ -59,6 +59,8 @@ class Interval:
 
 UNKNOWN = Interval(low=np.nan, middle=np.nan, high=np.nan, deviation=np.nan, undefined=1.0)
 """Where no answer is finite."""
+OPEN = Interval(low=-np.inf, middle=np.nan, high=np.inf, deviation=np.nan, undefined=0.0)
+"""Where the runs tell nothing of an answer."""
 
 
 def interval(answers: Any, level: float = 0.9) -> Interval:

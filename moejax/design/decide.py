@@ -15,7 +15,7 @@ from moejax.design.repeats import Repeats, repeats
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
 from moejax.design.shapes import Shapes
 from moejax.design.variables import restated
-from moejax.interval import Interval, check_level
+from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import Ranged, predict
 from moejax.wording import told
@@ -31,6 +31,11 @@ class Likely(Protocol):
     @property
     def laws(self) -> Any:
         """One law whose coefficients have an entry for each."""
+        ...
+
+    @property
+    def probes(self) -> Any:
+        """Laws that show what the runs do not determine (``fit.undetermined.Probes``); None if there is nothing."""
         ...
 
     def interval_of(self, answers: Any, level: float) -> Interval:
@@ -118,12 +123,19 @@ def decide(
 
 
 def _intervals(optimum: Optimum, likely: Likely, level: float) -> dict[str, Interval]:
-    """Intervals of every identified coordinate and of the goal; a law without an optimum counts as undefined."""
+    """Intervals of every identified coordinate and of the goal; a law without an optimum counts as undefined, and what
+    moves along a direction that the runs do not determine has an open one."""
     optima = under_laws(optimum, likely.laws)
+    aside = [] if likely.probes is None else under_laws(optimum, likely.probes.laws)
     names = [c.name for c in optimum.problem.space.coordinates if c.name not in optimum.unidentified]
-    nan = float("nan")
+
+    def of(name: str, among: Sequence[Optimum | None]) -> list[float]:
+        return [math.nan if one is None else one.values[name] for one in among]
+
     return {
-        name: likely.interval_of([nan if one is None else one.values[name] for one in optima], level)
+        name: OPEN
+        if likely.probes is not None and likely.probes.moved(of(name, aside))
+        else likely.interval_of(of(name, optima), level)
         for name in [*names, optimum.problem.goal_name]
     }
 

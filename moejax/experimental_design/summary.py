@@ -62,11 +62,18 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
             name,
             posterior.weight,
             float(np.exp(posterior.answers[number])),
-            "not identified by these runs" if lost[number] else float(posterior.deviations[number]),
+            _deviation(proposal, name, number) if not lost[number] else "not identified by these runs",
         ]
         for (name, posterior), lost in zip(proposal.posteriors.items(), proposal.plan.unidentified, strict=True)
     ]
     return Table(title, columns, rows)
+
+
+def _deviation(proposal: Proposal, name: str, number: int) -> float | str:
+    """How uncertain an answer is by a law; a fit at no optimum does not say."""
+    if name in proposal.fits and not proposal.fits[name].converged:
+        return "not known, as the search did not converge"
+    return float(proposal.posteriors[name].deviations[number])
 
 
 def spread(deviation: float) -> str:

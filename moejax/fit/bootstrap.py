@@ -21,9 +21,10 @@ from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import WIDEST, data_of, laws_at
 from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
+from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
-from moejax.interval import UNKNOWN, Interval, interval
+from moejax.interval import OPEN, UNKNOWN, Interval, interval
 from moejax.laws.law import coefficients
 from moejax.wording import counted
 
@@ -41,6 +42,9 @@ class Bootstrap:
     by: str
     draws: int
     """Groups, or runs, that each resample is drawn from."""
+    fit: FitResult | None = None
+    """The fit that was resampled: what it says of directions that no run determines holds for every resample, which
+    stays where it began along them."""
     vanished: Mapping[str, Bool[np.ndarray, " resamples"]] = field(default_factory=dict)
     """By coefficient, the resamples whose search pushed it to the lower end of what is searched: as good as 0."""
 
@@ -50,8 +54,17 @@ class Bootstrap:
             return jax.tree.map(np.asarray, jax.jit(jax.vmap(functional))(self.laws))
 
     def interval(self, functional: Callable[[Any], Any], level: float = 0.9) -> Any:
-        """Interval of every number that a function of a law gives, in that function's pytree."""
-        return jax.tree.map(lambda answers: self.interval_of(answers, level), self.evaluate(functional))
+        """Interval of every number that a function of a law gives, in that function's pytree; open where the runs do
+        not tell the number."""
+        leaves, tree = jax.tree.flatten(self.evaluate(functional))
+        unknown = [""] * len(leaves) if self.fit is None else self.fit.unknown(functional, len(leaves))
+        pairs = zip(leaves, unknown, strict=True)
+        return tree.unflatten([OPEN if why else self.interval_of(answers, level) for answers, why in pairs])
+
+    @property
+    def probes(self) -> Probes | None:
+        """Laws by which to see what the runs do not determine; None where they determine everything."""
+        return None if self.fit is None else self.fit.probes
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
         """Interval of an answer, from what it is under every law; NaN where it is not, or where every resample is the
@@ -59,9 +72,13 @@ class Bootstrap:
         return interval(answers, level) if self.draws > 1 else UNKNOWN
 
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
-        """Interval of every coefficient; one that vanished in a resample counts as 0 there."""
+        """Interval of every coefficient; one that vanished in a resample counts as 0 there, and one that the runs do
+        not determine has an open one."""
+        lost = () if self.fit is None else self.fit.coefficients if not self.fit.converged else self.fit.not_determined
         return {
-            name: self.interval_of(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
+            name: OPEN
+            if name in lost
+            else self.interval_of(np.where(self.vanished.get(name, False), 0.0, np.asarray(v)), level)
             for name, v in coefficients(self.laws).items()
         }
 
@@ -162,6 +179,7 @@ def bootstrap(
         unfinished=int(np.sum(iterations >= max_iterations)),
         by=by,
         draws=draws_of(runs, by),
+        fit=result,
         vanished=dict(zip(objective.free, (objective.at_an_end(points) & (points < 0)).T, strict=True)),
     )
 

@@ -12,10 +12,11 @@ from jaxtyping import Bool, Float
 from moejax.errors import UserError
 from moejax.fit.bootstrap import RESAMPLED, draws_of
 from moejax.fit.degrees_of_freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
-from moejax.fit.derivatives import FLAT, FitDerivatives, Functional, derivatives
+from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
 from moejax.fit.fit_result import FitResult
 from moejax.fit.intervals import Spread, keeps_sign
 from moejax.fit.runs import Runs
+from moejax.fit.undetermined import FLAT, undetermined
 from moejax.laws.law import coefficients
 from moejax.wording import some
 
@@ -58,7 +59,7 @@ def draws_at(at: FitDerivatives, labels: Any) -> Draws:
     rows, psi = root[:, None] * at.jacobian, root * at.psi
     # Columns that are orthonormal over the runs: H = Q·Qᵀ.
     size, turned = np.linalg.svd(rows, full_matrices=False)[1:]
-    kept = size > np.sqrt(FLAT) * size.max(initial=0.0)
+    kept = ~undetermined(size)
     basis = rows @ turned[kept].T / size[kept]
     slopes, leverages = [], []
     for label in np.unique(labels[at.weight > 0]):
@@ -93,6 +94,7 @@ COVARIANCES = (*CLUSTERED, "gauss_newton")
 class Uncertainty:
     """The covariance of a fit's coordinates, and how heavy the tails of what is estimated by it are."""
 
+    result: FitResult
     at: FitDerivatives
     covariance: Matrix
     """NaN where there is one draw, or no residual to see the luck of draws by."""
@@ -102,7 +104,10 @@ class Uncertainty:
     """Degrees of freedom without draws: runs less coefficients, at least 1."""
 
     def spread(self, functional: Functional) -> tuple[Spread, Callable[[Any], Any]]:
-        """Uncertainty of a functional's numbers, flat, by the delta method, and how to put numbers into its pytree."""
+        """Uncertainty of a functional's numbers, flat, by the delta method, and how to put numbers into its pytree.
+
+        A number has no error where ``FitResult.unknown`` says why.
+        """
         slopes = self.at.slopes(functional)
         variance = np.einsum("af,fg,ag->a", slopes, self.covariance, slopes)
         degrees_of_freedom = (
@@ -111,9 +116,8 @@ class Uncertainty:
             else satterthwaite(self.draws.leverages, slopes @ self.draws.axes.T)
         )
         middle, unravel = self.at.evaluate(functional)
-        return Spread(
-            middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom
-        ), unravel
+        found = Spread(middle=middle, errors=np.sqrt(np.maximum(variance, 0.0)), degrees_of_freedom=degrees_of_freedom)
+        return found.without([bool(why) for why in self.result.unknown(functional, len(middle))]), unravel
 
 
 def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> Uncertainty:
@@ -137,7 +141,13 @@ def uncertainty(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: st
         covariance = gauss_newton(at)
     else:
         draws, covariance = None, np.full((len(at.point),) * 2, np.nan)
-    return Uncertainty(at=at, covariance=covariance, draws=draws, degrees_of_freedom=left_by(count, len(at.point)))
+    return Uncertainty(
+        result=result,
+        at=at,
+        covariance=covariance,
+        draws=draws,
+        degrees_of_freedom=left_by(count, len(at.point)),
+    )
 
 
 def _itself(law: Any) -> Any:
@@ -146,21 +156,19 @@ def _itself(law: Any) -> Any:
 
 
 def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
-    """Standard errors of the coefficients that the runs set; the others are not there.
+    """Standard errors of the coefficients that the runs determine; the others are not there.
 
     Raises:
       UserError: as ``standard_errors``.
     """
     errors = coefficients(standard_errors(result, runs, _itself, kind=kind, by=by))
-    return {
-        name: float(e) for name, e in errors.items() if name not in result.fixed and name not in result.unidentified
-    }
+    return {name: float(e) for name, e in errors.items() if name not in result.without_error}
 
 
 def coefficient_intervals(
     result: FitResult, runs: Runs, level: float = 0.9, *, kind: str = "sandwich", by: str = "group"
 ) -> dict[str, tuple[float, float]]:
-    """Intervals of the coefficients that the runs set, as ``confidence_interval`` makes them.
+    """Intervals of the coefficients that the runs determine, as ``confidence_interval`` makes them.
 
     Raises:
       UserError: as ``standard_errors``.
@@ -168,11 +176,7 @@ def coefficient_intervals(
     signs = np.asarray([*keeps_sign(result.law).values()])
     low, high = confidence_interval(result, runs, _itself, level, one_sign=signs, kind=kind, by=by)
     pairs = zip(coefficients(low).items(), coefficients(high).values(), strict=True)
-    return {
-        name: (float(one), float(other))
-        for (name, one), other in pairs
-        if name not in result.fixed and name not in result.unidentified
-    }
+    return {name: (float(one), float(other)) for (name, one), other in pairs if name not in result.without_error}
 
 
 def confidence_interval(
@@ -225,7 +229,7 @@ def leverage_warnings(result: FitResult, runs: Runs, estimated: Uncertainty, by:
     told: dict[tuple[int, bool], list[int]] = {}
     for number, name in enumerate(result.coefficients):
         known = own[number] <= UNSEEN and spread.degrees_of_freedom[number] >= FEW
-        if not (known or name in result.fixed or name in result.unidentified):
+        if not (known or name in result.without_error):
             told.setdefault((int(most[number]), bool(own[number] > UNSEEN)), []).append(number)
     sentences = []
     for (draw, unseen), numbers in told.items():

@@ -19,10 +19,8 @@ from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import RESIDUALS, FitObjective, Penalty, data_of, law_at
 from moejax.fit.runs import Runs
+from moejax.fit.undetermined import FLAT
 from moejax.float64 import float64
-
-FLAT = 1e-13
-"""Share of the largest curvature below which a direction has none."""
 
 Functional = Callable[[Any], Any]
 """A number, or a pytree of numbers, taken from a law: a coefficient, an optimal size, a loss at a target."""

@@ -37,6 +37,9 @@ class Estimate:
     """Degrees of freedom of the interval's Student's t; NaN where it is of resamples."""
     few: str = ""
     """Why the interval is not of the resamples that there are."""
+    unknown: str = ""
+    """Why the runs do not tell it (``FitResult.unknown``), so that there is neither error nor interval; empty if they
+    do."""
 
 
 def estimate(
@@ -51,6 +54,9 @@ def estimate(
 ) -> list[Estimate]:
     """Every estimand under the fitted law, with its standard error and its interval.
 
+    The value is always that of the fitted law. Where the runs do not tell it, it has neither, and the reason stands in
+    their place.
+
     Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
     stand in their place, whose Student's t knows how few draws there are.
 
@@ -62,7 +68,8 @@ def estimate(
     for estimand in estimands:
         value, error, interval = float(known.at.evaluate(estimand.functional)[0][0]), math.nan, None
         where, degrees_of_freedom = STANDARD, math.nan
-        if np.isfinite(value):
+        (unknown,) = result.unknown(estimand.functional, 1) if np.isfinite(value) else ("",)
+        if np.isfinite(value) and not unknown:
             spread, _ = known.spread(estimand.functional)
             error = float(spread.errors[0])
             # What a law decides is above 0: a size, a cost, a loss, or a share.
@@ -70,7 +77,7 @@ def estimate(
             if error > 0:
                 degrees_of_freedom = float(spread.degrees_of_freedom[0])
                 interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
-        if resampled is not None and not few:
+        if resampled is not None and not few and not unknown:
             where, degrees_of_freedom, interval = RESAMPLES, math.nan, resampled.interval(estimand.functional, level)
         one = Estimate(
             estimand=estimand,
@@ -80,6 +87,7 @@ def estimate(
             by=where,
             degrees_of_freedom=degrees_of_freedom,
             few=few,
+            unknown=unknown,
         )
         estimates.append(one)
     return estimates
@@ -129,5 +137,6 @@ def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, A
         }
         | ({"at_a_bound": True} if one.error == 0 else {})
         | ({"few": one.few} if one.few else {})
+        | ({"reason": one.unknown} if one.unknown else {})
         for one in decided
     ]

@@ -194,6 +194,7 @@ def _result(
         unidentified=known.unidentified,
         condition_number=known.condition_number,
         unidentified_directions=known.sentences,
+        undetermined=known.undetermined,
         aicc=aicc,
         bic=bic,
         metrics=errors,

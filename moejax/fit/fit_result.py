@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import math
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,18 @@ from moejax.config import build, convert, unknown
 from moejax.errors import UserError
 from moejax.fit import stored_uncertainty
 from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.intervals import Spread
 from moejax.fit.metrics import Metrics
 from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
+from moejax.fit.undetermined import Probes, coefficients_along, moves
 from moejax.laws import LAWS, formula_law
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import coefficients
+from moejax.result import NOT_DETERMINED, NOT_SET
 from moejax.stored import read_json, write_json
-from moejax.wording import told
+from moejax.wording import listed, told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,7 +35,11 @@ if TYPE_CHECKING:
     from moejax.laws.design import Design
     from moejax.result import Result
 
-SCHEMA = 3
+SCHEMA = 4
+NO_COVARIANCE = (
+    "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are too few. "
+    "Fit again with moejax.fit or moejax fit --out, to more runs."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +84,8 @@ class FitResult:
     """Robust standard deviation of log loss around the fit, by its degrees of freedom."""
     outliers: tuple[Outlier, ...] = ()
     """The runs whose residual is out of the others' family, the farthest first."""
+    undetermined: tuple[Mapping[str, float], ...] = ()
+    """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -101,7 +110,10 @@ class FitResult:
         """What a reader must know before believing the coefficients, worst first."""
         said = []
         if not self.converged:
-            said.append(f"The search did not converge: its gradient norm is {self.gradient_norm:.2g}.")
+            said.append(
+                f"The search did not converge: its gradient norm is {self.gradient_norm:.2g}. Nothing has a standard "
+                f"error or an interval; give more starts, or fix a coefficient."
+            )
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
             said.append("Only one start reached this optimum; add starts before believing it.")
         said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
@@ -142,11 +154,63 @@ class FitResult:
 
         return summary(self, level, found)
 
+    @property
+    def not_determined(self) -> tuple[str, ...]:
+        """Coefficients that move along a direction along which no run does."""
+        moved = {name for names in coefficients_along(self.law, self.undetermined) for name in names}
+        return tuple(name for name in self.coefficients if name in moved)
+
+    @property
+    def without_error(self) -> frozenset[str]:
+        """Coefficients that have no standard error: those given, those that no run sets, and all without an optimum."""
+        every = self.coefficients if not self.converged else ()
+        return frozenset({*self.fixed, *self.unidentified, *self.not_determined, *every})
+
+    def state(self, name: str) -> str:
+        """What a coefficient is called that has no standard error for a reason of its own; empty for the others."""
+        said = {NOT_SET: self.unidentified, "given": self.fixed, NOT_DETERMINED: self.not_determined}
+        return next((word for word, names in said.items() if name in names), "")
+
+    def unknown(self, functional: Callable[[Any], Any], count: int) -> tuple[str, ...]:
+        """Why the runs do not tell each of ``count`` numbers of a functional, flat; empty words where they do.
+
+        The one rule of what has a standard error: a number has none where the fit is at no optimum, or where the number
+        moves along a direction along which no run does.
+        """
+        if not self.converged:
+            return (f"the search did not converge (gradient norm {self.gradient_norm:.2g})",) * count
+        if not self.undetermined:
+            return ("",) * count
+        along = coefficients_along(self.law, self.undetermined)
+        said = []
+        for row in moves(self.law, self.undetermined, functional):
+            moved = [name for name, one in zip(along, row, strict=True) if one]
+            names = list(dict.fromkeys(name for one in moved for name in one))
+            said.append(f"it rests on {listed(names)}, which these runs do not determine" if moved else "")
+        return tuple(said)
+
+    def spread(self, functional: Callable[[Any], Any]) -> Spread:
+        """How far every number of a functional, flat, may be off by the covariance that the fit holds; NaN where there
+        is none.
+
+        Raises:
+          UserError: the fit holds no covariance.
+        """
+        if self.uncertainty is None or not self.uncertainty.axes:
+            raise UserError(NO_COVARIANCE)
+        found = self.uncertainty.spread(self.law, functional)
+        return found.without([bool(why) for why in self.unknown(functional, len(found.middle))])
+
     def drawn(self, count: int = 200) -> Drawn | None:
-        """Laws as uncertain as the fit is; None if it holds no covariance."""
-        return (
-            None if self.uncertainty is None or not self.uncertainty.axes else self.uncertainty.draws(self.law, count)
-        )
+        """Laws as uncertain as the fit is; None if it holds no covariance, or is at no optimum."""
+        if self.uncertainty is None or not self.uncertainty.axes or not self.converged:
+            return None
+        return replace(self.uncertainty.draws(self.law, count), probes=self.probes)
+
+    @property
+    def probes(self) -> Probes | None:
+        """Laws by which to see what the runs do not determine; None where they determine everything."""
+        return Probes(self.law, self.undetermined) if self.undetermined else None
 
     @classmethod
     def load(cls, path: str | Path) -> FitResult:

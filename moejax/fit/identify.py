@@ -12,6 +12,7 @@ import numpy as np
 
 from moejax.fit.noise import noise
 from moejax.fit.objective import FitObjective
+from moejax.fit.undetermined import directions_of, undetermined
 from moejax.float64 import float64
 from moejax.laws.design import value_of
 
@@ -33,6 +34,8 @@ class Identified:
     """Coefficients that the data did not set, and why."""
     sentences: tuple[str, ...]
     """The directions that the table does not determine, in words."""
+    undetermined: tuple[dict[str, float], ...]
+    """Those along which no prediction of a run moves (``undetermined.directions_of``)."""
 
 
 def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start: Any | None) -> Identified:
@@ -48,13 +51,14 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
         elif start is not None and abs(point[i] - start[i]) < NOT_MOVED:
             unidentified[name] = "it is where the search started"
     sizes, directions = np.linalg.svd(jacobian, full_matrices=False)[1:]
+    flat = undetermined(sizes)
     scatter = noise(predicted - np.log(data["loss"]), np.asarray(weights), len(objective.free))
     # One e-fold along such a direction changes the predictions by less than the scatter that is left. Of several that
     # the same coefficients make up, the last is the widest.
     open_ones = {
-        _parts(objective, direction): scatter / max(size, 1e-300)
-        for size, direction in zip(sizes, directions, strict=True)
-        if size < scatter
+        _parts(objective, direction): np.inf if still else scatter / max(size, 1e-300)
+        for size, direction, still in zip(sizes, directions, flat, strict=True)
+        if size < scatter or still
     }
     sentences = [_in_words(parts, spread) for parts, spread in open_ones.items()]
     if sentences or unidentified:
@@ -68,7 +72,12 @@ def identify(objective: FitObjective, data: Any, weights: Any, point: Any, start
     )
     if len(jacobian) < len(objective.free):
         sentences.append(f"{len(jacobian)} runs cannot set {len(objective.free)} coefficients.")
-    return Identified(condition_number=condition, unidentified=unidentified, sentences=tuple(sentences))
+    return Identified(
+        condition_number=condition,
+        unidentified=unidentified,
+        sentences=tuple(sentences),
+        undetermined=directions_of(objective, data, point, directions[flat]),
+    )
 
 
 def _parts(objective: FitObjective, direction: Any) -> tuple[str, ...]:

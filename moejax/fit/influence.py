@@ -60,7 +60,7 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
     """The ``count`` runs whose removal moves one number most, by implicit differentiation, checked by refits.
 
     Raises:
-      UserError: the functional is more than one number, or too few runs would be left to fit.
+      UserError: the functional is more than one number, the runs do not tell it, or too few would be left to fit.
     """
     influences = influence(result, runs, functional)
     if len(influences) != 1 or not np.isfinite(influences[0].value):
@@ -68,6 +68,8 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
             f"Influence is asked of one finite number; the estimand gave {[one.value for one in influences]}."
         )
     (one,) = influences
+    if why := result.unknown(functional, 1)[0]:
+        raise UserError(f"{why[:1].upper()}{why[1:]}.")
     most = one.most(min(count, int((runs.weight > 0).sum())))
 
     def without(left_out: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ for shares."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,10 @@ class Spread:
     """Standard errors; NaN where there are none."""
     degrees_of_freedom: Numbers
     """Degrees of freedom of Student's t, of each number's own error."""
+
+    def without(self, unknown: Sequence[bool]) -> Spread:
+        """The same, with no error where a number is not known."""
+        return dataclasses.replace(self, errors=np.where(np.asarray(unknown, bool), np.nan, self.errors))
 
     def ends(self, level: float, one_sign: bool | Bool[np.ndarray, " answers"]) -> tuple[Numbers, Numbers]:
         """Both ends of each number's interval.

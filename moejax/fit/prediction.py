@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from jaxtyping import Float
 
-from moejax.errors import UserError
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
 from moejax.fit.degrees_of_freedom import left_by
@@ -33,7 +32,10 @@ class PredictionIntervals:
     loss: Float[np.ndarray, " designs"]
     high: Float[np.ndarray, " designs"]
     from_coefficients: float
-    """Share of the variance, over all designs, that is due to the coefficients; the rest is lack of fit."""
+    """Share of the variance, over all designs that have a range, that is due to the coefficients; the rest is lack of
+    fit. NaN where none has one."""
+    unknown: tuple[str, ...]
+    """Why each has no range (``FitResult.unknown``); empty words where it has one."""
 
 
 def predict_runs(
@@ -57,40 +59,43 @@ def predict_runs(
       design: fields with one entry per new run.
 
     Raises:
-      UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the file.
+      UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
     level = check_level(level)
     count = max(np.size(value_of(design, name)) for name in type(result.law).inputs)
     new = runs_from(design, np.ones(count))
     middle = np.log(predict(result.law, new, result.output))
     free = len(result.coefficients) - len(result.fixed)
+
+    def log_loss(law: Any) -> Any:
+        return jnp.log(outputs(law, new.design, result.output))
+
+    unknown = result.unknown(log_loss, count)
     if resampled is None:
-
-        def log_loss(law: Any) -> Any:
-            return jnp.log(outputs(law, new.design, result.output))
-
         if runs is not None:
             uncertain, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
-        elif result.uncertainty is not None and result.uncertainty.axes:
-            uncertain = result.uncertainty.spread(result.law, log_loss)
         else:
-            raise UserError("The fit holds no covariance; fit again with moejax fit --out for a range.")
+            uncertain = result.spread(log_loss)
         spread, known = uncertain.errors**2, uncertain.degrees_of_freedom
     else:
         moved = np.stack([np.log(predict(law, new, result.output)) for law in _each(resampled)])
         # Laws that give no number there are left out; the interval of a decision counts them.
         spread = np.nanvar(np.where(np.isfinite(moved), moved, np.nan), axis=0)
+        spread = np.where([bool(why) for why in unknown], np.nan, spread)
         known = left_by(resampled.draws, free)
     left = np.square(result.scatter)
     # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
     total = np.maximum(spread + left, 1e-300)
     degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
     reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(degrees_of_freedom, 1.0)) * np.sqrt(spread + left)
+    ranged = spread[np.isfinite(spread)]
+    of_all = np.sum(ranged + left)
     return PredictionIntervals(
         low=np.exp(middle - reach),
         loss=np.exp(middle),
         high=np.exp(middle + reach),
-        from_coefficients=float(np.sum(spread) / np.sum(spread + left)) if np.sum(spread + left) else 0.0,
+        from_coefficients=math.nan if not len(ranged) else float(np.sum(ranged) / of_all) if of_all else 0.0,
+        unknown=unknown,
     )
 
 
@@ -114,8 +119,9 @@ class RunPrediction:
             "given": dict(self.estimand.given),
             **{name: float(value) if np.isfinite(value) else None for name, value in ends.items()},
             "level": self.level,
-            "from_coefficients": p.from_coefficients,
+            "from_coefficients": p.from_coefficients if np.isfinite(p.from_coefficients) else None,
             "by": "resamples" if self.by_resamples else "standard errors",
+            **({"reason": p.unknown[0]} if p.unknown[0] else {}),
         }
 
 
@@ -139,32 +145,46 @@ def predict_run(
     return RunPrediction(estimand=estimand, predicted=predicted, level=level, by_resamples=resampled is not None)
 
 
-def range_of(fit: FitResult, design: Design, level: float = 0.9) -> dict[str, float] | None:
-    """The range of one new run by a fit from a file: ``low``, ``high`` and ``level``; None if the file gives none."""
-    if fit.uncertainty is None or not fit.uncertainty.axes:
-        return None
+class RunRange(NamedTuple):
+    """The range of one new run by a fit from a file."""
+
+    interval: dict[str, float] | None
+    """``low``, ``high`` and ``level``."""
+    why_none: str = ""
+    """A sentence where there is none."""
+
+
+def range_of(fit: FitResult, design: Design, level: float = 0.9) -> RunRange:
+    """The range of one new run by a fit from a file, or why the file gives none."""
+    if fit.uncertainty is None:
+        said = "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
+        return RunRange(None, said)
+    if not fit.uncertainty.axes:
+        return RunRange(None, "These runs give no covariance, and so no range.")
     predicted = predict_runs(fit, None, None, design, level)
+    if predicted.unknown[0]:
+        return RunRange(None, f"Of this run there is no range: {predicted.unknown[0]}.")
     low, high = float(predicted.low[0]), float(predicted.high[0])
-    return {"low": low, "high": high, "level": level} if np.isfinite([low, high]).all() else None
+    if not np.isfinite([low, high]).all():
+        return RunRange(None, "The range of this run is not finite.")
+    return RunRange({"low": low, "high": high, "level": level})
 
 
 IF_THE_FORM_HOLDS = "if the law's form holds that far beyond the fitted runs: the range knows their scatter alone"
 """What a range outside the fitted runs rests on, and nothing in these runs can test."""
 
 
-def range_in_words(fit: FitResult, interval: Mapping[str, float] | None, *, beyond: bool) -> str:
+def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
     """The same as a sentence, or why there is none.
 
     Args:
       beyond: whether the run lies outside the fitted ones.
     """
-    if interval is not None:
-        ends = f"[{interval['low']:.5g}, {interval['high']:.5g}]"
-        said = f"{interval['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
-        return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
-    if fit.uncertainty is None:
-        return "The file holds neither ranges nor a covariance; fit again with moejax fit --out to have them."
-    return "These runs give no covariance, and so no range."
+    if found.interval is None:
+        return found.why_none
+    ends = f"[{found.interval['low']:.5g}, {found.interval['high']:.5g}]"
+    said = f"{found.interval['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
+    return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
 
 
 def _each(resampled: Bootstrap) -> list[Any]:

@@ -17,6 +17,7 @@ from moejax.config import build, convert
 from moejax.errors import UserError
 from moejax.fit.degrees_of_freedom import satterthwaite
 from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
 from moejax.laws.design import FIELDS
@@ -126,6 +127,8 @@ class Drawn:
     steps: Float[np.ndarray, "draws axes"]
     """How far each is drawn along the axes of the covariance."""
     uncertainty: StoredUncertainty
+    probes: Probes | None = None
+    """Laws by which to see what the runs do not determine; None where they determine everything."""
 
     def interval_of(self, answers: Any, level: float = 0.9) -> Interval:
         """The interval of an answer above 0, from what it is under every law; NaN where it is not.

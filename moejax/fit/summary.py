@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moejax.fit import holdout
@@ -15,8 +15,8 @@ from moejax.fit.prediction import IF_THE_FORM_HOLDS
 from moejax.interval import Interval
 from moejax.laws.law import unit_of
 from moejax.quantities import format
-from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
-from moejax.wording import counted
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent
+from moejax.wording import counted, listed
 
 if TYPE_CHECKING:
     from moejax.fit.fit_result import FitResult
@@ -37,7 +37,7 @@ def summary(fit: FitResult, level: float, found: Found) -> Result:
     Args:
       found: plain data under the names that ``fit.json`` has, such as ``held_out``, ``bootstrap`` and ``decisions``.
     """
-    how = [] if fit.uncertainty is None else [_covariance(fit.uncertainty)]
+    how = [] if fit.uncertainty is None else [_covariance(fit, fit.uncertainty)]
     versions = ", ".join(f"{name} {version}" for name, version in fit.versions.items())
     return Result(
         title=f"{type(fit.law).__name__}, fitted to {counted(fit.metrics.runs, 'run')}",
@@ -135,13 +135,15 @@ def coefficients(fit: FitResult, level: float) -> Table:
     for name, value in fit.coefficients.items():
         one = errors.get(name, {"std_err": math.nan})
         ends = f"[{one['low']:.4g}, {one['high']:.4g}]" if math.isfinite(one["std_err"]) else None
-        note = NOT_SET if name in fit.unidentified else "given" if name in fit.fixed else ""
-        rows.append([name, fields[name]["symbol"], value, one["std_err"], ends, note, fields[name]["meaning"]])
+        meaning = fields[name]["meaning"]
+        rows.append([name, fields[name]["symbol"], value, one["std_err"], ends, fit.state(name), meaning])
     return Table("Coefficients", columns, rows, key="coefficients")
 
 
-def _covariance(uncertainty: StoredUncertainty) -> str:
-    """How standard errors came about."""
+def _covariance(fit: FitResult, uncertainty: StoredUncertainty) -> str:
+    """How standard errors came about, or why there is none."""
+    if not fit.converged:
+        return "Standard errors: none, as the search did not converge."
     if not uncertainty.axes:
         return "Standard errors: none, as these runs give no covariance."
     counts = f", {counted(uncertainty.draw_count, uncertainty.by)}" if uncertainty.draw_count else ""
@@ -168,6 +170,7 @@ def _decisions(found: Found) -> Table:
     notes = [f"! {words}: intervals by resamples would be too small, and are not shown." for words in few]
     if by == STANDARD:
         notes.append("Intervals are Student's t with df degrees of freedom.")
+    notes += _reasons(decided)
     return Table("Decisions", columns, [_decision(one) for one in decided], notes, key="decisions")
 
 
@@ -175,11 +178,20 @@ def _decision(one: Found) -> list[Any]:
     named = [_named(one), where_in_words(one["given"])]
     if one["value"] is None:
         return [*named, "no answer", None, None, None, None]
-    unknown = "at a bound" if one.get("at_a_bound") else "not known"
+    unknown = NOT_DETERMINED if "reason" in one else "at a bound" if one.get("at_a_bound") else "not known"
     error = unknown if one["standard_error"] is None else one["standard_error"]
     interval = one["interval"] or {}
     ends = _interval(interval) if interval else None
     return [*named, one["value"], error, interval.get("degrees_of_freedom"), ends, _verdict(interval)]
+
+
+def _reasons(answers: Sequence[Found]) -> list[str]:
+    """Why some answers have no interval, a sentence for all that have the same reason."""
+    told: dict[str, list[str]] = {}
+    for one in answers:
+        if "reason" in one:
+            told.setdefault(one["reason"], []).append(_asked(one))
+    return [f"! Of {listed(names)} there is no interval: {why}." for why, names in told.items()]
 
 
 def _predictions(found: Found) -> Table:
@@ -194,8 +206,9 @@ def _predictions(found: Found) -> Table:
     for one in found["predictions"]:
         where, ends = where_in_words(one["given"]), [one["low"], one[one["name"]], one["high"]]
         rows.append([_named(one), where, *ends, one["from_coefficients"]])
-        if one["given"] in far:
+        if one["given"] in far and "reason" not in one:
             notes.append(f"The range at {where} holds {IF_THE_FORM_HOLDS}.")
+    notes += _reasons(found["predictions"])
     notes.append(f"What of the variance is not from coefficients (by {first['by']}) is lack of fit.")
     title = f"Predicted: {first['level']:.0%} of such runs lie between low and high"
     return Table(title, columns, rows, notes, key="predictions")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from moejax.errors import UserError
+from moejax.fit.fit_result import NO_COVARIANCE
 from moejax.fit.intervals import keeps_sign
 from moejax.fit.prediction import predict_runs
 from moejax.laws.design import design_from, known
@@ -18,21 +19,19 @@ from moejax.laws.predict import predict as predict_one
 
 if TYPE_CHECKING:
     from moejax.fit.fit_result import FitResult
-    from moejax.fit.stored_uncertainty import StoredUncertainty
 
 GREEK = re.compile("alpha|beta|gamma|delta|epsilon|zeta|eta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega")
 
 
 def conf_int(result: FitResult, level: float = 0.9) -> pd.DataFrame:
     """Every coefficient with the interval that its standard error and Student's t give; one that was given, or that
-    the runs do not set, has none (NaN).
+    the runs do not determine, has none (NaN).
 
     Raises:
       UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
     """
-    spread = _evidence(result).spread(result.law, lambda law: [*coefficients(law).values()])
-    unset = [name in result.fixed or name in result.unidentified for name in result.coefficients]
-    spread = dataclasses.replace(spread, errors=np.where(unset, np.nan, spread.errors))
+    spread = result.spread(lambda law: [*coefficients(law).values()])
+    spread = spread.without([name in result.without_error for name in result.coefficients])
     low, high = spread.ends(level, np.asarray([*keeps_sign(result.law).values()]))
     columns = {"value": spread.middle, "std_err": spread.errors, "low": low, "high": high}
     return pd.DataFrame(columns, index=pd.Index([*result.coefficients], name="coefficient"))
@@ -48,7 +47,8 @@ def predict(result: FitResult, design: Any, level: float = 0.9) -> pd.DataFrame:
     Raises:
       UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
     """
-    _evidence(result)
+    if result.uncertainty is None or not result.uncertainty.axes:
+        raise UserError(NO_COVARIANCE)
     given = known(design)
     require_inputs(result.law, given)
     columns = dict(zip(given, np.broadcast_arrays(*map(np.atleast_1d, given.values())), strict=True))
@@ -82,22 +82,11 @@ def to_latex(result: FitResult, level: float = 0.9) -> str:
     for f in dataclasses.fields(result.law):
         if f.name not in result.coefficients:
             continue
-        interval = (
-            "not set by the data" if f.name in result.unidentified else "given" if f.name in result.fixed else "--"
-        )
+        interval = result.state(f.name) or "--"
         if intervals is not None and np.isfinite(intervals.loc[f.name, "std_err"]):
             interval = f"$[{_number(intervals.loc[f.name, 'low'])},\\ {_number(intervals.loc[f.name, 'high'])}]$"
         lines.append(rf"${_symbol(f.metadata['symbol'])}$ & ${_number(result.coefficients[f.name])}$ & {interval} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def _evidence(result: FitResult) -> StoredUncertainty:
-    if result.uncertainty is None or not result.uncertainty.axes:
-        raise UserError(
-            "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are "
-            "too few. Fit again with moejax.fit or moejax fit --out, to more runs."
-        )
-    return result.uncertainty
 
 
 def _symbol(symbol: str) -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from moejax.fit.degrees_of_freedom import left_by
-from moejax.fit.derivatives import FLAT, derivatives
+from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_result import FitResult
 from moejax.fit.noise import CLIPPED
 from moejax.fit.runs import Runs
+from moejax.fit.undetermined import undetermined
 
 MOST_SHARED = 0.99
 """Largest intraclass correlation: the runs of a group are never one run."""
@@ -46,7 +47,7 @@ def variance_components(result: FitResult, runs: Runs) -> VarianceComponents:
         residual = residual / runs.loss[kept]
     residual = root * np.clip(residual, -CLIPPED * result.scatter, CLIPPED * result.scatter)
     basis, size, _ = np.linalg.svd(root[:, None] * at.jacobian[kept], full_matrices=False)
-    basis = basis[:, size > np.sqrt(FLAT) * size.max(initial=0.0)]
+    basis = basis[:, ~undetermined(size)]
     intercepts = root[:, None] * (runs.group[kept][:, None] == np.unique(runs.group[kept]))
     weight, taken = np.sum(intercepts**2, axis=0), intercepts.T @ basis
     met = np.diag(weight) - taken @ taken.T

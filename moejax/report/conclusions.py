@@ -11,7 +11,7 @@ from typing import Any
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import Findings, best_per_budget, experts, versions
 from moejax.report.wording import confirmations, worth
-from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent, size
+from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
@@ -204,8 +204,8 @@ def coefficients(law: FittedLaw) -> Table:
 
 def _verdict(name: str, law: FittedLaw) -> str:
     interval = law.intervals[name]
-    if name in law.fit.unidentified:
-        return NOT_SET
+    if state := law.fit.state(name):
+        return state
     if interval.undefined > 0:
         return f"no answer in {interval.undefined:.1%} of resamples"
     return NOT_DETERMINED if interval.uninformative else ""

@@ -20,9 +20,8 @@ from moejax.laws.design import value_of
 
 
 def coefficients(result: FitResult) -> dict[str, Functional]:
-    """Every coefficient that was searched and that the data set, as something to ask the law for."""
-    free = [name for name in result.coefficients if name not in result.fixed and name not in result.unidentified]
-    return {name: _Coefficient(name) for name in free}
+    """Every coefficient that was searched and that the data determine, as something to ask the law for."""
+    return {name: _Coefficient(name) for name in result.coefficients if not result.state(name)}
 
 
 class _Coefficient:

@@ -74,7 +74,7 @@ def test_errors_from_the_file_are_those_from_the_runs(covariance):
 def test_a_range_from_the_file_is_the_one_from_the_runs(file):
     design = Design(**SIZES)
     here, there = predict_runs(known_fit(), known_runs(), None, design), range_of(load(file), design)
-    assert there == pytest.approx({"low": here.low[0], "high": here.high[0], "level": 0.9}, rel=1e-6)
+    assert there.interval == pytest.approx({"low": here.low[0], "high": here.high[0], "level": 0.9}, rel=1e-6)
 
 
 def test_drawn_laws_are_as_uncertain_as_the_fit_says_and_keep_their_signs():
@@ -168,8 +168,8 @@ def test_predict_and_design_say_what_the_file_knows(file, capsys):
 
 def test_a_fit_without_uncertainty_is_read_and_says_what_it_lacks():
     bare = from_json(dataclasses.replace(stored_fit(), uncertainty=None).to_json())
-    assert range_of(bare, Design(**SIZES)) is None
-    assert "fit again" in range_in_words(bare, None, beyond=False)
+    assert range_of(bare, Design(**SIZES)).interval is None
+    assert "fit again" in range_in_words(bare, range_of(bare, Design(**SIZES)), beyond=False)
     assert predict(bare, Design(**SIZES)).unchecked
 
 

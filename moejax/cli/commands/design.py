@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from moejax.cli.commands.design_constraints import assumptions_of, constraints_o
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
 from moejax.design.config_text import config_text
-from moejax.design.decide import beyond, decide, of_shapes, on_chips, side_by_side
+from moejax.design.decide import DesignResult, beyond, decide, of_shapes, on_chips, side_by_side
 from moejax.design.frontier import frontier, landscape
 from moejax.design.problem import Constraint, of_sizes
 from moejax.design.summary import (
@@ -27,13 +28,14 @@ from moejax.errors import UserError
 from moejax.fit.bootstrap import bootstrap
 from moejax.fit.fit_result import FitResult, load
 from moejax.folder import atomic_write, write_json, written_in
+from moejax.interval import OPEN
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import convention
 from moejax.laws.predict import law_name, published
 from moejax.report import render
 from moejax.result import Result
 from moejax.say import say
-from moejax.wording import command
+from moejax.wording import command, listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,15 +110,33 @@ def _one_law(arguments: argparse.Namespace) -> Result:
     result = with_assumptions(summary(name, decision), {type(law).__name__: problem}, arguments.unique_tokens)
     if isinstance(known, FitResult):
         result = with_runs(result, beyond(decision.optimum, known))
+        result = replace(result, warnings=[*_unknown(known, decision), *result.warnings])
     if arguments.chips:
         result = with_chips(result, on_chips(decision, arguments.chips), problem.assumptions)
     return result
 
 
+def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
+    """Why numbers of the optimum have no interval, where the fit that decides is no optimum or leaves them open."""
+    if not fit.converged:
+        return [
+            "The optimum is that of a fit whose search did not converge: its numbers have no interval, and another "
+            "search may find others."
+        ]
+    if fit.not_determined and (names := [name for name, one in decision.intervals.items() if one == OPEN]):
+        what = f"{listed(names)} of the optimum rest{'s' if len(names) == 1 else ''}"
+        return [
+            f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}): any others "
+            f"that fit as well give others."
+        ]
+    return []
+
+
 def _likely(arguments: argparse.Namespace, known: Any) -> tuple[Any, str]:
     """Laws as likely as the one that decides, and where they are from; None for published constants."""
     if arguments.runs:
-        return fit_resamples(arguments, known), "resamples"
+        resampled = fit_resamples(arguments, known)
+        return (resampled if known.converged else None), "resamples"
     return (known.drawn() if hasattr(known, "drawn") else None), "drawn laws"
 
 

@@ -26,7 +26,7 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
     if unread := [name for name in design.columns or () if name not in fit.law.inputs]:
         raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
     said = predict(fit, design)
-    interval = range_of(fit, design)
+    ranged = range_of(fit, design)
     dropped = () if fit.uncertainty is None else fit.uncertainty.dropped
     answer = {
         "law": type(fit.law).__name__,
@@ -35,10 +35,10 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
         "provenance": "your fit",
         "values": dict(said.values),
         "units": dict(said.units),
-        "interval": interval,
+        "interval": ranged.interval,
         "extrapolated": dict(said.extrapolated),
         "unchecked": list(said.unchecked),
         "dropped": list(dropped),
-        "remark": " ".join([range_in_words(fit, interval, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
+        "remark": " ".join([range_in_words(fit, ranged, beyond=bool(said.extrapolated)), *fit.warnings, *dropped]),
     }
     return [answer], {}

@@ -29,7 +29,7 @@ from moejax.laws.five_factor import (
 from moejax.papers.zhao_models import MODELS
 from moejax.quantities import format
 from moejax.report import render
-from moejax.result import Column, Result, Table, percent
+from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
 
 GAINS = (0.001, 0.005)
 """Those of Table 4."""
@@ -209,6 +209,8 @@ def _interval(fit: FitResult | None, law: FiveFactor, decide: Callable[[FiveFact
     """The interval of an optimum by a fit's covariance; None of published constants."""
     if fit is None or fit.uncertainty is None or not fit.uncertainty.axes:
         return None
-    spread = fit.uncertainty.spread(law, decide)
+    spread = fit.spread(decide)
     low, high = (float(np.ravel(end)[0]) for end in spread.ends(level, np.array([False])))
+    if not math.isfinite(low):
+        return NOT_DETERMINED
     return f"[{low:.4g}, {high:.4g}]"

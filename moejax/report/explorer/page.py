@@ -153,8 +153,8 @@ def _beyond(view: View) -> str:
         sentences.append(f"Beyond the fitted range: {'; '.join(said)}.")
     elif view.prediction.unchecked:
         sentences.append(f"Nobody says for which range of {', '.join(view.prediction.unchecked)} this was fitted.")
-    if view.available_law.fit is not None:
-        sentences.insert(0, range_in_words(view.available_law.fit, view.interval, beyond=bool(said)))
+    if view.available_law.fit is not None and view.range is not None:
+        sentences.insert(0, range_in_words(view.available_law.fit, view.range, beyond=bool(said)))
         sentences += () if view.available_law.fit.uncertainty is None else view.available_law.fit.uncertainty.dropped
     sentences += view.available_law.warnings
     if view.available_law.published is not None and view.available_law.published.remark:

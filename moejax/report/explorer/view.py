@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from moejax.fit.prediction import range_of
+from moejax.fit.prediction import RunRange, range_of
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
 from moejax.laws.design import FIELDS, Design
@@ -78,8 +78,8 @@ class View:
     available_law: AvailableLaw
     prediction: Prediction
     """Of the chosen law: what `moejax predict` says."""
-    interval: Mapping[str, float] | None
-    """Of a fit of one's own: ``low`` and ``high`` that hold a share ``level`` of such runs."""
+    range: RunRange | None
+    """Of a fit of one's own."""
     design: Design
     dense: float
     """Loss of the dense model of equal active parameters and FLOPs."""
@@ -138,7 +138,7 @@ def view(state: ExplorerState, available: Available) -> View:
         state=state,
         available_law=available_law,
         prediction=prediction,
-        interval=None if available_law.fit is None else range_of(available_law.fit, design),
+        range=None if available_law.fit is None else range_of(available_law.fit, design),
         design=design,
         dense=float(found["dense"]),
         unrepeated=float(found["unrepeated"]),

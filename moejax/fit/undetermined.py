@@ -1,0 +1,113 @@
+"""Directions of a law's coefficients along which no run moves: what depends on them has a value and no uncertainty."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Bool, Float
+
+from moejax.fit.objective import WIDEST, FitObjective, law_at
+from moejax.float64 import float64
+from moejax.laws.law import coefficients
+
+FLAT = 1e-13
+"""Share of the largest curvature below which a direction has none."""
+MOVED = 1e-5
+"""A number moves along a direction if an e-fold of it changes the number by more than this share."""
+FARTHEST = 8 * WIDEST
+"""Coordinates beyond which a step moves its coefficient by nothing that a float holds."""
+
+Direction = Mapping[str, float]
+"""What a step along a direction adds to each fitted coefficient, per e-fold of those that have a sign."""
+
+
+def undetermined(sizes: Float[np.ndarray, " directions"]) -> Bool[np.ndarray, " directions"]:
+    """Which principal directions of the runs' slopes have none, by their singular values."""
+    return ~(sizes > np.sqrt(FLAT) * sizes.max(initial=0.0))
+
+
+def directions_of(
+    objective: FitObjective, data: Any, point: Float[np.ndarray, " free"], flat: Float[np.ndarray, "directions free"]
+) -> tuple[dict[str, float], ...]:
+    """Directions of the searched coordinates as steps of the law's coefficients."""
+    bounded = np.array([objective.signs[name] != "any" for name in objective.free])
+    # Near an end of what is searched a coordinate hardly moves its coefficient; at the end not at all.
+    at = np.where(bounded, np.clip(point, -FARTHEST, FARTHEST), point)
+    moved = np.where(bounded, 1 - np.tanh(at / WIDEST) ** 2, 1.0)
+    found = []
+    for direction in flat:
+        with float64():
+            step = direction / np.linalg.norm(direction * moved)
+            _, change = jax.jvp(lambda one: law_at(objective, one, data), (at,), (step,))
+        steps = {name: float(value) for name, value in coefficients(change).items() if name in objective.free}
+        if np.isfinite([*steps.values()]).all():
+            found.append(steps)
+    return tuple(found)
+
+
+def moves(law: Any, directions: Sequence[Direction], functional: Any) -> Bool[np.ndarray, "answers directions"]:
+    """Whether every number of a functional, flat, moves along each direction, to first order."""
+
+    def numbers(one: Any) -> Any:
+        return ravel_pytree(functional(one))[0]
+
+    with float64():
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), law)
+        value, slopes = jax.jit(lambda one: (numbers(one), jax.jacrev(numbers)(one)))(exact)
+    names = [*coefficients(law)]
+    steps = np.array([[direction.get(name, 0.0) for name in names] for direction in directions])
+    slope = np.stack([np.asarray(one) for one in coefficients(slopes).values()], axis=1)
+    parts = np.where(steps != 0, slope[:, None, :] * steps, 0.0)
+    # What cancels but for rounding does not move.
+    size = np.abs(np.asarray(value))[:, None] + np.abs(parts).sum(axis=2)
+    return np.abs(parts.sum(axis=2)) > MOVED * size
+
+
+def coefficients_along(law: Any, directions: Sequence[Direction]) -> list[tuple[str, ...]]:
+    """By direction, the coefficients that move along it."""
+    values = {name: abs(float(value)) for name, value in coefficients(law).items()}
+    return [
+        tuple(name for name, step in one.items() if abs(step) > MOVED * (values[name] + abs(step)))
+        for one in directions
+    ]
+
+
+STEP = 0.01
+"""E-folds by which a law is moved to see whether an answer moves with it."""
+BENT = 1e-3
+"""Share of a step by which an answer that does not move to first order may still change."""
+
+
+@dataclass(frozen=True)
+class Probes:
+    """A law a little to either side along each direction that runs do not determine.
+
+    What is asked of many laws at once, as a design is, is asked of these too: an answer that changes from one side to
+    the other is not determined.
+    """
+
+    law: Any
+    directions: Sequence[Direction]
+
+    @property
+    def laws(self) -> Any:
+        """One law whose coefficients have an entry for each: either side of a direction, one after the other."""
+        steps = [{name: side * STEP * step for name, step in d.items()} for d in self.directions for side in (1, -1)]
+        values = coefficients(self.law)
+        return dataclasses.replace(
+            self.law,
+            **{n: np.asarray([float(value) + step.get(n, 0.0) for step in steps]) for n, value in values.items()},
+        )
+
+    def moved(self, answers: Any) -> bool:
+        """Whether an answer, by what it is under each of the laws, changes along any direction; or has none there."""
+        one, other = np.asarray(answers, np.float64).reshape(-1, 2).T
+        with np.errstate(invalid="ignore"):
+            still = np.abs(one - other) <= 2 * STEP * BENT * (np.abs(one) + np.abs(other)) / 2
+        return not bool(still.all())

@@ -1,0 +1,94 @@
+"""What the runs do not determine, or a search did not find, has a value and no standard error, range or interval."""
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+from known_fit import sweep
+
+from moejax.fit.bootstrap import Bootstrap
+from moejax.fit.covariance import coefficient_errors, standard_errors
+from moejax.fit.estimands import coefficient_estimands, decision_estimands
+from moejax.fit.estimates import estimate, to_json
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import from_json
+from moejax.fit.influence import deciding
+from moejax.fit.metrics import predict
+from moejax.fit.prediction import predict_runs, range_in_words, range_of
+from moejax.fit.runs import runs_from
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.fit.summary import tables
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design
+from moejax.report import render
+from moejax.result import Result
+
+LOST = ["irreducible", "tokens_scale", "tokens_exponent"]
+BUDGET = decision_estimands(Chinchilla, {"flops": 1e22})
+
+
+@cache
+def one_budget():
+    """Runs of one number of tokens, and the fit to them: nothing separates E from B / D^beta."""
+    design = dataclasses.replace(sweep(HOFFMANN_2022).design, tokens=np.full(120, 1e11))
+    exact = predict(HOFFMANN_2022, runs_from(design, np.ones(120)))
+    runs = runs_from(design, exact * np.exp(0.003 * np.random.default_rng(0).normal(size=120)))
+    return with_uncertainty(fit_law(Chinchilla, runs), runs), runs
+
+
+def test_coefficients_along_a_direction_that_no_run_tells_have_no_errors_and_the_others_keep_theirs():
+    fit, runs = one_budget()
+    assert fit.converged
+    assert set(LOST) == {*fit.not_determined, *fit.unidentified}
+    errors = fit.conf_int()["std_err"]
+    assert np.isnan(errors[LOST]).all()
+    assert set(coefficient_errors(fit, runs)) == {"params_scale", "params_exponent"} == set(errors.dropna().index)
+    many = dataclasses.replace(fit.law, **{n: np.full(20, v) for n, v in fit.coefficients.items()})
+    resampled = Bootstrap(laws=many, values=np.zeros(20), unfinished=0, by="group", draws=120, fit=fit)
+    assert {name for name, one in resampled.coefficients().items() if one.uninformative} == set(fit.not_determined)
+    assert resampled.interval(lambda law: [law.irreducible, law.params_scale])[0].uninformative
+    again = from_json(fit.to_json())
+    assert again.not_determined == fit.not_determined
+    text = render.text(fit.summary())
+    assert text.count("not determined") + text.count("not set by the data") >= len(LOST)
+
+
+def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_reason_instead():
+    fit, runs = one_budget()
+    at, away = (Design(params_active=1e9, tokens=tokens) for tokens in (1e11, 1e12))
+    found = range_of(fit, at).interval
+    assert found["low"] < fit.law(at) < found["high"] < 1.02 * found["low"]
+    assert range_of(fit, away).interval is None
+    assert "irreducible" in range_in_words(fit, range_of(fit, away), beyond=True)
+    sizes = Design(params_active=np.full(2, 1e9), tokens=np.array([1e11, 1e12]))
+    np.testing.assert_array_equal(np.isnan(predict_runs(fit, runs, None, sizes).low), [False, True])
+    assert np.isfinite(standard_errors(fit, runs, lambda law: law(at)))
+    decided = estimate(fit, runs, BUDGET)
+    assert all(np.isfinite(one.value) and one.interval is None and "tokens" in one.unknown for one in decided)
+    text = " ".join(render.text(Result(tables=tables({"decisions": to_json(decided)}))).split())
+    assert "there is no interval: it rests on irreducible, tokens_scale" in text
+    with pytest.raises(ValueError, match="which these runs do not determine"):
+        deciding(fit, runs, BUDGET[0].functional)
+
+
+def test_a_fit_that_did_not_converge_gives_numbers_and_no_errors():
+    fit, runs = one_budget()
+    fit = dataclasses.replace(fit, converged=False, undetermined=())
+    assert fit.conf_int()["std_err"].isna().all()
+    assert coefficient_errors(fit, runs) == {}
+    assert fit.drawn() is None
+    (one,) = estimate(fit, runs, coefficient_estimands(Chinchilla)[:1])
+    assert np.isfinite(one.value)
+    assert "did not converge" in to_json([one])[0]["reason"]
+    assert "Standard errors: none, as the search did not converge" in render.text(fit.summary())
+
+
+def test_laws_beside_a_direction_show_which_answers_move_with_it():
+    fit, _ = one_budget()
+    probes = fit.probes
+    count = len(probes.laws.irreducible)
+    assert count == 2 * len(fit.undetermined)
+    assert probes.moved(probes.laws.irreducible)
+    assert not probes.moved(probes.laws.params_scale)
+    assert not probes.moved(probes.laws(Design(params_active=1e9, tokens=1e11)))
