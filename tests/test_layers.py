@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "plan": {"plan", "train", "data", "model", "laws"} | BASE,
     "study": {"study", "plan", "train", "data", "fit", "laws", "model"} | BASE,
     "report": {"report", "plan", "study", "train", "fit", "design", "laws"} | BASE,
-    "papers": {"papers", "report", "fit", "model", "laws"} | BASE,
+    "papers": {"papers", "report", "fit", "model", "data", "laws"} | BASE,
     "cli": {
         "cli",
         "report",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Annotated
 
-from moejax.config import check_fields
+from moejax.config import check_fields, unknown
+from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
 from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Seed, Tokens, whole
 
@@ -31,6 +33,12 @@ class DataConfig:
     ``moejax.data.sources.NAMED``. What is not prepared yet is tokenised when the training starts."""
     mixture: tuple[WeightedSource, ...] = ()
     """Several sources at once, instead of ``source``."""
+    named_mixture: str = ""
+    """A key of ``moejax.data.mixtures.MIXTURES``: its parts and weights, each part the prepared set, folder or file of
+    its name in the folder ``source``; empty for none."""
+    unique_tokens: Tokens = 0
+    """Training tokens that are read, again and again: rows spread evenly over the text, of each set by its weight. 0
+    reads all of it before any row is repeated."""
     tokenizer: str | None = None
     """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the one a prepared set was made with, else bytes."""
     text_field: str = "text"
@@ -47,6 +55,16 @@ class DataConfig:
     corrupt_share: BelowOne = 0.01
     """Largest share of records, and of bytes, that may be unreadable and left out."""
 
+    @property
+    def parts(self) -> tuple[WeightedSource, ...]:
+        """The parts of a mixture, given or named; none of a single source."""
+        if not self.named_mixture:
+            return self.mixture
+        return tuple(
+            WeightedSource(name=name, source=str(PurePath(self.source, name)), weight=weight)
+            for name, weight in MIXTURES[self.named_mixture].weights.items()
+        )
+
     def check(self) -> None:
         """Raise ``UserError`` with value, rule and remedy if a choice makes no sense."""
         check_fields(self, "data")
@@ -54,6 +72,19 @@ class DataConfig:
             raise UserError(
                 f"data.validation_tokens is {self.validation_tokens}, less than one sequence of "
                 f"{self.sequence_length}; raise it."
+            )
+        if self.named_mixture and self.named_mixture not in MIXTURES:
+            path = f"data.named_mixture: {self.named_mixture!r}"
+            raise UserError(unknown(path, self.named_mixture, list(MIXTURES)))
+        if self.named_mixture and self.mixture:
+            raise UserError(
+                f"data.mixture has {len(self.mixture)} parts and data.named_mixture is {self.named_mixture}; give one "
+                f"of them."
+            )
+        if 0 < self.unique_tokens < self.sequence_length:
+            raise UserError(
+                f"data.unique_tokens is {self.unique_tokens}, less than one sequence of {self.sequence_length}; raise "
+                f"it, or give 0 for all tokens."
             )
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names) or not all(names):

@@ -17,13 +17,15 @@ from moejax.data.batches import batches
 from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
-from moejax.data.rows import PACKINGS, Rows, counted
-from moejax.data.sources import path_of
+from moejax.data.rows import PACKINGS, Rows, Spread, counted
+from moejax.data.sources import NAMED, path_of
+from moejax.data.sources.hugging_face import PREFIX
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
 from moejax.progress import ProgressCallback
 from moejax.stored import Damaged, read_json, write_json
+from moejax.wording import some
 
 SUMMARY = "corpus.json"
 
@@ -134,8 +136,18 @@ class Corpus:
     @functools.cached_property
     def _training_rows(self) -> list[Rows]:
         """Training rows of each set; packing takes a second per million documents."""
-        cut = _packing(self.config)
-        return [cut(prepared.split("train"), self.config.sequence_length) for prepared in self.sets]
+        cut, length = _packing(self.config), self.config.sequence_length
+        rows = [cut(prepared.split("train"), length) for prepared in self.sets]
+        if not self.config.unique_tokens:
+            return rows
+        counts = shares(self.weights, self.config.unique_tokens // length)
+        for part, every, count in zip(self.parts, rows, counts, strict=True):
+            if count > len(every):
+                raise UserError(
+                    f"data.unique_tokens is {self.config.unique_tokens:,}, which takes {count:,} rows of {part.name}, "
+                    f"and its training text has {len(every):,}; lower it, or give more text."
+                )
+        return [Spread(every, count) for every, count in zip(rows, counts, strict=True)]
 
     def _split_size(self, name: str) -> CorpusSplit:
         splits = [getattr(prepared.manifest, name) for prepared in self.sets]
@@ -150,9 +162,10 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
       UserError: a source is not there, was made with another tokenizer, or cannot be prepared.
     """
     _packing(config)
-    parts = config.mixture or (WeightedSource(name=config.source, source=config.source, weight=1.0),)
+    check_sources(config)
+    parts = config.parts or (WeightedSource(name=config.source, source=config.source, weight=1.0),)
     folder.mkdir(parents=True, exist_ok=True)
-    sets = tuple(_open(config, part, folder / part.name if config.mixture else folder, update) for part in parts)
+    sets = tuple(_open(config, part, folder / part.name if config.parts else folder, update) for part in parts)
     first = sets[0].manifest.tokenizer
     for part, prepared in zip(parts, sets, strict=True):
         _check_tokenizer(config, part, prepared, first.sha256, parts[0].source)
@@ -166,6 +179,28 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
     if known != summary:
         write_json(folder / SUMMARY, summary)
     return corpus
+
+
+def check_sources(config: DataConfig) -> None:
+    """Raise ``UserError`` if parts of a mixture are not there, before any of the others is read."""
+    absent = [
+        part
+        for part in config.parts
+        if part.source not in NAMED and not part.source.startswith(PREFIX) and not path_of(part.source).exists()
+    ]
+    if not absent:
+        return
+    if config.named_mixture:
+        raise UserError(
+            f"data.named_mixture {config.named_mixture} has {len(config.parts)} parts, and "
+            f"{config.source or 'no folder'} lacks {some([part.name for part in absent], most=10)}; put a prepared "
+            f"set, a folder or a file of each name there, or name the folder with data.source."
+        )
+    raise UserError(
+        f"data.mixture: {some([f'{part.source} ({part.name})' for part in absent])} "
+        f"{'is' if len(absent) == 1 else 'are'} not there; give every part a file or folder, hf:NAME or "
+        f"{' or '.join(NAMED)}."
+    )
 
 
 def read_summary(folder: Path) -> Summary:

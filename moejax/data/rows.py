@@ -158,6 +158,20 @@ class Windows:
         return {"tokens": self._stream.read(start, start + self._length + 1)}
 
 
+class Spread:
+    """So many of the rows of a set, spread evenly over it."""
+
+    def __init__(self, rows: Rows, count: int):
+        self._rows = rows
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Row:
+        return self._rows[int(index) * len(self._rows) // self._count]
+
+
 PACKINGS: dict[str, Callable[[Stream, int], Rows]] = {"windows": Windows, "documents": Packed}
 """Ways to cut tokens into rows, by the name that a config gives."""
 

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.data.mixtures import MIXTURES
 from moejax.laws import resources
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.catalogue import CATALOGUE
@@ -27,13 +28,10 @@ BACKBONES = {
 }
 """Experts, experts that serve a token, their width, and the width of shared experts: shapes to hold identities on."""
 
+_DIFFERENCES = ("-2.47", "0.12", "0.56", "0.68", "2.32", "0.21")
 TABLE_8 = {
-    "WebData-en": (79.53, 82.00, "-2.47"),
-    "Code": (4.62, 4.50, "0.12"),
-    "Wikipedia": (5.06, 4.50, "0.56"),
-    "Book": (5.18, 4.50, "0.68"),
-    "arXiv": (3.38, 1.06, "2.32"),
-    "StackExchange": (2.21, 2.00, "0.21"),
+    name: (own, MIXTURES["llama-1-by-li-2026"].weights[name], printed)
+    for (name, own), printed in zip(MIXTURES["li-2026"].weights.items(), _DIFFERENCES, strict=True)
 }
 """Percent of the document's recipe and of LLaMA-1's, and the printed difference."""
 

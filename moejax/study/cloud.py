@@ -50,7 +50,7 @@ def holds_corpus(mount: Mount, data: DataConfig) -> bool:
     Raises:
       UserError: machines that see the mount alone would not find a part of it.
     """
-    sources = [part.source for part in data.mixture] or [data.source]
+    sources = [part.source for part in data.parts] or [data.source]
     tokenizer = (data.tokenizer or "").partition("#")[0]
     there = [PurePosixPath(source).is_relative_to(mount.path) for source in sources]
     here = [source for source in sources if (Path(source).expanduser() / MANIFEST).is_file()]

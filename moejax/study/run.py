@@ -12,7 +12,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from moejax import run_table
 from moejax.config import build, dump
-from moejax.data.corpus import Summary, open_corpus, read_summary
+from moejax.data.corpus import Summary, check_sources, open_corpus, read_summary
 from moejax.errors import UserError
 from moejax.fit.column_names import with_derived
 from moejax.folder import atomic_write, check_as_written, check_replaceable, only_writer, outputs_of
@@ -113,6 +113,8 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     """
     study.check()
     study.check_data()
+    if corpus:
+        check_sources(study.recipe.data)
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_stages(study, folder)

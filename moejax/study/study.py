@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from moejax.architecture import Architecture
@@ -206,10 +206,12 @@ class Study:
                 f"--config.recipe.data.source=PATH (--dry-run needs none)."
             )
         for training in self.trainings():
-            if training.recipe.data != self.recipe.data:
+            same = replace(training.recipe.data, unique_tokens=self.recipe.data.unique_tokens)
+            if same != self.recipe.data:
                 raise UserError(
                     f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
-                    f"windows, or their losses could not be compared: change recipe.data."
+                    f"windows, or their losses could not be compared: change recipe.data. Only unique_tokens may "
+                    f"differ."
                 )
 
 

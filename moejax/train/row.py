@@ -94,7 +94,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "params_active": counts.active,
         "params_embedding": counts.embedding,
         "tokens": tokens,
-        "unique_tokens": text.train.tokens,
+        "unique_tokens": training.recipe.data.unique_tokens or text.train.tokens,
         "flops": tokens * flops_per_token(architecture, training.recipe.data.sequence_length).training,
         "batch_tokens": training.recipe.batch_tokens,
         "sequence_length": training.recipe.data.sequence_length,

@@ -183,6 +183,6 @@ def saved_tokenizer(saved: SavedState) -> Tokenizer | None:
 def _sets(saved: SavedState) -> list[Path]:
     """Where the tokens may lie, prepared by the training or before."""
     data, folder = saved.training.recipe.data, saved.folder / "data"
-    if data.mixture:
-        return [place for part in data.mixture for place in (folder / part.name, Path(part.source).expanduser())]
+    if data.parts:
+        return [place for part in data.parts for place in (folder / part.name, Path(part.source).expanduser())]
     return [folder, Path(data.source).expanduser()]

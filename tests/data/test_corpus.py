@@ -4,7 +4,9 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +127,39 @@ def test_a_mixture_reads_and_measures_each_set_by_its_weight(text_folder, tmp_pa
     assert batch.shape == (8, 33)
     other = open_corpus(dataclasses.replace(corpus.config, mixture=parts[:1]), tmp_path / "data")
     assert other.summary().sha256 != summary.sha256
+
+
+def test_so_many_unique_tokens_are_read_again_and_again_of_each_set_by_its_weight(tmp_path):
+    for number, name in enumerate(("lower", "upper")):
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(number).integers(0, 500, 20_000))
+    weights = {"lower": 3.0, "upper": 1.0}
+    parts = (WeightedSource(name=n, source=str(tmp_path / f"{n}.npy"), weight=weight) for n, weight in weights.items())
+    config = DataConfig(mixture=tuple(parts), tokenizer="ids:500:7", **SMALL)
+    every = open_corpus(config, tmp_path / "data")
+    some = open_corpus(dataclasses.replace(config, unique_tokens=8 * 32), tmp_path / "data")
+    batches = some.batches(batch=8, seed=0)
+    seen = Counter(row.tobytes() for _ in range(4) for row in next(batches)["tokens"])
+    # Six rows of one set and two of the other, each read once an epoch, weights met to within a row.
+    assert len(seen) == 8
+    assert set(seen.values()) <= {3, 4, 5}
+    all_batches = every.batches(batch=8, seed=0)
+    known = {row.tobytes() for _ in range(200) for row in next(all_batches)["tokens"]}
+    assert set(seen) <= known
+    np.testing.assert_array_equal(some.validation().rows["tokens"], every.validation().rows["tokens"])
+    with pytest.raises(ValueError, match=r"takes 750,000 rows of lower, and its training text has"):
+        open_corpus(dataclasses.replace(config, unique_tokens=32 * 10**6), tmp_path / "data").batches(batch=8, seed=0)
+
+
+def test_a_named_mixture_has_its_papers_weights_and_names_the_parts_that_are_absent(text_folder, tmp_path):
+    sets = tmp_path / "sets"
+    shutil.copytree(text_folder, sets / "Code")
+    config = DataConfig(source=str(sets), named_mixture="li-2026", **SMALL)
+    assert {part.name: part.weight for part in config.parts}["Code"] == 4.62
+    with pytest.raises(ValueError, match=r"has 6 parts, and .*sets lacks WebData-en, Wikipedia, Book, arXiv, Stack"):
+        open_corpus(config, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(ValueError, match="did you mean li-2026"):
+        dataclasses.replace(config, named_mixture="li-2025").check()
 
 
 def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):
