@@ -38,13 +38,15 @@ class Family:
     granularity: float
     budgets: int
     curve: FitResult
+    runs: Runs
+    """All runs, those that the curve goes through with weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leverages:
     """Leverage of every family at every budget it was trained at, NaN where it is undefined."""
 
-    dense: FitResult
+    dense: Family
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     rows: Int[np.ndarray, " points"]
@@ -79,7 +81,8 @@ def leverages(
             f"Dense runs (num_experts 0, or every expert active) were trained at {dense.sum()} budgets; leverage is "
             f"measured against their loss-compute curve, which needs {LEAST_BUDGETS}."
         )
-    curve, against = _curve_of(runs.only(dense), seed)
+    kept = runs.only(dense)
+    curve, against = _curve_of(kept, seed)
     pairs = sorted(set(zip(ratio[ratio != 1], granularity[ratio != 1], strict=True)))
     families, left_out, taken, curves = [], [], [], []
     for number, (a, g) in enumerate(pairs):
@@ -89,7 +92,7 @@ def leverages(
             left_out.append(f"A = {a:.4g}, G = {g:.4g} was trained at {own.sum()} budgets; {LEAST_BUDGETS} are needed.")
             continue
         fitted, at = _curve_of(runs.only(own), seed)
-        families.append(Family(activation_ratio=a, granularity=g, budgets=int(own.sum()), curve=fitted))
+        families.append(_family(a, g, fitted, runs.only(own)))
         taken.append(np.flatnonzero(own))
         curves.append(at)
     if not families:
@@ -103,7 +106,7 @@ def leverages(
     )
     value, reach = np.concatenate(values), np.concatenate(reaches)
     return Leverages(
-        dense=curve,
+        dense=_family(1.0, float("nan"), curve, kept),
         families=tuple(families),
         left_out=tuple(left_out),
         rows=np.concatenate(taken),
@@ -111,6 +114,11 @@ def leverages(
         low=value * np.exp(-reach),
         high=value * np.exp(reach),
     )
+
+
+def _family(activation_ratio: float, granularity: float, curve: FitResult, runs: Runs) -> Family:
+    number = int((runs.weight > 0).sum())
+    return Family(activation_ratio=activation_ratio, granularity=granularity, budgets=number, curve=curve, runs=runs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float, Int
 
-from moejax.fit.runs import Runs
+from moejax.fit.runs import Runs, budgets
+from moejax.float64 import float64
 from moejax.laws.allocation import Allocation
+from moejax.laws.design import Design
 from moejax.laws.hyperparameters import Hyperparameters
 from moejax.laws.law import coefficients
 from moejax.result import Column, Table
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 NEAR_OPTIMAL = 0.0025
 """Appendix E.1: a run is near-optimal if its loss is within 0.25 % of the lowest at its budget."""
+LEAST_TRIED = 3
+"""Pairs of learning rate and batch below which a budget says nothing of the best ones."""
+LEAST_SPLITS = 3
+"""Numbers of tokens, more than 10 % apart, below which a budget says nothing of the best one."""
 LEVEL = 0.9
 
 
@@ -26,24 +35,55 @@ class PowerLaws:
     """A law of two powers of compute, by least squares in logarithms."""
 
     name: str
+    part: str
+    """Which of the runs: ``mixtures`` or ``dense``."""
     law: Any
+    points: Mapping[str, Float[np.ndarray, " runs"]]
+    """The runs that it goes through: FLOPs, what the law gives, and the loss."""
     runs: int
     budgets: int
     exponents: dict[str, tuple[float, float]]
     """90 % interval of each exponent, by Student's t."""
+    at_an_end: int = 0
+    """Optima that are the first or last of what was tried, so that the best may lie beyond."""
 
     def table(self) -> Table:
         """Coefficients, with the intervals of the exponents."""
         ends = {name: f"[{low:.4f}, {high:.4f}]" for name, (low, high) in self.exponents.items()}
         rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
         columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
-        return Table(f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows)
+        ends_said = (
+            [f"{self.at_an_end} of {self.runs} optima lie at an end of what was trained"] if self.at_an_end else []
+        )
+        return Table(f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its coefficients, one a row, with the intervals of the exponents."""
+        none = (float("nan"), float("nan"))
+        return [
+            {"law": type(self.law).__name__, "part": self.part, "coefficient": name, "value": float(value)}
+            | dict(zip(("low", "high"), self.exponents.get(name, none), strict=True))
+            for name, value in coefficients(self.law).items()
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         law = {name: float(value) for name, value in coefficients(self.law).items()}
         exponents = {name: list(ends) for name, ends in self.exponents.items()}
         return {"name": self.name, "law": law, "runs": self.runs, "budgets": self.budgets, "exponents": exponents}
+
+
+def points_of(laws: Sequence[PowerLaws]) -> pd.DataFrame:
+    """The runs that laws go through, by part, beside what the laws give there (``fitted_…``)."""
+    import pandas as pd
+
+    tables = []
+    for one in laws:
+        with float64():
+            given = one.law(Design(flops=np.asarray(one.points["flops"], np.float64)))
+        fitted = {f"fitted_{name}": np.asarray(values, np.float64) for name, values in given.items()}
+        tables.append(pd.DataFrame({"part": one.part, **one.points, **fitted}))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def hyperparameter_law(
@@ -53,20 +93,23 @@ def hyperparameter_law(
     parts: Mapping[str, Bool[np.ndarray, " runs"]],
     learning_rate: Float[np.ndarray, " runs"] | None,
     batch_tokens: Float[np.ndarray, " runs"] | None,
+    family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
     """Eq. 5 of every part of the runs, through its near-optimal runs; none without learning rates and batches.
 
-    A run that is the only one at its budget says nothing of what is optimal there, and is not used.
+    Near-optimal is near the lowest loss of the same family, which all runs are if not given, and budget. Where fewer
+    than ``LEAST_TRIED`` pairs were tried, runs say nothing of what is optimal and are not used.
     """
     if learning_rate is None or batch_tokens is None:
         return ()
+    family = np.zeros(len(runs), int) if family is None else family
     laws = []
     for part, mask in parts.items():
         kept = np.zeros(len(runs), bool)
-        for number in np.unique(budget[mask]):
-            here = mask & (budget == number) & (runs.weight > 0)
+        for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
+            here = mask & (budget == number) & (family == own) & (runs.weight > 0)
             tried = len(set(zip(learning_rate[here], batch_tokens[here], strict=True)))
-            if tried > 1:
+            if tried >= LEAST_TRIED:
                 kept |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
         if enough(budget[kept]):
             x = flops[budget[kept]]
@@ -78,7 +121,13 @@ def hyperparameter_law(
                 batch_exponent=batch[1],
             )
             ends = {"learning_rate_exponent": rate[2], "batch_exponent": batch[2]}
-            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", law, budget[kept], ends))
+            points = {
+                "flops": x,
+                "learning_rate": learning_rate[kept],
+                "batch_tokens": batch_tokens[kept],
+                "loss": runs.loss[kept],
+            }
+            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends))
     return tuple(laws)
 
 
@@ -87,29 +136,39 @@ def allocation_law(
     budget: Int[np.ndarray, " runs"],
     flops: Float[np.ndarray, " budgets"],
     parts: Mapping[str, Bool[np.ndarray, " runs"]],
+    family: Int[np.ndarray, " runs"] | None = None,
 ) -> tuple[PowerLaws, ...]:
-    """Eq. 6 and Table 5 of every part: M = C/D and D of the lowest loss at each budget with more than one D."""
+    """Eq. 6 and Table 5 of every part: M = C/D and D of the lowest loss of a family, which all runs are if not given,
+    at each budget that was split in ``LEAST_SPLITS`` ways."""
+    family = np.zeros(len(runs), int) if family is None else family
     tokens, spent = runs.design.tokens, runs.design.flops
     if tokens is None:
         return ()
     laws = []
     for part, mask in parts.items():
-        best = []
-        for number in np.unique(budget[mask]):
-            here = np.flatnonzero(mask & (budget == number) & (runs.weight > 0))
-            if len(here) and len(np.unique(tokens[here])) > 1:
-                best.append(here[np.argmin(runs.loss[here])])
+        best, at_an_end = [], 0
+        for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
+            here = np.flatnonzero(mask & (budget == number) & (family == own) & (runs.weight > 0))
+            split = budgets(tokens[here])[0] if len(here) else np.zeros(0, int)
+            if len(np.unique(split)) >= LEAST_SPLITS:
+                lowest = np.argmin(runs.loss[here])
+                best.append(here[lowest])
+                at_an_end += split[lowest] in (0, split.max())
         best = np.asarray(best, int)
         if enough(budget[best]):
-            scale, data = (
-                power_through(spent[best], spent[best] / tokens[best]),
-                power_through(spent[best], tokens[best]),
-            )
+            points = {
+                "flops": spent[best],
+                "flops_per_token": spent[best] / tokens[best],
+                "tokens": tokens[best],
+                "loss": runs.loss[best],
+            }
+            scale, data = (power_through(spent[best], points[name]) for name in ("flops_per_token", "tokens"))
             law = Allocation(
                 model_scale=scale[0], model_exponent=scale[1], tokens_scale=data[0], tokens_exponent=data[1]
             )
             ends = {"model_exponent": scale[2], "tokens_exponent": data[2]}
-            laws.append(_laws(f"allocation of {part} (Eq. 6)", law, budget[best], ends))
+            found = _laws(f"allocation of {part} (Eq. 6)", part, law, points, budget[best], ends)
+            laws.append(replace(found, at_an_end=int(at_an_end)))
     return tuple(laws)
 
 
@@ -128,5 +187,8 @@ def power_through(
     return float(np.exp(intercept)), float(slope), (float(slope - reach), float(slope + reach))
 
 
-def _laws(name: str, law: Any, budget: np.ndarray, ends: dict[str, tuple[float, float]]) -> PowerLaws:
-    return PowerLaws(name=name, law=law, runs=len(budget), budgets=len(np.unique(budget)), exponents=ends)
+def _laws(
+    name: str, part: str, law: Any, points: Mapping[str, Any], budget: np.ndarray, ends: dict[str, tuple[float, float]]
+) -> PowerLaws:
+    spent = len(np.unique(budget))
+    return PowerLaws(name=name, part=part, law=law, points=points, runs=len(budget), budgets=spent, exponents=ends)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.optimize
 import scipy.stats
 from jaxtyping import Float, Int
 
@@ -16,18 +17,29 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.leverages import LEAST_BUDGETS, Family, leverages
 from moejax.fit.metrics import Metrics, metrics, predict
 from moejax.fit.objective import Squared
-from moejax.fit.power_laws import PowerLaws, allocation_law, hyperparameter_law
+from moejax.fit.power_laws import LEAST_SPLITS, PowerLaws, allocation_law, hyperparameter_law, points_of
 from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol, Starts
+from moejax.fit.stored_structure import flops_by
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.leverage import Leverage
-from moejax.result import Column, Result, Table
+from moejax.laws.saturation import saturate
+from moejax.result import Column, Result, Table, percent
+from moejax.wording import told
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INPUTS = Leverage.inputs
 TRAINED_BELOW = 6.0
 """Section 4.2.3: the joint law is fitted to smaller leverages and tested on the rest."""
 NO_START, NO_MAXIMUM = 1e-12, 1e12
 """Ends between which the saturating transform of an activation ratio does nothing."""
+LEAST_VALUES = 3
+"""Values of a factor below which Eq. 4 cannot say what it does."""
+NO_GRANULARITY = {"granularity_square": 0.0, "granularity_slope": 0.0}
+"""Eq. 4 without its terms of G."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +66,10 @@ class Residuals:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TianRecipe:
-    """What the procedure finds in a table."""
+class MeasuredLeverage:
+    """Leverages by Algorithm 1, and the laws fitted to them."""
 
-    dense: FitResult
+    dense: Family
     families: tuple[Family, ...]
     left_out: tuple[str, ...]
     points: Runs
@@ -68,89 +80,240 @@ class TianRecipe:
     undefined: int
     """Points without a leverage: the mixture's loss lies below what the dense curve ever reaches."""
     forms: tuple[FunctionalForm, ...]
-    joint: FitResult
-    held_out: Metrics | None
-    residuals: Residuals
-    hyperparameters: tuple[PowerLaws, ...]
-    allocation: tuple[PowerLaws, ...]
+    joint: JointLaw | None
+    without_joint: str
+    """Why Eq. 4 is not fitted, in a sentence; empty if it is."""
 
-    @property
-    def law(self) -> Leverage:
-        """Eq. 4 as fitted."""
-        return self.joint.law
+    def frame(self) -> pd.DataFrame:
+        """A row per leverage, beside what Eq. 4 predicts; ``role`` says whether Eq. 4 was fitted to it."""
+        import pandas as pd
 
-    def summary(self) -> Result:
-        """Curves, leverage, forms, joint law, side laws."""
-        curves = [["dense", None, self.dense], *([f.activation_ratio, f.granularity, f.curve] for f in self.families)]
-        curve_columns = (
-            *(Column(name, ".4g") for name in ("activation", "granularity", "scale")),
-            *(Column(name, ".4f") for name in ("exponent", "irreducible")),
-        )
+        ratio, granularity = _architecture(self.points)
+        table: dict[str, Any] = {
+            "activation_ratio": ratio,
+            "granularity": granularity,
+            "flops": self.points.design.flops,
+            "measured_efficiency_leverage": self.points.loss,
+            "low": self.intervals[:, 0],
+            "high": self.intervals[:, 1],
+        }
+        if self.joint is not None:
+            table["predicted_efficiency_leverage"] = predict(self.joint.law, self.points, self.joint.fit.output)
+            table["role"] = np.where(self.points.loss < TRAINED_BELOW, "fitted", "validation")
+        return pd.DataFrame(table)
+
+    def table(self) -> Table:
+        """The leverages, a row per family and a column per budget."""
+        (ratio, granularity), flops = _architecture(self.points), self.points.design.flops
+        spent = np.unique(flops).tolist()
+        columns = (Column("A", percent(2)), Column("G", ".4g"), *(Column(f"C = {one:.2g}", ".3f") for one in spent))
+        found = dict(zip(zip(ratio, granularity, flops, strict=True), self.points.loss.tolist(), strict=True))
+        families = sorted(set(zip(ratio.tolist(), granularity.tolist(), strict=True)))
+        rows = [[*family, *(found.get((*family, one)) for one in spent)] for family in families]
         reach = np.median(np.sqrt(self.intervals[:, 1] / self.intervals[:, 0])) - 1
+        notes = [
+            f"{len(flops)} leverages, {self.undefined} more undefined",
+            f"{self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)",
+        ]
+        return Table("Efficiency leverage by Algorithm 1", columns, rows, notes)
+
+    def curves(self) -> Table:
+        """The loss-compute curves, the dense one first."""
+        names = ("scale", "exponent", "irreducible")
+        columns = (
+            *(Column(name, ".4g") for name in ("activation", "granularity", "budgets", "scale")),
+            *(Column(name, ".4f") for name in names[1:]),
+            *(Column(name, ".3g") for name in ("least_flops", "most_flops")),
+        )
+        rows = [
+            ["dense" if family is self.dense else family.activation_ratio, None, family.budgets]
+            + [family.curve.coefficients[name] for name in names]
+            + [float(at(family.runs.design.flops[family.runs.weight > 0])) for at in (np.min, np.max)]
+            for family in (self.dense, *self.families)
+        ]
+        for row, family in zip(rows[1:], self.families, strict=True):
+            row[1] = family.granularity
+        return Table(
+            "Loss-compute curves, L(C) = scale·C^exponent + irreducible",
+            columns,
+            rows,
+            [f"Left out: {sentence}" for sentence in self.left_out],
+        )
+
+    def compared(self) -> Table:
+        """Eqs. 1 to 3 beside the forms of Tables 16 and 17."""
         r_squared: dict[tuple[str, str], list[float]] = {}
         for one in self.forms:
             r_squared.setdefault((one.factor, one.form), []).append(one.r_squared)
-        form_columns = (
+        columns = (
             Column("factor"),
             Column("form", words=True),
             Column("fits"),
             Column("median R² of log EL", ".4f"),
         )
-        r, joint, tested = self.residuals, self.joint.metrics, self.held_out
+        rows = [[*named, len(each), float(np.median(each))] for named, each in r_squared.items()]
+        return Table("Functional forms, one factor varied", columns, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointLaw:
+    """Eq. 4 fitted to leverages below ``TRAINED_BELOW``, and tested on the others."""
+
+    fit: FitResult
+    held_out: Metrics | None
+    """Errors on the leverages that were not fitted; None if there are none."""
+    residuals: Residuals
+
+    @property
+    def law(self) -> Leverage:
+        """Eq. 4 as fitted."""
+        return self.fit.law
+
+    def table(self) -> Table:
+        """Coefficients and errors."""
+        fit, tested, left = self.fit, self.held_out, self.residuals
+        notes = [
+            f"R² {fit.metrics.r_squared:.4f}, RMSE {fit.metrics.rmse:.4f}",
+            f"held out ({tested.runs} at or above): RMSE {tested.rmse:.4f}"
+            if tested
+            else f"no leverage of {TRAINED_BELOW:g} or more to test on",
+            f"residuals: mean {left.mean:.4f}, SD {left.deviation:.4f}, Shapiro-Wilk p {left.normal:.3g}",
+        ]
+        if fit.fixed:
+            notes.append(f"fewer than {LEAST_VALUES} granularities: {', '.join(fit.fixed)} are held at 0")
+        title = f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"
+        return Table(title, (Column("coefficient"), Column("value", ".6g")), [*fit.coefficients.items()], notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TianRecipe:
+    """What the procedure finds in a table."""
+
+    leverage: MeasuredLeverage | None
+    without_leverage: str
+    """Why there is no leverage, in a sentence; empty if there is."""
+    hyperparameters: tuple[PowerLaws, ...]
+    allocation: tuple[PowerLaws, ...]
+
+    @property
+    def laws(self) -> dict[str, Any]:
+        """Fitted laws of figures, by their names: Eq. 4, and the hyperparameter law of mixtures."""
+        joint = self.leverage and self.leverage.joint
+        laws: dict[str, Any] = {"leverage": joint.law} if joint else {}
+        mixtures = [one.law for one in self.hyperparameters if one.part == "mixtures"]
+        return laws | ({"hyperparameters": mixtures[0]} if mixtures else {})
+
+    def fits(self, dropped: tuple[str, ...] = ()) -> dict[str, FitResult]:
+        """Every fit by a name, with what its file must hold so that it is asked without its runs.
+
+        ``leverage`` is Eq. 4; ``curve-dense`` and ``curve-A4.62-G2`` are loss-compute curves, A in per cent.
+
+        Args:
+          dropped: which rows of the table were left out, and why.
+        """
+        if self.leverage is None:
+            return {}
+        measured, fits = self.leverage, {}
+        if measured.joint is not None:
+            points = measured.points.only(measured.points.loss < TRAINED_BELOW)
+            fits["leverage"] = with_uncertainty(measured.joint.fit, points, dropped=dropped)
+        for family in (measured.dense, *measured.families):
+            own = f"A{100 * family.activation_ratio:.3g}-G{family.granularity:g}"
+            name = "dense" if family is measured.dense else own
+            fits[f"curve-{name}"] = with_uncertainty(family.curve, family.runs, dropped=dropped)
+        return fits
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Leverages, curves, forms, coefficients, power laws and the runs behind them; none that is empty."""
+        import pandas as pd
+
+        tables: dict[str, pd.DataFrame] = {}
+        if self.leverage is not None:
+            tables["leverages"] = self.leverage.frame()
+            tables["loss_curves"] = _as_frame(self.leverage.curves())
+            tables["forms"] = pd.DataFrame(
+                [
+                    {"factor": one.factor, "form": one.form, **one.held, "points": one.points}
+                    | {"r_squared": one.r_squared, **one.coefficients}
+                    for one in self.leverage.forms
+                ]
+            )
+            if self.leverage.joint is not None:
+                fitted = self.leverage.joint.fit.coefficients
+                tables["coefficients"] = pd.DataFrame({"coefficient": [*fitted], "value": [*fitted.values()]})
+        every = (*self.hyperparameters, *self.allocation)
+        tables["power_laws"] = pd.DataFrame([row for one in every for row in one.rows()])
+        for name, laws in (("near_optimal", self.hyperparameters), ("best_sizes", self.allocation)):
+            tables[name] = points_of(laws)
+        return {name: table for name, table in tables.items() if len(table)}
+
+    def summary(self) -> Result:
+        """Curves, leverage, forms, joint law, side laws."""
+        warnings: list[str] = []
+        tables: list[Table] = []
+        if self.leverage is None:
+            warnings.append(f"No leverage: {self.without_leverage}")
+        else:
+            measured = self.leverage
+            tables += [measured.curves(), measured.table(), measured.compared()]
+            if measured.joint is None:
+                warnings.append(f"Eq. 4 is not fitted: {measured.without_joint}")
+            else:
+                warnings += measured.joint.fit.warnings
+                tables.append(measured.joint.table())
         return Result(
             title="Tian et al. (2025) on this table",
-            warnings=self.joint.warnings,
-            tables=[
-                Table(
-                    "Loss-compute curves, L(C) = scale·C^exponent + irreducible",
-                    curve_columns,
-                    [[*named, *(fit.coefficients[c.name] for c in curve_columns[2:])] for *named, fit in curves],
-                    [f"Left out: {sentence}" for sentence in self.left_out],
-                ),
-                Table(
-                    f"{len(self.points)} leverages by Algorithm 1, {self.undefined} more undefined",
-                    form_columns,
-                    [[*named, len(each), float(np.median(each))] for named, each in r_squared.items()],
-                    [f"{self.level:.0%} intervals of leverages by the curves' noise: ±{100 * reach:.2g} % (median)"],
-                ),
-                Table(
-                    f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}",
-                    (Column("coefficient"), Column("value", ".6g")),
-                    [*self.joint.coefficients.items()],
-                    [
-                        f"R² {joint.r_squared:.4f}, RMSE {joint.rmse:.4f}",
-                        f"held out ({tested.runs} at or above): RMSE {tested.rmse:.4f}"
-                        if tested
-                        else f"no leverage of {TRAINED_BELOW:g} or more to test on",
-                        f"residuals: mean {r.mean:.4f}, SD {r.deviation:.4f}, Shapiro-Wilk p {r.normal:.3g}",
-                    ],
-                ),
-                *(law.table() for law in (*self.hyperparameters, *self.allocation)),
-            ],
+            warnings=warnings,
+            tables=[*tables, *(law.table() for law in (*self.hyperparameters, *self.allocation))],
             data=self.to_json(),
         )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""
-        families = [
-            {"activation_ratio": f.activation_ratio, "granularity": f.granularity, "curve": f.curve.to_json()}
-            for f in self.families
-        ]
+        measured = self.leverage
         return {
             "recipe": "tian",
-            "dense": self.dense.to_json(),
-            "families": families,
-            "left_out": list(self.left_out),
-            "leverages": [float(value) for value in self.points.loss],
-            "leverage_intervals": self.intervals.tolist(),
-            "undefined": self.undefined,
-            "forms": [_finite(dataclasses.asdict(form)) for form in self.forms],
-            "joint": self.joint.to_json(),
-            "held_out": None if self.held_out is None else _finite(dataclasses.asdict(self.held_out)),
-            "residuals": _finite(dataclasses.asdict(self.residuals)),
+            "leverage": None if measured is None else _leverage_json(measured),
+            "without_leverage": self.without_leverage or None,
             "hyperparameters": [law.to_json() for law in self.hyperparameters],
             "allocation": [law.to_json() for law in self.allocation],
         }
+
+
+def _leverage_json(measured: MeasuredLeverage) -> dict[str, Any]:
+    families = [
+        {"activation_ratio": f.activation_ratio, "granularity": f.granularity, "curve": f.curve.to_json()}
+        for f in measured.families
+    ]
+    joint = measured.joint
+    return {
+        "dense": measured.dense.curve.to_json(),
+        "families": families,
+        "left_out": list(measured.left_out),
+        "leverages": [float(value) for value in measured.points.loss],
+        "leverage_intervals": measured.intervals.tolist(),
+        "undefined": measured.undefined,
+        "forms": [_finite(dataclasses.asdict(form)) for form in measured.forms],
+        "joint": None if joint is None else joint.fit.to_json(),
+        "without_joint": measured.without_joint or None,
+        "held_out": None if joint is None or joint.held_out is None else _finite(dataclasses.asdict(joint.held_out)),
+        "residuals": None if joint is None else _finite(dataclasses.asdict(joint.residuals)),
+    }
+
+
+def in_model_scale(runs: Runs, table: Any) -> tuple[Runs, str]:
+    """The runs with C = M·D as Appendix I counts it, without logits, and a sentence that says so.
+
+    As they are, and no sentence, if their table does not store the architectures.
+    """
+    flops = flops_by("tian", table)
+    if flops is None:
+        return runs, ""
+    note = (
+        "FLOPs are M·D of Tian et al. (2025), Appendix I, without logits, by the column architecture; "
+        "--map flops=flops keeps the table's own."
+    )
+    return dataclasses.replace(runs, design=dataclasses.replace(runs.design, flops=flops)), note
 
 
 def tian(
@@ -166,18 +329,108 @@ def tian(
     """Curves, leverages, univariate forms, the joint law; and, where their columns are given, the side laws.
 
     A family is what shares activation ratio and granularity; its curve goes through the lowest loss at each budget
-    (FLOPs within 10 %). The dense family has an activation ratio of 1.
+    (FLOPs within 10 %). The dense family has an activation ratio of 1. What the runs cannot set is left out, with the
+    reason; Eq. 4 goes without its terms of G where fewer than three granularities were trained.
 
     Args:
       learning_rate: of every run; with ``batch_tokens``, gives the hyperparameter law (Eq. 5).
       starts: of the laws of leverage; 2,048 points scaled by the data, if not given.
 
     Raises:
-      UserError: a field is missing, no dense family has enough budgets, or too few leverages are defined.
+      UserError: a field is missing, or the runs set neither a leverage nor a law of hyperparameters or allocation.
     """
     starts = starts or Sobol(seed=seed)
     ratio, granularity = _architecture(runs)
     budget, flops = budgets(runs.design.flops)
+    hyperparameters = hyperparameter_law(
+        runs, budget, flops, _parts(ratio), learning_rate, batch_tokens, _families(ratio, granularity)
+    )
+    allocation = allocation_law(runs, budget, flops, _parts(ratio), _families(ratio, granularity))
+    leverage, reason = None, ""
+    try:
+        leverage = _measured(
+            runs, ratio, granularity, budget, flops, starts=starts, level=level, seed=seed, progress=progress
+        )
+    except UserError as error:
+        reason = told(error)
+        if not hyperparameters and not allocation:
+            raise
+    return TianRecipe(
+        leverage=leverage, without_leverage=reason, hyperparameters=hyperparameters, allocation=allocation
+    )
+
+
+def leverage_table(runs: Runs) -> pd.DataFrame:
+    """What ``MeasuredLeverage.frame`` has of some runs.
+
+    Raises:
+      UserError: they give no leverage.
+    """
+    return _of_runs(runs).frame()
+
+
+def curve_table(runs: Runs) -> pd.DataFrame:
+    """The loss-compute curves of some runs, as ``loss_curves.csv`` has them.
+
+    Raises:
+      UserError: they give no leverage.
+    """
+    return _as_frame(_of_runs(runs).curves())
+
+
+def size_table(runs: Runs) -> pd.DataFrame:
+    """The best model scale and tokens of every budget, as ``best_sizes.csv`` has them.
+
+    Raises:
+      UserError: no budget was split in enough ways.
+    """
+    ratio, granularity = _architecture(runs)
+    laws = allocation_law(runs, *budgets(runs.design.flops), _parts(ratio), _families(ratio, granularity))
+    if not laws:
+        raise UserError(
+            f"Fewer than three budgets of these runs were split in {LEAST_SPLITS} ways into model scale and tokens."
+        )
+    return points_of(laws)
+
+
+def _of_runs(runs: Runs) -> MeasuredLeverage:
+    ratio, granularity = _architecture(runs)
+    own = budgets(runs.design.flops)
+    return _measured(runs, ratio, granularity, *own, starts=Sobol(), level=0.9, seed=0, progress=None)
+
+
+def _as_frame(table: Table) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([*table.rows], columns=[column.name for column in table.columns])
+
+
+def _parts(ratio: np.ndarray) -> dict[str, np.ndarray]:
+    return {"mixtures": ratio != 1, "dense": ratio == 1}
+
+
+def _families(ratio: np.ndarray, granularity: np.ndarray) -> np.ndarray:
+    """A number per activation ratio and granularity."""
+    return np.unique(np.stack([ratio, granularity]), axis=1, return_inverse=True)[1]
+
+
+def _measured(
+    runs: Runs,
+    ratio: np.ndarray,
+    granularity: np.ndarray,
+    budget: Int[np.ndarray, " runs"],
+    flops: np.ndarray,
+    *,
+    starts: Starts,
+    level: float,
+    seed: int,
+    progress: Progress | None,
+) -> MeasuredLeverage:
+    """Leverages, and the laws fitted to them.
+
+    Raises:
+      UserError: no dense family has enough budgets, or no leverage is defined.
+    """
     measured = leverages(runs, ratio, granularity, budget, flops, level=level, seed=seed, progress=progress)
     defined = np.isfinite(measured.value) & (measured.value > 0)
     rows, leverage = measured.rows[defined], measured.value[defined]
@@ -188,9 +441,12 @@ def tian(
     )
     # The curves were read at the budgets, not at what each run happened to spend.
     points = dataclasses.replace(points, design=dataclasses.replace(points.design, flops=flops[budget[rows]]))
-    joint, held_out, residuals = joint_law(points, starts)
-    mixtures = {"mixtures": ratio != 1, "dense": ratio == 1}
-    return TianRecipe(
+    joint, reason = None, ""
+    try:
+        joint = joint_law(points, starts)
+    except UserError as error:
+        reason = told(error)
+    return MeasuredLeverage(
         dense=measured.dense,
         families=measured.families,
         left_out=measured.left_out,
@@ -200,10 +456,7 @@ def tian(
         undefined=int((~defined).sum()),
         forms=tuple(_forms(points, ratio[rows], granularity[rows], budget[rows], flops, starts)),
         joint=joint,
-        held_out=held_out,
-        residuals=residuals,
-        hyperparameters=hyperparameter_law(runs, budget, flops, mixtures, learning_rate, batch_tokens),
-        allocation=allocation_law(runs, budget, flops, mixtures),
+        without_joint=reason,
     )
 
 
@@ -216,18 +469,32 @@ def _architecture(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
     return np.round(ratio, 5), np.array([float(f"{g:.2g}") for g in granularity])
 
 
-def joint_law(points: Runs, starts: Starts) -> tuple[FitResult, Metrics | None, Residuals]:
+def joint_law(points: Runs, starts: Starts) -> JointLaw:
     """Eq. 4 on the leverages below ``TRAINED_BELOW``, its errors on the others, and what is left of all.
 
     ``points.loss`` holds the leverages.
+
+    Raises:
+      UserError: too few leverages, or activation ratios, to set it.
     """
     small = points.loss < TRAINED_BELOW
-    fit = fit_law(Leverage, points.only(small), starts=starts)
+    ratio, granularity = _architecture(points.where(small)) if small.any() else (np.zeros(0), np.zeros(0))
+    if (several := len(np.unique(ratio))) < LEAST_VALUES:
+        raise UserError(
+            f"Its leverages below {TRAINED_BELOW:g} have {several} activation ratios; {LEAST_VALUES} are needed."
+        )
+    fixed = NO_GRANULARITY if len(np.unique(granularity)) < LEAST_VALUES else {}
+    free = len(dataclasses.fields(Leverage)) - len(fixed)
+    if small.sum() < free:
+        raise UserError(
+            f"There are {small.sum()} leverages below {TRAINED_BELOW:g}, and it has {free} coefficients to set."
+        )
+    fit = fit_law(Leverage, points.only(small), starts=starts, fixed=fixed)
     left = points.loss - predict(fit.law, points, fit.output)
-    return (
-        fit,
-        metrics(fit.law, points.only(~small), fit.output) if not small.all() else None,
-        Residuals(
+    return JointLaw(
+        fit=fit,
+        held_out=metrics(fit.law, points.only(~small), fit.output) if not small.all() else None,
+        residuals=Residuals(
             mean=float(left.mean()),
             deviation=float(left.std()),
             normal=float(scipy.stats.shapiro(left).pvalue) if len(left) > 2 else float("nan"),
@@ -282,7 +549,39 @@ def _in_logs(factor: str, points: Runs, values: np.ndarray, same: np.ndarray) ->
         predicted = np.polynomial.Polynomial(weights)(x)
         named = {f"power_{power}": float(weight) for power, weight in enumerate(weights)}
         fits.append({"form": form, "coefficients": named, "r_squared": _share(y, predicted)})
+    if factor == "G" and len(np.unique(x)) > SATURATING_COEFFICIENTS:
+        fits.append(_saturating(values[same], y))
     return fits
+
+
+SATURATING_COEFFICIENTS = 4
+
+
+def _saturating(granularity: np.ndarray, logs: np.ndarray) -> dict[str, Any]:
+    """Table 17's third form, EL = exp(constant)·Ĝ^exponent with Ĝ saturated as Eq. 1 saturates A.
+
+    The document does not print it. Inferred: a constant as Eq. 2 has one, since EL is not 1 at G = 1, and 0 as the
+    lower end, as for A. At given ends log EL is linear in the other two, so that only the ends are searched.
+    """
+
+    def linear(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        start = np.exp(ends[0])
+        columns = np.stack([np.ones_like(logs), np.log(saturate(granularity, start, start + np.exp(ends[1]), 0))], 1)
+        weights = np.linalg.lstsq(columns, logs, rcond=None)[0]
+        return weights, columns @ weights - logs
+
+    every = [(start, above) for start in (-2.0, 0.0, 2.0) for above in (0.0, 2.0, 5.0)]
+    bounds = ([np.log(1e-3), np.log(1e-3)], [np.log(1e3), np.log(1e6)])
+    found = [scipy.optimize.least_squares(lambda ends: linear(ends)[1], one, bounds=bounds) for one in every]
+    best = min(found, key=lambda one: one.cost).x
+    weights, missed = linear(best)
+    named = {
+        "constant": float(weights[0]),
+        "exponent": float(weights[1]),
+        "granularity_start": float(np.exp(best[0])),
+        "granularity_maximum": float(np.exp(best[0]) + np.exp(best[1])),
+    }
+    return {"form": "power law, saturating", "coefficients": named, "r_squared": _share(logs, logs + missed)}
 
 
 LOGS: dict[str, Any] = {

@@ -26,7 +26,6 @@ def _own(paper: str, *numbers: object) -> dict[str, str]:
 
 _SCORES = "Its points are scores of trained models in downstream tasks, which the document does not print"
 _THOUGHT = "Its points are GSM8K accuracies of trained models by the length of their answers, which are not printed"
-_MINI = "It compares MoE-mini with Dense-6.1B, whose training logs and weights are not public"
 
 NUMBERED: Mapping[str, NumberedFigures] = {
     "zhao": NumberedFigures(drawn=_own("zhao", *range(1, 18)), not_drawn={}),
@@ -42,13 +41,8 @@ NUMBERED: Mapping[str, NumberedFigures] = {
     ),
     "chapter_002": NumberedFigures(drawn={"widget": "chapter-002"}, not_drawn={}),
     "tian": NumberedFigures(
-        drawn=_own("tian", "1b", 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 16, 17),
-        not_drawn={
-            "1a": "It sketches what efficiency leverage is, without numbers.",
-            "6": f"{_MINI}; moejax study --config=configs/studies/tian.py:models trains both.",
-            "14": "Its losses are not printed, and no law of the document reads dense layers or attention's share.",
-            "15": f"{_MINI}; it draws their benchmark scores.",
-        },
+        drawn=_own("tian", "1a", "1b", *range(2, 18)),
+        not_drawn={},
     ),
     "li": NumberedFigures(drawn={"1a": "li-ratio", "7": "li-shape"}, not_drawn={}),
 }

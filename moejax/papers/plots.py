@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moejax.fit import recipe_zhao, zhao_margins
+from moejax.fit import recipe_tian, recipe_zhao, zhao_margins
 from moejax.papers import synthetic
 from moejax.papers.figures import (
     abnar_flops,
@@ -16,6 +16,7 @@ from moejax.papers.figures import (
     tian_budgets,
     tian_isoflop,
     tian_leverage,
+    tian_training,
     zhao_coefficients,
     zhao_compute,
     zhao_marginals,
@@ -80,6 +81,10 @@ _COEFFICIENTS = ("equation", "symbol", "value", *zhao_margins.COLUMNS.values())
 _MARGINS = FromRuns(reads=zhao_margins.INPUTS, table=lambda runs, _, law: recipe_zhao.marginal_table(runs, law))
 _ISOFLOP = ("flops", "sparsity", "params_total", "params_active")
 _LEVERAGES = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage")
+_ALGORITHM_1 = FromRuns(reads=recipe_tian.INPUTS, table=lambda runs, *_: recipe_tian.leverage_table(runs))
+_CURVES = FromRuns(reads=recipe_tian.INPUTS, table=lambda runs, *_: recipe_tian.curve_table(runs))
+_SIZES = FromRuns(reads=(*recipe_tian.INPUTS, "tokens"), table=lambda runs, *_: recipe_tian.size_table(runs))
+_SCORES = ("model", "tokens", "task", "score")
 
 PAPERS = by_name(
     _zhao("1", zhao_marginals.size_and_tokens, columns=_ZHAO, shows="loss by sizes and tokens"),
@@ -142,6 +147,14 @@ PAPERS = by_name(
     _abnar("9", abnar_surfaces.slices_by_budget, shows="their slices"),
     _abnar("11", abnar_optima.loss_by_sparsity, shows="least loss by sparsity and by budget"),
     _abnar("12", abnar_optima.sizes_by_budget, shows="optimal sizes by budget"),
+    _tian(
+        "1a",
+        tian_leverage.definition,
+        columns=("activation", "granularity", "scale", "exponent", "irreducible", "least_flops", "most_flops"),
+        from_runs=_CURVES,
+        example=synthetic.loss_curves,
+        shows="what efficiency leverage is",
+    ),
     _tian("1b", tian_leverage.landscape, law="leverage", shows="landscape of efficiency leverage"),
     _tian(
         "2",
@@ -157,13 +170,28 @@ PAPERS = by_name(
         example=synthetic.architectures,
         shows="loss by activation, granularity and sharing",
     ),
-    _tian("4", tian_leverage.one_by_one, law="leverage", shows="leverage by activation ratio, granularity and compute"),
+    _tian(
+        "4",
+        tian_leverage.one_by_one,
+        law="leverage",
+        columns=("activation_ratio", "granularity", "flops", "measured_efficiency_leverage"),
+        from_runs=_ALGORITHM_1,
+        shows="leverage by activation ratio, granularity and compute",
+    ),
     _tian(
         "5",
         tian_leverage.validation,
         columns=_LEVERAGES,
+        from_runs=_ALGORITHM_1,
         example=synthetic.leverages,
         shows="predicted and measured leverage",
+    ),
+    _tian(
+        "6",
+        tian_training.over_training,
+        columns=_SCORES,
+        example=synthetic.scores,
+        shows="loss and benchmarks over training",
     ),
     _tian(
         "7",
@@ -180,7 +208,13 @@ PAPERS = by_name(
         example=synthetic.hyperparameters,
         shows="near-optimal learning rates and batches",
     ),
-    _tian("9", tian_budgets.allocation, shows="optimal size and tokens by compute"),
+    _tian(
+        "9",
+        tian_budgets.allocation,
+        columns=("part", "flops", "flops_per_token", "tokens"),
+        from_runs=_SIZES,
+        shows="optimal size and tokens by compute",
+    ),
     _tian(
         "10",
         tian_isoflop.activation,
@@ -212,6 +246,20 @@ PAPERS = by_name(
         shows="loss by shared share",
     ),
     _tian(
+        "14",
+        tian_isoflop.layers_and_attention,
+        columns=("flops", "num_dense_layers", "attention_share", "loss"),
+        example=synthetic.layers,
+        shows="loss by dense layers and attention's share",
+    ),
+    _tian(
+        "15",
+        tian_training.by_category,
+        columns=_SCORES,
+        example=synthetic.scores,
+        shows="benchmarks over training, by category",
+    ),
+    _tian(
         "16",
         tian_isoflop.heads,
         columns=("params_total", "num_heads", "loss"),
@@ -222,6 +270,7 @@ PAPERS = by_name(
         "17",
         tian_leverage.residuals,
         columns=_LEVERAGES,
+        from_runs=_ALGORITHM_1,
         example=synthetic.leverages,
         shows="residuals of the leverage law",
     ),

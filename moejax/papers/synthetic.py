@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
 from moejax.laws.five_factor import ZHAO_2025, FiveFactor
 from moejax.laws.law import coefficients
 from moejax.laws.predict import published
+from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage
@@ -102,6 +104,59 @@ def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame
     )
 
 
+def tian_runs(noise: float = 0.0005) -> pd.DataFrame:
+    """A run table of Tian's Tables 8 and 9 and of sweeps as of Appendix E, in ``experiment``: losses of its laws.
+
+    A loss is that of a dense frontier (Hoffmann et al.) at EL·C, and a little more the farther rate and batch are from
+    Eq. 5, or M from Table 5, times noise.
+    """
+    random, dense = rng(), frontier(HOFFMANN_2022)
+    laws = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}
+    rate_and_batch = published("hyperparameters").law
+    rows: list[dict[str, Any]] = []
+
+    def add(
+        experiment: str, experts: int, top_k: int, shared: int, width: int, expert: int, flops: float, **moved: Any
+    ) -> None:
+        part = "dense" if experts == top_k else "moe"
+        best = {name: float(value) for name, value in rate_and_batch(Design(flops=flops)).items()}
+        scale = float(laws[part](Design(flops=flops))["flops_per_token"]) * moved.get("scale", 1.0)
+        gain = float(leverage(LEVERAGE, (top_k + shared) / (experts + shared), 2 * width / expert, flops))
+        far = sum(np.log(factor) ** 2 for factor in moved.values())
+        loss = float(dense(Design(flops=(1.0 if part == "dense" else gain) * flops))) * (1 + 0.02 * far)
+        rows.append(
+            {
+                "experiment": experiment,
+                "num_experts": experts,
+                "top_k": top_k,
+                "num_shared_experts": shared,
+                "model_dim": width,
+                "expert_hidden": expert,
+                "flops": flops,
+                "tokens": flops / scale,
+                "learning_rate": best["learning_rate"] * moved.get("rate", 1.0),
+                "batch_tokens": best["batch_tokens"] * moved.get("batch", 1.0),
+                "loss": loss * np.exp(random.normal(0.0, noise)),
+            }
+        )
+
+    for _, width, *_, flops, _, _ in GROUPS:
+        for experts in (2, 4, 8, 16, 32, 64, 128, 256):
+            add("Table 8", experts, 2, 1, width, width, flops)
+        for experts, expert in zip(EXPERTS[1:], TABLE_9[width][1:], strict=True):
+            add("Table 9", experts, experts // 32, experts // 64, width, expert, flops)
+    for flops, (experts, top_k) in product((3e17, 1e18, 3e18, 1e19, 3e19, 1e20, 3e20), ((64, 4), (5, 5))):
+        shared = 1 if experts == 64 else 0
+        for rate, batch in product(2.0 ** np.arange(-1, 1.5, 0.5), 2.0 ** np.arange(-1, 2)):
+            add("E.1", experts, top_k, shared, 1024, 1024, flops, rate=rate, batch=batch)
+        for scale in 2.0 ** np.arange(-2, 3):
+            add("E.2", experts, top_k, shared, 1024, 1024, flops, scale=scale)
+    return pd.DataFrame(rows)
+
+
+LEVERAGE = published("leverage").law
+
+
 def leverages() -> pd.DataFrame:
     """Leverage of 120 mixtures, by its law and with noise; those above 6 are the validation."""
     random, law = rng(), published("leverage").law
@@ -112,6 +167,48 @@ def leverages() -> pd.DataFrame:
     return pd.DataFrame(
         {"role": role, "measured_efficiency_leverage": measured, "predicted_efficiency_leverage": exact}
     )
+
+
+def loss_curves() -> pd.DataFrame:
+    """Loss-compute curves of a dense family, a law's frontier, and of mixtures of constant leverage."""
+    dense = coefficients(frontier(HOFFMANN_2022))
+    rows = []
+    for activation, gain in (("dense", 1.0), (3 / 17, 2.0), (3 / 65, 4.0)):
+        curve = {name: float(value) for name, value in dense.items()}
+        curve["scale"] *= gain ** curve["exponent"]
+        ends = {"least_flops": 2e18, "most_flops": 2e20}
+        rows.append({"activation": activation, "granularity": 2.0, "budgets": 5, **curve, **ends})
+    return pd.DataFrame(rows)
+
+
+def layers() -> pd.DataFrame:
+    """Sweeps of dense layers and of attention's share at four budgets, which hardly change the loss."""
+    random, dense, rows = rng(), frontier(HOFFMANN_2022), []
+    sweeps = {"num_dense_layers": (0, 1, 2, 3), "attention_share": (0.2, 0.28, 0.35, 0.42, 0.5)}
+    for (sweep, values), flops in product(sweeps.items(), (6e18, 2e19, 6e19, 2e20)):
+        for value in values:
+            at = {"num_dense_layers": 0, "attention_share": 0.35} | {sweep: value}
+            miss = 0.004 * (at["num_dense_layers"] - np.log10(flops / 6e18)) ** 2 / 4
+            miss += 0.2 * (at["attention_share"] - 0.35) ** 2
+            loss = float(dense(Design(flops=3 * flops))) + miss + random.normal(0.0, NOISE / 8)
+            rows.append({"sweep": sweep, "flops": flops, "loss": loss, **at})
+    return pd.DataFrame(rows)
+
+
+def scores() -> pd.DataFrame:
+    """Losses and scores of two models over training: the scores end near those of Tian's Table 7."""
+    random, rows = rng(), []
+    tokens = np.linspace(1e11, 1e12, 10)
+    for which, model in enumerate(("Dense-6.1B", "MoE-mini")):
+        loss = 1.75 + (0.35 + 0.05 * which) * np.exp(-tokens / (3e11 - 3e10 * which))
+        for category, tasks in TASKS.items():
+            for task, last in zip(tasks, TABLE_7[category][2 + which], strict=True):
+                grown = last * (1 - 0.6 * np.exp(-tokens / 2.5e11)) + random.normal(0.0, 0.6, len(tokens))
+                rows += [
+                    {"model": model, "tokens": t, "task": task, "score": float(score), "loss": float(at)}
+                    for t, score, at in zip(tokens, grown, loss, strict=True)
+                ]
+    return pd.DataFrame(rows)
 
 
 def architectures() -> pd.DataFrame:

@@ -78,6 +78,24 @@ TABLE_7 = {
 }
 """Printed means of Dense-6.1B and MoE-mini, and their scores."""
 
+TASKS = {
+    "General/Reasoning": (
+        *("ARC-challenge", "ARC-easy", "AGIEval", "OpenBookQA", "BBH", "ProntoQA", "Multi-LogiEval", "HellaSwag"),
+        "PIQA",
+    ),
+    "Professional": ("MMLU", "MMLU-Pro", "CMMLU", "C-Eval", "CommonsenseQA", "GPQA"),
+    "Language": ("RACE-middle", "RACE-high"),
+    "Code": (
+        *("HumanEval", "HumanEval-cn", "HumanEval-Plus", "HumanEval-FIM", "MBPP", "MBPP-Plus", "LiveCodeBench"),
+        "CruxEval",
+    ),
+    "Math": (
+        *("GSM8K", "MATH", "CMATH", "MGSM-zh", "CN-Middle School 24", "Minerva-Math", "MathBench"),
+        *("Gaokao2023-Math-En", "GAOKAO-Math24"),
+    ),
+}
+"""Table 7: tasks by category, in the order of their scores in ``TABLE_7``."""
+
 
 def records() -> Records:
     """Everything that can be computed from the lists."""

@@ -12,6 +12,7 @@ from moejax.errors import UserError
 from moejax.fit.column_names import with_derived
 from moejax.fit.holdout import Split
 from moejax.fit.runs import Runs
+from moejax.fit.stored_structure import with_structure
 from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
@@ -190,6 +191,8 @@ def inputs_of(plot: Plot, *, law: Any = None, law_name: str = "", table: DataFra
         law, words = (known.law, known.source) if law is None else (law, law_name or "the fitted law")
     if table is not None:
         table = with_derived(table)
+        if not {*plot.columns} <= {*table}:
+            table = with_structure(table)
     missing = [column for column in plot.columns if table is not None and column not in table]
     if plot.needs_table and (table is None or missing):
         kind = "one, or a run table," if plot.from_runs else "one"

@@ -43,6 +43,7 @@ ELSEWHERE = {
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",
     r"prepare hf:": "data/test_hugging_face.py::test_a_data_set_is_read_from_the_files_it_is_kept_in",
     r"--recipe zhao": "fit/test_recipe_zhao.py::test_the_command_runs_the_whole_procedure",
+    r"--recipe tian": "fit/test_recipe_tian.py::test_the_command_writes_fits_tables_and_figures",
     r"--recipe abnar": "fit/test_recipe_abnar.py::test_the_command_runs_the_whole_procedure_from_the_published_starts",
 }
 """What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network or

@@ -2,14 +2,18 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
+from moejax.__main__ import main
+from moejax.fit.fit_result import load
 from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
-from moejax.fit.recipe_tian import TRAINED_BELOW, joint_law, tian
+from moejax.fit.recipe_tian import TRAINED_BELOW, _in_logs, joint_law, tian
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.starts import Sobol
 from moejax.float64 import float64
@@ -17,6 +21,7 @@ from moejax.laws import PUBLISHED
 from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
 from moejax.laws.loss_compute import LossCompute
+from moejax.papers.synthetic import tian_runs
 from moejax.report import render
 
 TRUTH = PUBLISHED["leverage"]["tian-2025"].law
@@ -65,8 +70,8 @@ OPTIMA = ("learning_rate", "batch_tokens")
 @pytest.mark.slow
 def test_the_leverage_by_curves_is_the_one_put_in(found):
     with float64():
-        truth = np.asarray(jax.vmap(TRUTH)(found.points.design)["efficiency_leverage"], float)
-    np.testing.assert_allclose(found.points.loss, truth, rtol=0.02)
+        truth = np.asarray(jax.vmap(TRUTH)(found.leverage.points.design)["efficiency_leverage"], float)
+    np.testing.assert_allclose(found.leverage.points.loss, truth, rtol=0.02)
 
 
 @pytest.mark.slow
@@ -90,9 +95,9 @@ def test_leverage_under_noise_is_within_its_interval_as_often_as_it_says():
 
 @pytest.mark.slow
 def test_the_joint_law_predicts_the_leverages_that_were_kept_from_it(found):
-    assert (found.points.loss >= TRAINED_BELOW).sum() == found.held_out.runs > 0
-    assert found.held_out.max_relative_error < 0.05
-    best = optimal_granularity(found.law, 0.03, 1e20).value["granularity"]
+    assert (found.leverage.points.loss >= TRAINED_BELOW).sum() == found.leverage.joint.held_out.runs > 0
+    assert found.leverage.joint.held_out.max_relative_error < 0.05
+    best = optimal_granularity(found.leverage.joint.law, 0.03, 1e20).value["granularity"]
     assert best == pytest.approx(optimal_granularity(TRUTH, 0.03, 1e20).value["granularity"], rel=0.1)
 
 
@@ -103,7 +108,7 @@ def test_the_forms_of_the_paper_fit_better_than_those_it_rejects(found):
         ("G", "log-polynomial (Eq. 2)", "power law"),
     ):
         median = {
-            form: np.median([one.r_squared for one in found.forms if (one.factor, one.form) == (factor, form)])
+            form: np.median([one.r_squared for one in found.leverage.forms if (one.factor, one.form) == (factor, form)])
             for form in (ours, rejected)
         }
         assert median[ours] > median[rejected]
@@ -112,8 +117,8 @@ def test_the_forms_of_the_paper_fit_better_than_those_it_rejects(found):
 
 @pytest.mark.slow
 def test_the_page_and_the_json_hold_the_same_law(found):
-    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert plain["joint"]["law"]["coefficients"] == found.joint.coefficients
+    plain = json.loads(json.dumps(found.to_json(), allow_nan=False))["leverage"]
+    assert plain["joint"]["law"]["coefficients"] == found.leverage.joint.fit.coefficients
     assert "Joint law (Eq. 4)" in render.text(found.summary())
     assert all(
         low <= one <= high for one, (low, high) in zip(plain["leverages"], plain["leverage_intervals"], strict=True)
@@ -131,12 +136,13 @@ def test_the_joint_law_of_leverage_is_recovered_from_the_smaller_leverages(runs)
     with float64():
         leverage = np.asarray(jax.vmap(TRUTH)(mixtures.design)["efficiency_leverage"], float)
     points = dataclasses.replace(mixtures, loss=leverage, output="efficiency_leverage")
-    fit, held_out, residuals = joint_law(points, Sobol())
-    assert held_out.runs == (leverage >= TRAINED_BELOW).sum() > 0
-    assert held_out.max_relative_error < 1e-4
-    assert residuals.deviation < 1e-4
+    found = joint_law(points, Sobol())
+    assert found.held_out is not None
+    assert found.held_out.runs == (leverage >= TRAINED_BELOW).sum() > 0
+    assert found.held_out.max_relative_error < 1e-4
+    assert found.residuals.deviation < 1e-4
     for name in ("base_exponent", "flops_slope", "granularity_square", "granularity_slope", "ratio_start"):
-        assert fit.coefficients[name] == pytest.approx(getattr(TRUTH, name), rel=1e-3), name
+        assert found.fit.coefficients[name] == pytest.approx(getattr(TRUTH, name), rel=1e-3), name
 
 
 @pytest.mark.slow
@@ -144,7 +150,8 @@ def test_leverage_is_undefined_where_the_dense_curve_never_comes():
     runs = ladder((4, 16, 64), (2, 4, 8, 16), BUDGETS)
     best = (runs.design.num_experts == runs.design.num_experts.max()) & (runs.design.top_k > 0)
     below = dataclasses.replace(runs, loss=np.where(best, 0.3 * runs.loss, runs.loss))
-    found = tian(below)
+    found = tian(below).leverage
+    assert found is not None
     assert found.undefined == best.sum() > 0
     assert len(found.points) + found.undefined == (runs.design.num_experts > 0).sum()
 
@@ -176,6 +183,65 @@ def test_the_best_run_of_every_budget_gives_the_allocation():
     (found,) = allocation_law(sweep, number, np.unique(flops), {"mixtures": np.ones(len(flops), bool)})
     assert found.law.tokens_exponent == pytest.approx(ALLOCATION.tokens_exponent, abs=1e-6)
     assert found.law.model_exponent == pytest.approx(1 - ALLOCATION.tokens_exponent, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_the_command_writes_fits_tables_and_figures(tmp_path, capsys):
+    """On the settings of Tables 8 and 9 and of Appendix E, with losses of the published laws."""
+    table, out = tmp_path / "runs.csv", tmp_path / "tian"
+    tian_runs(noise=1e-4).to_csv(table, index=False)
+    assert main(["fit", str(table), "--recipe", "tian", "--starts", "256", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == (out / "tian.txt").read_text()
+    assert load(out / "fit.json").law == load(out / "fits" / "leverage.json").law
+    assert isinstance(load(out / "fits" / "curve-dense.json").law, LossCompute)
+    found = {name: values.to_numpy() for name, values in pd.read_csv(out / "leverages.csv").items()}
+    gaps = found["predicted_efficiency_leverage"] / found["measured_efficiency_leverage"] - 1
+    assert np.median(np.abs(gaps)) < 0.02
+    assert np.all(found["low"] < found["measured_efficiency_leverage"])
+    rows = pd.read_csv(out / "power_laws.csv").to_dict("records")
+    exponents = {one["part"]: one["value"] for one in rows if one["coefficient"] == "model_exponent"}
+    assert exponents == {"mixtures": pytest.approx(0.5095, abs=1e-3), "dense": pytest.approx(0.5422, abs=1e-3)}
+    drawn = {path.stem for path in (out / "figures").glob("*.svg")}
+    assert drawn >= {f"tian-{number}" for number in ("1a", "1b", 2, 3, 4, 5, 7, 8, 9, 10, 11, 17)}
+
+
+def test_of_the_forms_in_granularity_the_saturating_one_is_between_the_line_and_the_parabola():
+    """Table 17 compares three; a saturating power has a straight line as one of its ends."""
+    granularity = np.array([2.0, 4.0, 6.0, 8.0, 12.0, 16.0])
+    gained = np.exp(0.3 - 0.16 * (np.log2(granularity) - 3.4) ** 2)
+    points = dataclasses.replace(runs_from(Design(flops=np.full(6, 1e20)), np.ones(6)), loss=gained)
+    forms = {one["form"]: one for one in _in_logs("G", points, granularity, np.ones(6, bool))}
+    line, saturated, parabola = (
+        forms[name]["r_squared"] for name in ("power law", "power law, saturating", "log-polynomial (Eq. 2)")
+    )
+    assert line < saturated < parabola
+    assert parabola == pytest.approx(1)
+    start, most = (forms["power law, saturating"]["coefficients"][f"granularity_{end}"] for end in ("start", "maximum"))
+    assert 0 < start < most
+
+
+def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
+    """A sweep of model and data alone has no leverage and an allocation; two activation ratios set no joint law."""
+    flops, moves = np.repeat(np.geomspace(1e18, 1e20, 4), 5), np.tile(np.linspace(-1, 1, 5), 4)
+    shape: dict[str, Any] = {
+        "num_experts": 64.0,
+        "top_k": 4.0,
+        "num_shared_experts": 1.0,
+        "model_dim": 512.0,
+        "expert_hidden": 512.0,
+    }
+    best = ALLOCATION(Design(flops=flops))["tokens"]
+    found = tian(
+        runs_from(Design(flops=flops, tokens=best * np.exp(moves), **shape), 3 - 0.05 * np.log(flops) + moves**2)
+    )
+    assert found.leverage is None
+    assert "Dense runs" in found.without_leverage
+    assert [law.part for law in found.allocation] == ["mixtures"]
+    assert set(found.tables()) == {"power_laws", "best_sizes"}
+    shape["num_experts"] = np.repeat([64.0, 128.0], 4)
+    few = runs_from(Design(flops=np.full(8, 1e20), **shape), np.full(8, 2.0))
+    with pytest.raises(ValueError, match="have 2 activation ratios"):
+        joint_law(few, Sobol())
 
 
 def test_budgets_met_to_a_few_per_cent_are_one():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,25 @@ from moejax import run_table, table_file
 from moejax.cli.commands.fit_options import law_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
+from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
+from moejax.errors import UserError
 from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import launch_check
+from moejax.fit.read_runs import ReadRuns
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
+from moejax.fit.runs import Runs
+from moejax.fit.stored_structure import with_structure
 from moejax.folder import atomic_write
 from moejax.papers.plots import ALL
 from moejax.report import render
 from moejax.report.figures.files import write_figure
-from moejax.report.plots import chosen, inputs_of
+from moejax.report.plots import chosen, draw, inputs_of
 from moejax.say import say
+from moejax.wording import told
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,13 +58,14 @@ def _zhao(arguments: argparse.Namespace) -> int:
             read.runs, split, resamples=arguments.bootstrap, starts=starts, seed=arguments.seed, progress=show
         )
         if arguments.out:
-            _write(
+            write_recipe(
                 arguments.out,
                 "zhao",
                 found.fits(read.dropped),
-                "five_factor",
                 found.tables(),
                 read.frame.assign(loss=read.runs.loss),
+                best="five_factor",
+                laws={"five_factor": found.law},
             )
     return _show(found, "zhao", arguments)
 
@@ -70,12 +77,31 @@ def _tian(arguments: argparse.Namespace) -> int:
         for name in ("learning_rate", "batch_tokens")
         if name in read.frame.columns
     }
-    starts = starts_of(arguments)
+    runs, starts = read.runs, starts_of(arguments)
+    if "flops" not in dict(pairs(arguments.map, "--map")):
+        runs, note = recipe_tian.in_model_scale(runs, read.frame)
+        if note:
+            say(note)
     with progress() as show:
         found = recipe_tian.tian(
-            read.runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show
+            runs, **tried, starts=starts, level=arguments.level, seed=arguments.seed, progress=show
         )
+        if arguments.out:
+            write_tian(arguments.out, found, read, runs)
     return _show(found, "tian", arguments)
+
+
+def write_tian(folder: Path, found: recipe_tian.TianRecipe, read: ReadRuns, runs: Runs) -> None:
+    """Write what Tian's procedure found, with the figures of the runs it was given."""
+    write_recipe(
+        folder,
+        "tian",
+        found.fits(read.dropped),
+        found.tables(),
+        with_structure(read.frame.assign(loss=runs.loss, flops=runs.design.flops)),
+        best="leverage",
+        laws=found.laws,
+    )
 
 
 def _abnar(arguments: argparse.Namespace) -> int:
@@ -93,13 +119,24 @@ def _abnar(arguments: argparse.Namespace) -> int:
     return _show(found, "abnar", arguments)
 
 
-def _write(folder: Path, paper: str, fits: dict[str, FitResult], best: str, tables: dict[str, Any], runs: Any) -> None:
+def write_recipe(
+    folder: Path,
+    paper: str,
+    fits: Mapping[str, FitResult],
+    tables: Mapping[str, Any],
+    runs: Any,
+    *,
+    best: str,
+    laws: Mapping[str, Any],
+) -> None:
     """Write a recipe's fits, each of which can be asked alone, its tables, and the paper's figures of them.
 
-    ``fit.json`` is the fit of the law named ``best``, and figures of that law are drawn by it. A figure takes the first
-    of the tables and the runs that has its columns.
+    Args:
+      best: the fit that ``fit.json`` is, if there is one of that name.
+      laws: the laws that figures draw instead of published ones, by the names of these. A figure takes the first of
+        the tables and the runs that has its columns; one that has neither table nor law is not drawn.
     """
-    law = fits[best].law
+    written, left_out = ["fits/", "figures/"], []
     with out_set(folder):
         for name in ("fits", "figures"):
             (folder / name).mkdir(exist_ok=True)
@@ -108,15 +145,24 @@ def _write(folder: Path, paper: str, fits: dict[str, FitResult], best: str, tabl
                 partial.write_text(table_file.csv_text(table), encoding="utf-8")
         for name, fit in fits.items():
             fit.save(folder / "fits" / f"{name}.json")
-        fits[best].save(folder / "fit.json")
+        if best in fits:
+            fits[best].save(folder / "fit.json")
+            written.insert(0, "fit.json")
         for plot in chosen([paper], ALL):
             held = (*tables.values(), with_derived(runs)) if plot.columns else ()
             own = next((table for table in held if {*plot.columns} <= {*table}), None)
-            if own is not None or plot.law == best:
-                mine = {"law": law, "law_name": "the fit"} if plot.law == best else {}
-                inputs = inputs_of(plot, table=own, **mine)
-                write_figure(folder / "figures", plot.name, functools.partial(plot.draw, inputs))
-    say(f"Wrote fit.json, fits/, figures/ and {', '.join(f'{n}.csv' for n in tables)} to {folder}.")
+            if own is None and plot.law not in laws:
+                continue
+            mine = {"law": laws[plot.law], "law_name": "the fit"} if plot.law in laws else {}
+            try:
+                figure = draw(plot, inputs_of(plot, table=own, **mine))
+            except UserError as error:
+                left_out.append(f"{plot.name} is not drawn: {told(error)}")
+                continue
+            write_figure(folder / "figures", plot.name, lambda figure=figure: figure)
+    for sentence in left_out:
+        say(sentence)
+    say(f"Wrote {', '.join([*written, *(f'{name}.csv' for name in tables)])} to {folder}.")
 
 
 def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from moejax.errors import UserError
+from moejax.fit.runs import budgets
 from moejax.laws.predict import published
 from moejax.papers.tian_tables import GROUPS
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
+from moejax.run_table import DataFrame
 
 BATCH = Axis("batch_tokens", "batch, tokens", "quantity")
 RATE = Axis("learning_rate", "peak learning rate", "log")
@@ -23,7 +26,8 @@ NEAR = {"hyperparameters": 0.0025, "heads": 0.005}
 
 def all_four(inputs: FigureInputs) -> Figure:
     """Figure 2."""
-    return _picture(inputs, [*_hyperparameters(inputs), *_allocation()], 2, "Hyperparameters and allocation")
+    panels = [*_hyperparameters(inputs), *_allocation(inputs)]
+    return _picture(inputs, panels, 2, "Hyperparameters and allocation")
 
 
 def hyperparameters(inputs: FigureInputs) -> Figure:
@@ -37,22 +41,19 @@ def allocation(inputs: FigureInputs) -> Figure:
         "Compute-optimal model scale and tokens (Table 5): at any budget the best mixture is smaller and sees more "
         "tokens than the best dense model."
     )
-    drawing, rows = draw(_allocation(), columns=2, height=2.8)
-    return Figure("Best model scale and tokens", caption, drawing, rows)
+    drawing, rows = draw(_allocation(inputs), columns=2, height=2.8)
+    return Figure("Best model scale and tokens", caption + inputs.whose, drawing, rows)
 
 
 def near_optimal(inputs: FigureInputs) -> Figure:
     """Figure 8: the loss over learning rate and batch, a panel per activation ratio."""
-    table = inputs.table
     fields = []
-    groups = [
-        (f"A = {100 * a:.3g} %", table[table["activation_ratio"] == a]) for a in ordered(table["activation_ratio"])
-    ]
-    for title, own in groups:
+    for title, own in _grids(inputs.table):
         rates, batches = ordered(own["learning_rate"]), ordered(own["batch_tokens"])
         cells = np.full((len(batches), len(rates)), np.nan)
         for rate, batch, loss in zip(own["learning_rate"], own["batch_tokens"], own["loss"], strict=True):
-            cells[batches.index(float(batch)), rates.index(float(rate))] = loss
+            at = batches.index(float(batch)), rates.index(float(rate))
+            cells[at] = np.fmin(cells[at], loss)
         above = 100 * (cells / np.nanmin(cells) - 1)
         near = np.argwhere(above <= 100 * NEAR["hyperparameters"])
         marks = [
@@ -95,6 +96,29 @@ def near_optimal(inputs: FigureInputs) -> Figure:
     )
 
 
+LEAST_TRIED = 2
+"""Rates and batches below which a grid says nothing."""
+
+
+def _grids(table: DataFrame) -> list[tuple[str, DataFrame]]:
+    """Of every activation ratio, the largest budget that was tried with several rates and batches.
+
+    Raises:
+      UserError: there is none.
+    """
+    number, spent = budgets(column(table, "flops"))
+    table, grids = table.assign(flops=spent[number]), []
+    for ratio in ordered(table["activation_ratio"]):
+        for flops in reversed(spent.tolist()):
+            own = table[(table["activation_ratio"] == ratio) & (table["flops"] == flops)]
+            if min(own["learning_rate"].nunique(), own["batch_tokens"].nunique()) >= LEAST_TRIED:
+                grids.append((f"A = {100 * ratio:.3g} %", own))
+                break
+    if not grids:
+        raise UserError("No activation ratio was trained with several learning rates and batches at one budget.")
+    return grids
+
+
 def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
     printed = {
         RATE.column: [float(row[5]) for row in GROUPS],
@@ -116,37 +140,47 @@ def _hyperparameters(inputs: FigureInputs) -> list[Panel]:
             Series(label="settings of Table 8", x=flops, y=printed[axis.column], mark="open", colour=INK),
         ]
         if inputs.has("flops", axis.column):
-            own = Series(
-                label="runs",
-                x=column(inputs.table, "flops"),
-                y=column(inputs.table, axis.column),
-                mark="points",
-                colour=MUTED,
-            )
-            series.insert(0, own)
+            series = [*_trained(inputs.table, axis), *series]
         panels.append(Panel(x=FLOPS, y=axis, series=series))
     return panels
 
 
-def _allocation() -> list[Panel]:
+def _allocation(inputs: FigureInputs) -> list[Panel]:
+    """Table 5, and the best sizes of runs with the laws through them where the table has them."""
     sets = (("mixtures, Table 5", "tian-2025-moe", BLUE, "line"), ("dense, Table 5", "tian-2025-dense", RED, "dotted"))
-    return [
-        Panel(
-            x=FLOPS,
-            y=axis,
-            series=[
-                Series(
-                    label=label,
-                    x=BUDGETS,
-                    y=evaluate(published("allocation", name).law, axis.column, flops=BUDGETS),
-                    mark=mark,
-                    colour=colour,
-                )
-                for label, name, colour, mark in sets
-            ],
-        )
-        for axis in (SCALE, TOKENS)
-    ]
+    panels = []
+    for axis in (SCALE, TOKENS):
+        series = [
+            Series(
+                label=label,
+                x=BUDGETS,
+                y=evaluate(published("allocation", name).law, axis.column, flops=BUDGETS),
+                mark=mark,
+                colour=colour,
+            )
+            for label, name, colour, mark in sets
+        ]
+        own = _trained(inputs.table, axis) if inputs.has("part", "flops", axis.column) else []
+        panels.append(Panel(x=FLOPS, y=axis, series=[*own, *series]))
+    return panels
+
+
+PARTS = {"mixtures": MUTED, "dense": RED}
+
+
+def _trained(table: DataFrame, axis: Axis) -> list[Series]:
+    """Runs of the table, those of mixtures and of dense models apart where it says so, and the laws through them."""
+    parts = [part for part in PARTS if "part" in table and part in set(table["part"])]
+    series = []
+    for part, own in [(part, table[table["part"] == part]) for part in parts] or [("", table)]:
+        colour, label = PARTS.get(part, MUTED), f"runs, {part}" if part else "runs"
+        own = own.sort_values("flops")
+        x = column(own, "flops")
+        series.append(Series(label=label, x=x, y=column(own, axis.column), mark="points", colour=colour))
+        if (fitted := f"fitted_{axis.column}") in own:
+            through = Series(label=f"law through {label}", x=x, y=column(own, fitted), mark="dashed", colour=colour)
+            series.append(through)
+    return series
 
 
 def _picture(inputs: FigureInputs, panels: list[Panel], columns: int, title: str) -> Figure:

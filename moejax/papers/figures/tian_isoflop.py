@@ -1,14 +1,17 @@
-"""Tian et al. (2025), Figures 3, 10 to 13 and 16: the loss at fixed compute against one part of the architecture.
+"""Tian et al. (2025), Figures 3, 10 to 14 and 16: the loss at fixed compute against one part of the architecture.
 
 The paper's losses are not public: points come from a run table. Leverage curves are the law's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from moejax.errors import UserError
+from moejax.fit.runs import budgets
 from moejax.papers.figures.tian_budgets import NEAR
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure
@@ -18,16 +21,19 @@ from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import ORANGE, RED, ramp
 from moejax.result import size
 from moejax.run_table import DataFrame
+from moejax.wording import told
 
 SHARED = Axis("shared_share", "shared share S")
 HEADS = Axis("num_heads", "attention heads", "log")
+DENSE_LAYERS = Axis("num_dense_layers", "dense layers before the mixtures")
+ATTENTION = Axis("attention_share", "attention's share of the FLOPs", "percent")
 BALANCE = "balance_weight"
 COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 
 def all_three(inputs: FigureInputs) -> Figure:
     """Figure 3: loss against A, G and S, a curve per budget."""
-    panels = [_isoflop(_of(inputs.table, axis), axis) for axis in (RATIO, GRANULARITY, SHARED)]
+    panels = [_isoflop(inputs.table, axis) for axis in (RATIO, GRANULARITY, SHARED)]
     drawing, rows = draw(panels, columns=3, height=2.7)
     return Figure(
         "Loss at fixed compute against A, G and S",
@@ -69,21 +75,10 @@ def weak_balance(inputs: FigureInputs) -> Figure:
 
 def shared(inputs: FigureInputs) -> Figure:
     """Figure 13: loss against S, and against compute by S."""
-    table = _of(inputs.table, SHARED)
-    by_flops = []
-    shares = ordered(table[SHARED.column])
-    for share, colour in zip(shares, ramp(len(shares)), strict=True):
-        own = table[table[SHARED.column] == share].sort_values("flops")
-        by_flops.append(
-            Series(
-                label=f"S = {100 * share:.3g} %",
-                x=column(own, "flops"),
-                y=column(own, "loss"),
-                mark="joined",
-                colour=colour,
-            )
-        )
-    panels = [_isoflop(table, SHARED), Panel(x=FLOPS, y=LOSS, series=by_flops)]
+    panels = [
+        _isoflop(inputs.table, SHARED),
+        _by_compute(inputs.table, SHARED, lambda s: f"S = {100 * s:.3g} %", digits=5),
+    ]
     drawing, rows = draw(panels, columns=2, height=2.8)
     return Figure(
         "Loss against the share of shared experts",
@@ -94,10 +89,33 @@ def shared(inputs: FigureInputs) -> Figure:
     )
 
 
+def layers_and_attention(inputs: FigureInputs) -> Figure:
+    """Figure 14: loss against dense layers and against attention's share of the compute, and both against compute."""
+    panels, missing = [], ""
+    for axis, label in (
+        (DENSE_LAYERS, lambda value: f"{value:g} dense layers"),
+        (ATTENTION, lambda value: f"attention {100 * value:.0f} %"),
+    ):
+        try:
+            panels += [_isoflop(inputs.table, axis), _by_compute(inputs.table, axis, label)]
+        except UserError as error:
+            missing = told(error)
+    if not panels:
+        raise UserError(missing)
+    drawing, rows = draw(panels, columns=2, height=2.7)
+    return Figure(
+        "Loss against dense layers and attention's share of the compute",
+        "Neither changes the loss much; stars are the least loss of a budget." + inputs.whose,
+        drawing,
+        rows,
+    )
+
+
 def heads(inputs: FigureInputs) -> Figure:
     """Figure 16: loss against attention heads, a curve per size, near-optimal runs starred."""
-    table, series = inputs.table, []
-    sizes = ordered(table["params_total"])
+    # Key-value heads are as wide as heads, so that sizes differ a little with their number.
+    number, sizes = budgets(column(inputs.table, "params_total"))
+    table, series = inputs.table.assign(params_total=sizes[number]), []
     for total, colour in zip(sizes, ramp(len(sizes)), strict=True):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
@@ -115,21 +133,62 @@ def heads(inputs: FigureInputs) -> Figure:
     )
 
 
-def _of(table: DataFrame, axis: Axis) -> DataFrame:
-    """Rows of the sweep over one variable, if the table says which sweep a row belongs to."""
-    return table[table["sweep"] == axis.column] if "sweep" in table else table
+HELD = (RATIO.column, GRANULARITY.column, SHARED.column, DENSE_LAYERS.column, ATTENTION.column, HEADS.column)
+"""What a sweep over one variable holds, as far as the table has it."""
+
+
+def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
+    """Runs of the sweep over one variable, with their budgets as FLOPs: what a column ``sweep`` says, or else the runs
+    that are alike in all else (within 10 %) and have most values of it.
+
+    Raises:
+      UserError: no such runs have two values of it.
+    """
+    if "sweep" in table and axis.column in set(table["sweep"]):
+        table = table[table["sweep"] == axis.column]
+    table = table[table[axis.column].notna()]
+    held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
+    # Attention's share changes what a model's layers cost, and the other way round.
+    if axis in (ATTENTION, DENSE_LAYERS):
+        held.pop(ATTENTION.column, None)
+    if axis is ATTENTION:
+        held.pop(GRANULARITY.column, None)
+    number, spent = budgets(column(table, "flops"))
+    table = table.assign(flops=spent[number])
+    if not held:
+        return table
+    numbers = [budgets(np.maximum(np.nan_to_num(values), 0.01))[0] for values in held.values()]
+    alike = np.unique(np.stack(numbers), axis=1, return_inverse=True)[1]
+    several = {group: table[alike == group] for group in np.unique(alike).tolist()}
+    best = max(several.values(), key=lambda own: (own[axis.column].nunique(), len(own)))
+    if best[axis.column].nunique() < 2:
+        raise UserError(f"No two runs of the table differ in {axis.column} and are alike in the rest of the structure.")
+    return best
 
 
 def _isoflop(table: DataFrame, axis: Axis) -> Panel:
     series = []
-    budgets = ordered(table["flops"])
-    for flops, colour in zip(budgets, ramp(len(budgets)), strict=True):
-        own = table[table["flops"] == flops].groupby(axis.column, as_index=False)["loss"].mean()
+    table = _sweep(table, axis)
+    spent = ordered(table["flops"])
+    for flops, colour in zip(spent, ramp(len(spent)), strict=True):
+        own = table[table["flops"] == flops].groupby(axis.column, as_index=False)["loss"].min()
         x, y = column(own, axis.column), column(own, "loss")
         lowest = int(np.argmin(y))
         series.append(Series(label=f"C = {short(flops)}", x=x, y=y, mark="joined", colour=colour))
         series.append(Series(label="least loss", x=[x[lowest]], y=[y[lowest]], mark="stars", colour=ORANGE))
     return Panel(x=axis, y=LOSS, series=series)
+
+
+def _by_compute(table: DataFrame, axis: Axis, label: Callable[[float], str], digits: int = 2) -> Panel:
+    """Loss against compute, a curve per value; values that are the same to so many decimals are one."""
+    table = _sweep(table, axis)
+    table = table.assign(**{axis.column: table[axis.column].round(digits)})
+    series, values = [], ordered(table[axis.column])
+    for value, colour in zip(values, ramp(len(values)), strict=True):
+        own = table[table[axis.column] == value].groupby("flops", as_index=False)["loss"].min()
+        x, y = column(own, "flops"), column(own, "loss")
+        series.append(Series(label=label(value), x=x, y=y, mark="joined", colour=colour))
+    return Panel(x=FLOPS, y=LOSS, series=series)
 
 
 Curves = list[tuple[str, np.ndarray]]
@@ -142,7 +201,7 @@ def _with_leverage(inputs: FigureInputs, axis: Axis, curves: Curves, held: str) 
     ]
     panels = [Panel(x=FLOPS, y=LEVERAGE, series=lines, title=held)]
     if inputs.has(axis.column, "flops", "loss"):
-        panels.insert(0, _isoflop(_of(inputs.table, axis), axis))
+        panels.insert(0, _isoflop(inputs.table, axis))
     drawing, rows = draw(panels, columns=2, height=2.8)
     return Figure(
         f"Loss and leverage against {axis.words}",

@@ -1,18 +1,68 @@
-"""Tian et al. (2025), Figures 1b, 4, 5 and 17: efficiency leverage, how much compute a mixture saves."""
+"""Tian et al. (2025), Figures 1, 4, 5 and 17: efficiency leverage, how much compute a mixture saves."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from moejax.errors import UserError
+from moejax.laws.leverage import leverage_between
+from moejax.laws.loss_compute import LossCompute
 from moejax.papers.record import short
 from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column
+from moejax.report.figures.inputs import FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
-from moejax.report.figures.panels import FLOPS, Axis, Panel, Series, draw
+from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, ramp
+from moejax.run_table import DataFrame
 
 BUDGETS = (3e18, 3e19, 3e20, 1e21, 1e22)
 LARGEST_FITTED = 3e20
+
+
+def definition(inputs: FigureInputs) -> Figure:
+    """Figure 1a: at a mixture's loss, the compute of the dense model over the mixture's.
+
+    Raises:
+      UserError: the table has no dense curve, or no mixture whose loss it reaches.
+    """
+    table = inputs.table.assign(activation=inputs.table["activation"].astype(str))
+    curves = {
+        row["activation"] + f"-{row['granularity']}": (
+            row,
+            LossCompute(scale=row["scale"], exponent=row["exponent"], irreducible=row["irreducible"]),
+        )
+        for row in table.to_dict("records")
+    }
+    dense = next((curve for row, curve in curves.values() if row["activation"] == "dense"), None)
+    found = []
+    for row, curve in curves.values():
+        if dense is not None and row["activation"] != "dense":
+            gain = float(leverage_between(curve, dense, row["most_flops"]))
+            if np.isfinite(gain) and gain > 0:
+                found.append((gain, row, curve))
+    if dense is None or not found:
+        raise UserError("The table has no dense curve, or no mixture whose loss the dense curve reaches.")
+    gain, row, curve = max(found, key=lambda one: one[0])
+    least, most = float(row["least_flops"]), float(row["most_flops"])
+    own, needed = np.geomspace(least, most, 41), most * gain
+    longer = np.geomspace(least, max(needed, most) * 1.5, 61)
+    target = float(evaluate(curve, flops=most))
+    name = f"mixture, A = {100 * float(row['activation']):.3g} %, G = {float(row['granularity']):g}"
+    series = [
+        Series(label="dense", x=longer, y=evaluate(dense, flops=longer), colour=MUTED),
+        Series(label=name, x=own, y=evaluate(curve, flops=own), colour=BLUE),
+        Series(label="equal loss", x=[most, needed], y=[target, target], mark="dashed", colour=ORANGE),
+        Series(label="C of the mixture, and of the dense model", x=[most, needed], y=[target] * 2, mark="stars"),
+    ]
+    panel = Panel(x=FLOPS, y=LOSS, series=series, note=f"EL = {gain:.2f}\nat C = {short(most)}")
+    drawing, rows = draw([panel], columns=1, height=3.2)
+    return Figure(
+        "What efficiency leverage is",
+        "The dense model needs the compute of the right star for the loss that the mixture reaches at the left one; "
+        "their ratio is EL (Algorithm 1). Drawn of the mixture with most leverage." + inputs.whose,
+        drawing,
+        rows,
+    )
 
 
 def landscape(inputs: FigureInputs) -> Figure:
@@ -44,16 +94,19 @@ def one_by_one(inputs: FigureInputs) -> Figure:
     for a, colour in zip(chosen, ramp(len(chosen)), strict=True):
         found = leverage(inputs.law, a, 2.0, flops)
         by_flops.append(Series(label=f"A = {100 * a:.2g} %", x=flops, y=found, mark="dotted", colour=colour))
-    panels = [
-        Panel(x=RATIO, y=LEVERAGE, series=by_ratio, title="G = 2"),
-        Panel(x=GRANULARITY, y=LEVERAGE, series=by_granularity, title="A = 3.1 %"),
-        Panel(x=FLOPS, y=LEVERAGE, series=by_flops, title="G = 2"),
-    ]
+    every = ((RATIO, by_ratio, "G = 2"), (GRANULARITY, by_granularity, "A = 3.1 %"), (FLOPS, by_flops, "G = 2"))
+    panels = []
+    for axis, series, title in every:
+        if inputs.table is not None:
+            own = _measured(inputs.table, axis)
+            x, y = column(own, axis.column), column(own, MEASURED.column)
+            series.append(Series(label="measured, at every C", x=x, y=y, mark="open", colour=MUTED))
+        panels.append(Panel(x=axis, y=LEVERAGE, series=series, title=title))
     drawing, rows = draw(panels, columns=3, height=2.7)
     return Figure(
         "Efficiency leverage against A, G and C",
         f"By {inputs.name}: a power of the activation ratio, a parabola in log granularity, a power of compute. "
-        "Dashed budgets lie beyond the fitted 3e20.",
+        "Dashed budgets lie beyond the 3e20 that the paper fitted." + inputs.whose,
         drawing,
         rows,
     )
@@ -62,6 +115,14 @@ def one_by_one(inputs: FigureInputs) -> Figure:
 MEASURED = Axis("measured_efficiency_leverage", "measured EL")
 PREDICTED = Axis("predicted_efficiency_leverage", "predicted EL")
 ROLES = (("fitted", BLUE, "points"), ("validation", ORANGE, "stars"))
+
+
+def _measured(table: DataFrame, axis: Axis) -> DataFrame:
+    """Leverages at G = 2; of those over G, the ones of the activation ratio that was cut in most ways."""
+    if axis is not GRANULARITY:
+        return table[(table[GRANULARITY.column] / 2 - 1).abs() < 0.1]
+    ratios = table.groupby(RATIO.column)[GRANULARITY.column].nunique()
+    return table[table[RATIO.column] == ratios.idxmax()]
 
 
 def validation(inputs: FigureInputs) -> Figure:
