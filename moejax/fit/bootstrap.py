@@ -74,7 +74,7 @@ class Bootstrap:
     def coefficients(self, level: float = 0.9) -> dict[str, Interval]:
         """Interval of every coefficient; one that vanished in a resample counts as 0 there, and one that the runs do
         not determine has an open one."""
-        lost = () if self.fit is None else self.fit.coefficients if not self.fit.converged else self.fit.not_determined
+        lost = frozenset() if self.fit is None else self.fit.without_error - {*self.fit.fixed}
         return {
             name: OPEN
             if name in lost

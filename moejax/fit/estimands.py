@@ -30,6 +30,8 @@ class Estimand:
     given: Mapping[str, float]
     """Where it is asked; nothing for a coefficient."""
     functional: Functional
+    rule: DecisionRule | None = None
+    """The rule that decides it; None for a coefficient or a prediction."""
 
     @property
     def title(self) -> str:
@@ -142,6 +144,7 @@ def _estimand(rule: DecisionRule, name: str, given: Mapping[str, float]) -> Esti
         symbol=rule.gives[name],
         given=used,
         functional=functools.partial(_decided, rule, tuple(used.items()), name),
+        rule=rule,
     )
 
 

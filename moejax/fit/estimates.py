@@ -16,6 +16,7 @@ from moejax.fit.extrapolation import RATIOS, outside, where_decided
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import plain
 from moejax.fit.runs import Runs
+from moejax.float64 import float64
 from moejax.interval import Interval
 from moejax.laws.design import FIELDS
 
@@ -37,9 +38,10 @@ class Estimate:
     """Degrees of freedom of the interval's Student's t; NaN where it is of resamples."""
     few: str = ""
     """Why the interval is not of the resamples that there are."""
-    unknown: str = ""
-    """Why the runs do not tell it (``FitResult.unknown``), so that there is neither error nor interval; empty if they
-    do."""
+    reason: str = ""
+    """Why there is no value, or neither error nor interval; empty if there are."""
+    at_a_bound: bool = False
+    """Whether it, or what is decided with it, lies where the search for it ends."""
 
 
 def estimate(
@@ -54,8 +56,8 @@ def estimate(
 ) -> list[Estimate]:
     """Every estimand under the fitted law, with its standard error and its interval.
 
-    The value is always that of the fitted law. Where the runs do not tell it, it has neither, and the reason stands in
-    their place.
+    The value is always that of the fitted law. Where the runs do not tell it (``FitResult.unknown``), or it lies at a
+    bound of the search, it has neither, and the reason stands in their place.
 
     Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
     stand in their place, whose Student's t knows how few draws there are.
@@ -65,11 +67,13 @@ def estimate(
     """
     known, estimates = uncertainty(result, runs, kind=covariance, by=by), []
     few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
-    for estimand in estimands:
-        value, error, interval = float(known.at.evaluate(estimand.functional)[0][0]), math.nan, None
-        where, degrees_of_freedom = STANDARD, math.nan
-        (unknown,) = result.unknown(estimand.functional, 1) if np.isfinite(value) else ("",)
-        if np.isfinite(value) and not unknown:
+    estimands = list(estimands)
+    values = [float(known.at.evaluate(one.functional)[0][0]) for one in estimands]
+    bounds = _bounds(estimands, values)
+    for number, (estimand, value) in enumerate(zip(estimands, values, strict=True)):
+        error, interval, where, degrees_of_freedom = math.nan, None, STANDARD, math.nan
+        reason = _reason(result, estimand, value) or bounds.get(number, "")
+        if not reason:
             spread, _ = known.spread(estimand.functional)
             error = float(spread.errors[0])
             # What a law decides is above 0: a size, a cost, a loss, or a share.
@@ -77,7 +81,9 @@ def estimate(
             if error > 0:
                 degrees_of_freedom = float(spread.degrees_of_freedom[0])
                 interval = Interval(low=float(low), middle=value, high=float(high), deviation=error, undefined=0.0)
-        if resampled is not None and not few and not unknown:
+            elif error == 0:
+                reason = "no coefficient that was fitted moves it"
+        if resampled is not None and not few and not reason:
             where, degrees_of_freedom, interval = RESAMPLES, math.nan, resampled.interval(estimand.functional, level)
         one = Estimate(
             estimand=estimand,
@@ -87,10 +93,31 @@ def estimate(
             by=where,
             degrees_of_freedom=degrees_of_freedom,
             few=few,
-            unknown=unknown,
+            reason=reason,
+            at_a_bound=error == 0 or number in bounds,
         )
         estimates.append(one)
     return estimates
+
+
+def _reason(result: FitResult, estimand: Estimand, value: float) -> str:
+    """Why a law gives no number, or the runs do not tell it; empty where they do."""
+    if np.isfinite(value):
+        return result.unknown(estimand.functional, 1)[0]
+    if estimand.rule is None:
+        return "the law gives no finite number there"
+    with float64():
+        return estimand.rule.why_none(result.law, estimand.given)
+
+
+def _bounds(estimands: Sequence[Estimand], values: Sequence[float]) -> dict[int, str]:
+    """By number of the estimand: that what is decided by its rule at its place lies at an end of the search."""
+    said: dict[tuple[int, ...], str] = {}
+    keys = [(id(one.rule), *map(hash, one.given.items())) for one in estimands]
+    for key, one, value in zip(keys, estimands, values, strict=True):
+        if one.rule is not None and (end := one.rule.at_an_end(one.name, value)):
+            said[key] = end
+    return {number: said[key] for number, key in enumerate(keys) if key in said}
 
 
 STANDARD, RESAMPLES = "standard errors", "resamples"
@@ -135,8 +162,8 @@ def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, A
             | {"uninformative": one.interval.uninformative, "by": one.by, "level": level}
             | ({"degrees_of_freedom": one.degrees_of_freedom} if np.isfinite(one.degrees_of_freedom) else {}),
         }
-        | ({"at_a_bound": True} if one.error == 0 else {})
+        | ({"at_a_bound": True} if one.at_a_bound else {})
         | ({"few": one.few} if one.few else {})
-        | ({"reason": one.unknown} if one.unknown else {})
+        | ({"reason": one.reason} if one.reason else {})
         for one in decided
     ]

@@ -178,7 +178,7 @@ def _decision(one: Found) -> list[Any]:
     named = [_named(one), where_in_words(one["given"])]
     if one["value"] is None:
         return [*named, "no answer", None, None, None, None]
-    unknown = NOT_DETERMINED if "reason" in one else "at a bound" if one.get("at_a_bound") else "not known"
+    unknown = "at a bound" if one.get("at_a_bound") else NOT_DETERMINED if "reason" in one else "not known"
     error = unknown if one["standard_error"] is None else one["standard_error"]
     interval = one["interval"] or {}
     ends = _interval(interval) if interval else None
@@ -187,11 +187,15 @@ def _decision(one: Found) -> list[Any]:
 
 def _reasons(answers: Sequence[Found]) -> list[str]:
     """Why some answers have no interval, a sentence for all that have the same reason."""
-    told: dict[str, list[str]] = {}
+    told: dict[tuple[str, str, str], list[str]] = {}
     for one in answers:
         if "reason" in one:
-            told.setdefault(one["reason"], []).append(_asked(one))
-    return [f"! Of {listed(names)} there is no interval: {why}." for why, names in told.items()]
+            lacking = "answer" if one.get("value", 0.0) is None else "interval"
+            told.setdefault((lacking, where_in_words(one["given"]), one["reason"]), []).append(_named(one))
+    return [
+        f"! There is no {lacking} for {listed(names)}{f' at {where}' if where else ''}: {why}."
+        for (lacking, where, why), names in told.items()
+    ]
 
 
 def _predictions(found: Found) -> Table:

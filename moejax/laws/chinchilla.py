@@ -166,9 +166,12 @@ def dense_at_one(
         loss = frontier(slice_at(law, given[experts]))(Design(flops=flops))
         return {"efficiency_leverage": flops_for_loss(frontier(slice_at(law, 1.0)), loss) / flops}
 
+    def unreached(law: Any, **given: float) -> str:
+        return "under the fitted law no dense model reaches the loss of the mixture"
+
     return (
         optimum(claim, given=("flops", experts), gives=SPLIT),
-        DecisionRule(("flops", experts), {"efficiency_leverage": "EL"}, leverage),
+        DecisionRule(("flops", experts), {"efficiency_leverage": "EL"}, leverage, reason=unreached),
         least_flops(lambda law, **given: frontier(slice_at(law, given[experts])), given=(experts,)),
     )
 

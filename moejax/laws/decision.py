@@ -7,7 +7,7 @@ differentiated like a coefficient. Symbols are those of the law's own paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from moejax.laws.claim import Claim
@@ -25,13 +25,45 @@ class DecisionRule:
     """``decide(law, **given)``: what is decided, by name."""
     claim: Callable[..., Claim] | None = None
     """``claim(law, **given)``: the claim that the rule takes its numbers from, if it is one."""
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By name, between which numbers what is decided is searched for; at an end it is no optimum of the law."""
+    reason: Callable[..., str] | None = None
+    """``reason(law, **given)``: why the law has no answer there."""
+
+    def why_none(self, law: Any, given: Mapping[str, float]) -> str:
+        """Why a law has no answer where some quantities are given, in the words of a sentence's end."""
+        said = self.reason(law, **{name: given[name] for name in self.given}) if self.reason is not None else ""
+        return said or "with these coefficients the formula of the answer gives no finite number"
+
+    def at_an_end(self, name: str, value: float) -> str:
+        """That what is decided lies at an end of what is searched, and which; empty where it does not."""
+        if name not in self.ends:
+            return ""
+        low, high = self.ends[name]
+        at = {"lower": (low, value <= low * (1 + AT_AN_END)), "upper": (high, value >= high * (1 - AT_AN_END))}
+        found = [(side, end) for side, (end, there) in at.items() if there]
+        if not found:
+            return ""
+        ((side, end),) = found
+        return f"{name} is at its {side} bound, {end:g}: the law has no optimum between {low:g} and {high:g}"
 
 
-def optimum(claim: Callable[..., Claim], *, given: tuple[str, ...] = (), gives: Mapping[str, str]) -> DecisionRule:
+AT_AN_END = 1e-6
+"""Share of a bound within which an answer lies at it."""
+
+
+def optimum(
+    claim: Callable[..., Claim],
+    *,
+    given: tuple[str, ...] = (),
+    gives: Mapping[str, str],
+    ends: Mapping[str, tuple[float, float]] | None = None,
+) -> DecisionRule:
     """The optimum of a claim.
 
     Args:
       claim: ``claim(law, **given)``.
+      ends: between which numbers some of the claim's variables are searched for.
       gives: symbols of the claim's variables, and of the ``loss`` there if that is decided too; each is named with
         ``optimal_`` before it.
     """
@@ -41,7 +73,13 @@ def optimum(claim: Callable[..., Claim], *, given: tuple[str, ...] = (), gives: 
         loss = {"loss": made.objective(made.value)} if "loss" in gives else {}
         return {f"optimal_{name}": value for name, value in {**made.value, **loss}.items() if name in gives}
 
-    return DecisionRule(given, {f"optimal_{name}": symbol for name, symbol in gives.items()}, decide, claim)
+    return DecisionRule(
+        given,
+        {f"optimal_{name}": symbol for name, symbol in gives.items()},
+        decide,
+        claim,
+        {f"optimal_{name}": between for name, between in (ends or {}).items()},
+    )
 
 
 SPLIT: Mapping[str, str] = {"params_active": "N_act*", "tokens": "D*", "loss": "L*"}

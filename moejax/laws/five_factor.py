@@ -196,13 +196,17 @@ def optimal_active_at_compute(
     )
 
 
+SMALLEST, LARGEST = 1.0, 1e25
+"""Bounds of the search for active parameters."""
+
+
 @jax.jit
 def _root_of_equation_31(law: FiveFactor, flops: Any, params_total: Any, active_experts: Any, shared_share: Any) -> Any:
     def loss(log_active: Any) -> Any:
         variables = _spend(jnp.exp(log_active), flops)
         return _at_compute(law, params_total, active_experts, shared_share, variables)
 
-    return jnp.exp(argmin_between(loss, 0.0, jnp.log(1e25)))
+    return jnp.exp(argmin_between(loss, jnp.log(SMALLEST), jnp.log(LARGEST)))
 
 
 def loss_at_optimum(law: FiveFactor, params_active: Any, params_total: Any, structure: Any) -> Any:
@@ -343,7 +347,12 @@ ENTRIES = (
         decides=(
             DecisionRule((), {"optimal_active_experts": "G*", "optimal_shared_share": "S*"}, _decided_structure),
             optimum(_active_share_at_best, given=("params_total",), gives={"active_share": "r_a*"}),
-            optimum(_active_at_best, given=("flops", "params_total"), gives={**SPLIT, "params_active": "N_a*"}),
+            optimum(
+                _active_at_best,
+                given=("flops", "params_total"),
+                gives={**SPLIT, "params_active": "N_a*"},
+                ends={"params_active": (SMALLEST, LARGEST)},
+            ),
         ),
         claims={
             "optimal_active_experts": lambda: optimal_active_experts(ZHAO_2025, _MIXTURE),

@@ -44,7 +44,7 @@ from moejax.laws.formula import (
     parts,
 )
 from moejax.laws.law import LOSS, Sign, coefficient, law
-from moejax.laws.split import best_split
+from moejax.laws.split import best_split, why_no_split
 from moejax.wording import did_you_mean, listed, some
 
 LETTERS = {"N": "params_active", "D": "tokens", "C": "flops", "L": "loss"}
@@ -222,7 +222,7 @@ def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRu
     split = columns[one], columns[other]
     held = tuple(name for name in inputs if name not in split)
 
-    def decide(law: Any, **given: float) -> dict[str, Any]:
+    def asked(law: Any, given: Mapping[str, float]) -> tuple[Any, ...]:
         at = {name: given[name] for name in held}
 
         def output(law: Any, variables: Mapping[str, Any]) -> Any:
@@ -232,12 +232,19 @@ def _rule(said: ReadFormula, inputs: tuple[str, ...], target: str) -> DecisionRu
         def cost(_: Any, variables: Mapping[str, Any]) -> Any:
             return _evaluate(tree, {letter: variables[columns[letter]] for letter in letters})
 
-        best = best_split(law, output, cost, given[columns[spent]], split)
+        return law, output, cost, given[columns[spent]], split
+
+    def decide(law: Any, **given: float) -> dict[str, Any]:
+        _, output, *_ = problem = asked(law, given)
+        best = best_split(*problem)
         return {f"optimal_{name}": value for name, value in (best | {target: output(law, best)}).items()}
+
+    def reason(law: Any, **given: float) -> str:
+        return why_no_split(*asked(law, given))
 
     symbols = {f"optimal_{ours}": f"{letter}*" for letter, ours in zip(letters, split, strict=True)}
     symbols |= {f"optimal_{target}": "L*" if target == "loss" else f"{target}*"}
-    return DecisionRule((columns[spent], *held), symbols, decide)
+    return DecisionRule((columns[spent], *held), symbols, decide, reason=reason)
 
 
 def _each(tree: Tree) -> Iterator[Tree]:

@@ -55,10 +55,16 @@ PUBLISHED = {
 
 def least_flops(frontier_of: Callable[..., LossCompute], *, given: tuple[str, ...] = ()) -> DecisionRule:
     """The rule that gives the least FLOPs that reach a loss, by the frontier ``frontier_of(law, **given)``."""
+
+    def reason(law: Any, loss: float, **quantities: float) -> str:
+        least = float(frontier_of(law, **quantities).irreducible)
+        return f"under the fitted law the loss stays above {least:.4g} whatever the FLOPs" if loss <= least else ""
+
     return DecisionRule(
         ("loss", *given),
         {"optimal_flops": "C*"},
         lambda law, loss, **quantities: {"optimal_flops": flops_for_loss(frontier_of(law, **quantities), loss)},
+        reason=reason,
     )
 
 

@@ -91,6 +91,8 @@ PUBLISHED = {
 
 SMALLEST, LARGEST = 1.0, 1e25
 """Bounds of the search for total parameters."""
+MOST_SPARSE = 0.999
+"""Largest sparsity that is searched."""
 
 
 @jax.jit
@@ -104,7 +106,7 @@ def best_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: Any) 
 
 
 @jax.jit
-def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = 0.999) -> Any:
+def best_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Any:
     """S*(C, N): sparsity of least loss at one size, between 0 and ``cap``."""
 
     def loss(log_active: Any) -> Any:
@@ -142,7 +144,7 @@ def optimal_params_total(law: Sparsity, flops: Any, sparsity: Any, active_of: An
 
 
 @in_float64
-def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = 0.999) -> Claim:
+def optimal_sparsity(law: Sparsity, flops: Any, params_total: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> Claim:
     """The claim that ``best_sparsity`` is optimal, in terms of 1-S; at a bound it is not stationary and says so."""
     sparsity = best_sparsity(law, flops, params_total, active_of, cap=cap)
     notes = []
@@ -170,7 +172,7 @@ class JointOptimum(NamedTuple):
     message: str
 
 
-def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = 0.999) -> JointOptimum:
+def joint_optimum(law: Sparsity, flops: Any, active_of: Any, *, cap: Any = MOST_SPARSE) -> JointOptimum:
     """N and S of least loss with S at most ``cap``: Eq. 2, which has no optimum worth the name without the cap."""
     with jax.enable_x64(True):
         law, flops, active_of = jax.tree.map(lambda x: jnp.asarray(x, float), (law, flops, active_of))
@@ -245,8 +247,14 @@ ENTRIES = (
                     "optimal_loss": "L*",
                 },
                 _sizes,
+                ends={"optimal_params_total": (SMALLEST, LARGEST)},
             ),
-            DecisionRule(("flops", "params_total"), {"optimal_sparsity": "S*"}, _sparsity_at_size),
+            DecisionRule(
+                ("flops", "params_total"),
+                {"optimal_sparsity": "S*"},
+                _sparsity_at_size,
+                ends={"optimal_sparsity": (0.0, MOST_SPARSE)},
+            ),
         ),
         claims={
             "optimal_params_total": lambda: optimal_params_total(ABNAR_2025, 1e20, 0.9, Proportional()),

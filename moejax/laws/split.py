@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -32,54 +33,82 @@ def best_split(law: Any, objective: Function, cost: Function, budget: Any, names
       names: of the numbers.
     """
     asked = jnp.log(jnp.asarray(budget, float))
-    still_law, still_asked = jax.lax.stop_gradient((law, asked))
-
-    def numbers(point: Any) -> dict[str, Any]:
-        return {name: jnp.exp(point[i]) for i, name in enumerate(names)}
-
-    def over(point: Any, law: Any, asked: Any) -> Any:
-        return jnp.log(cost(law, numbers(point))) - asked
-
-    def paid(offset: Any, middle: Any) -> Any:
-        """The point with the first number so far from the middle that costs the budget."""
-        first = middle + offset
-        rest = _root(lambda y: over(jnp.stack([first, y]), still_law, still_asked), middle, 4 * REACH)
-        return jnp.stack([first, rest])
-
-    def value(offset: Any, middle: Any) -> Any:
-        point = paid(offset, middle)
-        found = objective(still_law, numbers(point))
-        fits = (jnp.abs(over(point, still_law, still_asked)) < PAID) & jnp.isfinite(found)
-        return jnp.where(fits, found, jnp.inf)
+    moving = _Split(law, objective, cost, asked, names)
+    still = replace(moving, law=jax.lax.stop_gradient(law), asked=jax.lax.stop_gradient(asked))
+    middle = still.middle()
 
     def nearer(_: Any, around: Any) -> Any:
         best, width = around
         offsets = jnp.clip(best + width * jnp.linspace(-1.0, 1.0, POINTS), -REACH, REACH)
-        found = jax.vmap(lambda offset: value(offset, middle))(offsets)
+        found = jax.vmap(lambda offset: still.value(offset, middle))(offsets)
         return offsets[jnp.argmin(found)], 4 * width / POINTS
 
-    middle = _root(lambda both: over(jnp.stack([both, both]), still_law, still_asked), 0.0, 8 * REACH)
     start = jnp.asarray(0.0, float), jnp.asarray(REACH, float)
     offset, _ = jax.lax.fori_loop(0, ROUNDS, nearer, start)
-    inside = (jnp.abs(offset) < REACH) & jnp.isfinite(value(offset, middle))
-    best = jax.lax.stop_gradient(paid(offset, middle))
-
-    def conditions(point: Any) -> Any:
-        """What is 0 at the best split: the slope along the budget, and what is over."""
-        slope, dear = (
-            jax.grad(lambda at: objective(law, numbers(at)))(point),
-            jax.grad(lambda at: over(at, law, asked))(point),
-        )
-        return jnp.stack([slope[0] * dear[1] - slope[1] * dear[0], over(point, law, asked)])
-
+    inside = (jnp.abs(offset) < REACH) & jnp.isfinite(still.value(offset, middle))
+    best = jax.lax.stop_gradient(still.paid(offset, middle))
     # Newton steps from a point held still are the implicit function theorem; every one doubles the derivatives' order.
     for _ in range(2):
-        (a, b), (c, d) = jax.jacfwd(conditions)(best)
-        one, other = conditions(best)
+        (a, b), (c, d) = jax.jacfwd(moving.conditions)(best)
+        one, other = moving.conditions(best)
         scale = a * d - b * c
         step = jnp.stack([d * one - b * other, a * other - c * one]) / jnp.where(scale == 0, 1.0, scale)
         best = best - jnp.where((jnp.abs(step) < LONGEST).all() & (scale != 0), step, 0.0)
-    return {name: jnp.where(inside, number, jnp.nan) for name, number in numbers(best).items()}
+    return {name: jnp.where(inside, number, jnp.nan) for name, number in moving.numbers(best).items()}
+
+
+def why_no_split(law: Any, objective: Function, cost: Function, budget: Any, names: tuple[str, str]) -> str:
+    """Why ``best_split`` gives no numbers, in the words of a sentence's end."""
+    split = _Split(law, objective, cost, jnp.log(jnp.asarray(budget, float)), names)
+    middle = split.middle()
+    offsets = jnp.linspace(-REACH, REACH, POINTS)
+    values = jax.vmap(lambda offset: split.value(offset, middle))(offsets)
+    if not bool(jnp.isfinite(values).any()):
+        return f"no {names[0]} and {names[1]} cost {float(budget):g} and have a number by the law"
+    end = split.numbers(split.paid(offsets[jnp.argmin(values)], middle))
+    there = " and ".join(f"{name} = {float(number):.3g}" for name, number in end.items())
+    return f"no split of the budget is best: the law still falls where the search ends, at {there}"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What is asked of points, the logarithms of two numbers."""
+
+    law: Any
+    objective: Function
+    cost: Function
+    asked: Any
+    """Logarithm of the budget."""
+    names: tuple[str, str]
+
+    def numbers(self, point: Any) -> dict[str, Any]:
+        return {name: jnp.exp(point[i]) for i, name in enumerate(self.names)}
+
+    def over(self, point: Any) -> Any:
+        """By how much a point costs more than the budget, in e-folds."""
+        return jnp.log(self.cost(self.law, self.numbers(point))) - self.asked
+
+    def middle(self) -> Any:
+        """Where two equal numbers cost the budget."""
+        return _root(lambda both: self.over(jnp.stack([both, both])), 0.0, 8 * REACH)
+
+    def paid(self, offset: Any, middle: Any) -> Any:
+        """The point with the first number so far from the middle that costs the budget."""
+        first = middle + offset
+        return jnp.stack([first, _root(lambda y: self.over(jnp.stack([first, y])), middle, 4 * REACH)])
+
+    def value(self, offset: Any, middle: Any) -> Any:
+        """The objective there; infinite where nothing costs the budget."""
+        point = self.paid(offset, middle)
+        found = self.objective(self.law, self.numbers(point))
+        fits = (jnp.abs(self.over(point)) < PAID) & jnp.isfinite(found)
+        return jnp.where(fits, found, jnp.inf)
+
+    def conditions(self, point: Any) -> Any:
+        """What is 0 at the best split: the slope along the budget, and what is over."""
+        slope = jax.grad(lambda at: self.objective(self.law, self.numbers(at)))(point)
+        dear = jax.grad(self.over)(point)
+        return jnp.stack([slope[0] * dear[1] - slope[1] * dear[0], self.over(point)])
 
 
 def _root(rising: Callable[[Any], Any], middle: Any, reach: float) -> Any:

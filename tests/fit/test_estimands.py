@@ -277,6 +277,23 @@ def test_a_loss_that_no_compute_reaches_has_no_cost():
     found = estimate(known_fit(), known_runs(), decision_estimands(EffectiveParams, {"loss": 0.5, "expansion": 8.0}))
     assert "no answer" in shown(found)
     assert to_json(found)[0]["value"] is None
+    assert "under the fitted law the loss stays above" in shown(found)
+    claim = decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 8.0})[0]
+    nowhere = dataclasses.replace(claim, functional=lambda law: np.nan * law.irreducible)
+    assert "gives no finite number" in to_json(estimate(known_fit(), known_runs(), [nowhere]))[0]["reason"]
+
+
+def test_what_is_decided_at_an_end_of_the_search_says_which_and_nothing_there_has_an_interval():
+    size, *others = decision_estimands(EffectiveParams, {"flops": 1e21, "expansion": 8.0})
+    with float64():
+        value = float(size.functional(known_fit().law))
+    for ends, side in (((1.0, value), "upper"), ((value, 1e25), "lower")):
+        rule = dataclasses.replace(size.rule, ends={size.name: ends})
+        capped = [dataclasses.replace(one, rule=rule if one.rule is size.rule else one.rule) for one in (size, *others)]
+        found = estimate(known_fit(), known_runs(), capped)
+        assert [one.interval is None for one in found] == [True, True, True, False]
+        assert f"optimal_params_active is at its {side} bound" in " ".join(shown(found).split())
+        assert all(one["at_a_bound"] for one in to_json(found)[:3])
 
 
 def test_a_decision_that_no_coefficient_moves_is_at_a_bound_of_its_search():

@@ -111,10 +111,12 @@ def test_a_budget_is_split_as_chinchilla_splits_it():
     assert rule.gives == {"optimal_params_active": "N*", "optimal_tokens": "D*", "optimal_loss": "L*"}
     with float64():
         found = rule.decide(fitted, flops=1e24)
-        endless = rule.decide(dataclasses.replace(fitted, B=0.0), flops=1e24)
+        none = dataclasses.replace(fitted, B=0.0)
+        endless, why = rule.decide(none, flops=1e24), rule.why_none(none, {"flops": 1e24})
     expected = optimal_split(HOFFMANN_2022, 1e24)
     assert {name: float(found[f"optimal_{name}"]) for name in expected} == pytest.approx(expected, rel=1e-11)
     assert np.isnan(endless["optimal_tokens"])
+    assert "still falls where the search ends, at params_active = 3.63e+18 and tokens = " in why
     assert formula_law.from_stored(formula_law.stored(law)) is law
 
 
