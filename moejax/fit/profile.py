@@ -209,10 +209,15 @@ def _descent(
 ) -> np.ndarray | None:
     """The same by sequential quadratic programming, which needs slopes alone."""
 
+    # SciPy asks for the objective, what is held and the slopes of both one by one, at one point.
+    @functools.lru_cache(maxsize=1)
+    def evaluated(point: bytes) -> tuple[float, np.ndarray, float, np.ndarray]:
+        # Lagrange's function without its multiplier: the last row of its second derivatives is the functional's slope.
+        value, slope, second = _at(at, functional, np.append(np.frombuffer(point), 0.0), target, unit)
+        return float(value) / float(at.data["scale"]), slope[:-1], float(slope[-1]), second[-1, :-1]
+
     def parts(point: np.ndarray) -> tuple[float, np.ndarray, float, np.ndarray]:
-        # Lagrange's function with the multipliers 0 and 1: the objective, and what the functional adds to it.
-        (value, free, _), (_, bound, _) = (_at(at, functional, np.append(point, m), target, unit) for m in (0.0, 1.0))
-        return float(value) / float(at.data["scale"]), free[:-1], float(free[-1]), (bound - free)[:-1]
+        return evaluated(np.asarray(point, np.float64).tobytes())
 
     held = {"type": "eq", "fun": lambda point: parts(point)[2], "jac": lambda point: parts(point)[3]}
     with np.errstate(all="ignore"):
