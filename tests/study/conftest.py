@@ -16,11 +16,11 @@ def get_config():
         "moe": shape | dict(num_experts=4, top_k=2, expert_hidden=16),
     }
     config.recipe = dict(
-        budgets_tokens=[32_768, 65_536, 131_072],
+        budgets_tokens=[24_576, 49_152, 98_304],
         batch_tokens=1_024,
         data=dict(sequence_length=64, validation_tokens=4_096),
-        optimizer=dict(learning_rate=1e-2, warmup_tokens=8_192),
-        checkpoint_tokens=16_384,
+        optimizer=dict(learning_rate=1e-2, warmup_tokens=4_096),
+        checkpoint_tokens=49_152,
         log_every_steps=4,
     )
     config.analysis = dict(laws=["effective_params"], resamples=20, decision_flops=1e11)

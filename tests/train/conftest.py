@@ -20,7 +20,7 @@ def few_files(monkeypatch):
 
 @pytest.fixture
 def training():
-    """A mixture of 2 layers, two budgets, a checkpoint every second step."""
+    """A mixture of 2 layers, two budgets, a checkpoint every fourth step."""
     return Training(
         name="small",
         architecture=Architecture(
@@ -41,7 +41,7 @@ def training():
             data=DataConfig(source="few", sequence_length=32, validation_share=0.2, validation_tokens=512),
             optimizer=OptimizerConfig(learning_rate=1e-2, warmup_tokens=512, decay_share=0.4),
             log_every_steps=3,
-            checkpoint_tokens=512,
+            checkpoint_tokens=1024,
         ),
     )
 
