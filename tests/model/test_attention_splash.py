@@ -1,5 +1,7 @@
 """The TPU's attention kernel, interpreted, is attention with all scores at once; programs for a TPU choose it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +17,9 @@ from moejax.sharding import MESH_AXES
 
 
 def drawn(length, heads, groups, width, value_width):
-    keys = jax.random.split(jax.random.key(0), 4)
     sizes = [(heads, width), (groups, width), (groups, value_width), (heads, value_width)]
-    return [jax.random.normal(key, (2, length, *size)) for key, size in zip(keys, sizes, strict=True)]
+    draw = np.random.default_rng(0)
+    return [jnp.asarray(draw.normal(size=(2, length, *size)), jnp.float32) for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,7 @@ def test_the_kernel_agrees_with_all_scores_at_once(length, heads, groups, value_
     mask = AttentionMask(query_segments=segments, key_segments=segments, window=window)
     sinks = jnp.linspace(-1.0, 1.0, heads) if sunk else None
 
+    @functools.partial(jax.jit, static_argnums=0)
     def both(attend):
         out, back = jax.vjp(lambda *qkv: attend(*qkv, mask, scale=0.3, sinks=sinks), *inputs)
         return out, back(direction)

@@ -33,7 +33,7 @@ def test_the_greedy_continuation_is_the_likeliest_token_after_each_prefix():
     key = jax.random.key(0)
     found = generate(MIXTURE, QUICK, params, prompts, key, tokens=6, sampling=Sampling(temperature=0.0))
     whole = jnp.concatenate([prompts, found], axis=1)
-    likeliest = transformer.forward(MIXTURE, QUICK, params, whole).argmax(2)
+    likeliest = forward(MIXTURE, QUICK, params, whole).argmax(2)
     np.testing.assert_array_equal(likeliest[:, 4:-1], found)
 
 

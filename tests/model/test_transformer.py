@@ -150,7 +150,8 @@ def test_documents_of_a_row_do_not_see_each_other(name):
 def test_padding_reaches_no_expert_and_no_sum():
     tokens = jax.random.randint(jax.random.key(1), (2, 8), 0, 64)
     real = jnp.arange(8) < jnp.array([[8], [5]])
-    output = transformer.apply(MIXTURE, Runtime(), params_of("mixture"), tokens, padding_mask=real)
+    apply = jax.jit(transformer.apply, static_argnums=(0, 1))
+    output = apply(MIXTURE, Runtime(), params_of("mixture"), tokens, padding_mask=real)
     assert output.routing is not None
     assert output.routing.tokens.tolist() == [13, 13]
     assert output.routing.served.tolist() == [26, 26]

@@ -12,25 +12,22 @@ from moejax.routing.routing import Routing, token_choice
 
 
 def draw_experts(num_experts, model, hidden, dtype=jnp.float32, biases=False):
-    keys = jax.random.split(jax.random.key(1), 6)
+    draw = np.random.default_rng(1)
     shapes = {"gate": (model, hidden), "up": (model, hidden), "down": (hidden, model)}
     if biases:
         shapes |= {"gate_bias": (hidden,), "up_bias": (hidden,), "down_bias": (model,)}
-    drawn = {
-        name: 0.2 * jax.random.normal(key, (num_experts, *shape), dtype)
-        for key, (name, shape) in zip(keys, shapes.items(), strict=False)
-    }
+    drawn = {name: jnp.asarray(0.2 * draw.normal(size=(num_experts, *shape)), dtype) for name, shape in shapes.items()}
     return Experts(**drawn)
 
 
 def draw_tokens(tokens, model, dtype=jnp.float32):
-    return jax.random.normal(jax.random.key(2), (tokens, model), dtype)
+    return jnp.asarray(np.random.default_rng(2).normal(size=(tokens, model)), dtype)
 
 
 def draw_logits(tokens, num_experts, skew=0.0):
     """Logits under which expert 0 is the more preferred the larger ``skew``."""
-    noise = jax.random.normal(jax.random.key(3), (tokens, num_experts))
-    return noise - skew * jnp.arange(num_experts, dtype=jnp.float32)
+    noise = np.random.default_rng(3).normal(size=(tokens, num_experts))
+    return jnp.asarray(noise - skew * np.arange(num_experts), jnp.float32)
 
 
 def routing_of(expert, num_experts):

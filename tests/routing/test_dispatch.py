@@ -176,6 +176,7 @@ def test_ragged_products_of_a_population_agree_with_the_reference(as_on_accelera
     def loss(dispatch, x, experts):
         return (dispatch(x, routing, experts) ** 2).mean()
 
+    @partial(jax.jit, static_argnums=0)
     def gradients(dispatch):
         return jax.vmap(jax.grad(partial(loss, dispatch), argnums=(0, 1)))(*members)
 

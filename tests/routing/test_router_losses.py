@@ -1,6 +1,7 @@
 """Losses and statistics of routing: what they are in balance and out of it, and that no cut of the batch matters."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from moejax.routing.sums import routing_sums
 TOKENS, EXPERTS = 48, 8
 
 
+@partial(jax.jit, static_argnames=("top_k", "router", "sequences"))
 def sums_of(logits, top_k=2, router="softmax_topk", **options):
     return routing_sums(ROUTERS[router](logits, top_k=top_k), **options)
 
@@ -56,6 +58,7 @@ def test_z_loss_is_the_mean_square_of_logsumexp():
     assert np.isclose(router_z_loss(sums_of(logits)), expected, rtol=1e-6)
 
 
+@jax.jit
 def values(sums):
     return {
         "balance": balance_loss(sums),

@@ -13,7 +13,7 @@ from moejax import stored
 from moejax.train import metrics, row
 
 CONFIG = '''
-"""Two layers, two budgets, a checkpoint every second step, a line of the log at every one."""
+"""Two layers, two budgets, a checkpoint every fourth step, a line of the log at every one."""
 from ml_collections import ConfigDict
 
 def get_config():
@@ -30,7 +30,7 @@ def get_config():
         optimizer=dict(learning_rate=1e-2, warmup_tokens=512, decay_share=0.4),
         loss=dict(expert_bias_rate=1e-3),
         log_every_steps=1,
-        checkpoint_tokens=512,
+        checkpoint_tokens=1_024,
     )
     return config
 '''

@@ -25,8 +25,13 @@ def with_optimizer(training, name, **recipe):
 
 def directions(config, parts, params, gradients):
     optimizer = make_optimizer(config, parts)
-    with jax.numpy_dtype_promotion("standard"):
+
+    @jax.jit
+    def update(params, gradients):
         return optimizer.update(gradients, optimizer.init(params), params)[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        return update(params, gradients)
 
 
 def test_adamw_is_optax_adamw_at_the_schedules_rate():

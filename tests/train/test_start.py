@@ -48,7 +48,8 @@ def start(training, log=lambda text: None):
 
 
 def logits(architecture, params, expert_bias=None):
-    return transformer.forward(architecture, Runtime(), params, TOKENS, expert_bias=expert_bias)
+    forward = jax.jit(transformer.forward, static_argnums=(0, 1))
+    return forward(architecture, Runtime(), params, TOKENS, expert_bias=expert_bias)
 
 
 @pytest.fixture(scope="module")
