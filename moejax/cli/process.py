@@ -112,7 +112,9 @@ def _programs_folder(environment: Mapping[str, str]) -> Path:
     if information.exists():
         lines = information.read_text(encoding="utf-8").splitlines()
         told += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})
-    place = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    given = Path(environment.get("XDG_CACHE_HOME", ""))
+    # The XDG Base Directory Specification: a relative path is not valid, and ignored.
+    place = given if given.is_absolute() else Path.home() / ".cache"
     return place / "moejax" / "programs" / hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 

@@ -78,6 +78,11 @@ def law_or_fit(text: str) -> str:
     return text if "/" not in text or fit == Path(text) else str(fit)
 
 
+def fit_named_like(text: str) -> str:
+    """What to write for a word that is no law, if it is the name of a fit's folder; else nothing."""
+    return f" The fit in the folder of that name is ./{text}." if fit_in(Path(text)) != Path(text) else ""
+
+
 def validate_fit(path: Path) -> None:
     """Raise ``UserError`` if there is no such file."""
     if not path.is_file():

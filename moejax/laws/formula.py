@@ -148,13 +148,17 @@ def formula(law: type) -> Formula:
     return Formula(text[:-1], equations, {name: said.replace("``", "") for name, said in letters.items()}, prose)
 
 
-def parse(text: str) -> tuple[Equation, ...]:
+def parse(text: str, *, what: str = "formula", arguments: bool = True) -> tuple[Equation, ...]:
     """Equations from their text, such as ``L(N) = A/N^alpha + E, with N = 2·M``.
+
+    Args:
+      what: what the text is called in a sentence.
+      arguments: whether the left side may say what it is a function of.
 
     Raises:
       UserError: it is not in this grammar, with the place.
     """
-    return _Reader(text).equations()
+    return _Reader(text, what, arguments).equations()
 
 
 def names(tree: Tree) -> Iterator[str]:
@@ -193,11 +197,12 @@ _EXTREMES = {"min": Least, "max": Greatest}
 class _Reader:
     """Recursive descent: a sum of products of powers."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, what: str, arguments: bool):
         self.text = unicodedata.normalize("NFC", text).rstrip()
+        self.what, self.arguments = what, arguments
         if len(self.text) > MOST_CHARACTERS:
             raise UserError(
-                f"The formula is {len(self.text):,} characters long; {MOST_CHARACTERS:,} are the most. Shorten it."
+                f"The {what} is {len(self.text):,} characters long; {MOST_CHARACTERS:,} are the most. Shorten it."
             )
         self.tokens: list[str] = []
         self.places: list[int] = []
@@ -232,7 +237,7 @@ class _Reader:
         rest = self.text[place:]
         shown = ascii(rest[:30] + ("…" if len(rest) > 30 else "")) if not rest.isprintable() else f"'{rest[:30]}'"
         what = f"{shown} at character {place + 1}" if rest else "nothing more"
-        return UserError(f"The formula {self.text[:200]!r} has {what}, {why}.")
+        return UserError(f"The {self.what} {self.text[:200]!r} has {what}, {why}.")
 
     def equations(self) -> tuple[Equation, ...]:
         equations = [self.equation()]
@@ -246,7 +251,7 @@ class _Reader:
 
     def equation(self) -> Equation:
         left, arguments = self.term(), []
-        if self.took("("):
+        if self.arguments and self.took("("):
             arguments.append(self.name())
             while self.took(","):
                 arguments.append(self.name())

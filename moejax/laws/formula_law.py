@@ -160,32 +160,32 @@ def from_stored(plain: Mapping[str, Any]) -> type[FormulaLaw]:
     return made
 
 
-def _outputs(text: str) -> dict[str, Tree]:
-    """The targets of a formula, and what each is, with what it defines in its place."""
-    equations = parse(text)
+def _outputs(text: str, what: str = "formula") -> dict[str, Tree]:
+    """The targets of a formula, and what each is, with what it defines in its place; ``what`` is what it is called."""
+    equations = parse(text, what=what, arguments=False)
     sides: dict[str, Tree] = {}
     for equation in equations:
         if not isinstance(equation.left, Name):
-            raise UserError(f"The formula {text!r} must have a name alone on the left, as in 'loss = E + A/N^alpha'.")
+            raise UserError(f"The {what} {text!r} must have a name alone on the left, as in 'loss = E + A/N^alpha'.")
         if equation.left.text in sides:
-            raise UserError(f"The formula {text!r} says twice what {equation.left.text} is; say it once.")
+            raise UserError(f"The {what} {text!r} says twice what {equation.left.text} is; say it once.")
         sides[equation.left.text] = equation.right
     for tree in sides.values():
         if any(isinstance(one, Summation) for one in _each(tree)):
-            raise UserError(f"The formula {text!r} has a sum over an index, Σ; write its terms.")
+            raise UserError(f"The {what} {text!r} has a sum over an index, Σ; write its terms.")
     used = {name for tree in sides.values() for name in names(tree)}
     targets = {name: tree for name, tree in sides.items() if name not in used}
     if not targets:
         raise UserError(
-            f"The formula {text!r} says what {next(iter(sides))} is by itself; write its target on the left alone."
+            f"The {what} {text!r} says what {next(iter(sides))} is by itself; write its target on the left alone."
         )
     defined = {name: tree for name, tree in sides.items() if name in used}
     for _ in defined:
         targets = {name: _put(tree, defined) for name, tree in targets.items()}
         if sum(1 for tree in targets.values() for _ in _each(tree)) > MOST_PARTS:
-            raise UserError(f"The formula {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
+            raise UserError(f"The {what} {text[:200]!r} has more than {MOST_PARTS:,} parts; write a shorter one.")
     if round_about := [name for tree in targets.values() for name in names(tree) if name in defined]:
-        raise UserError(f"The formula {text!r} says what {round_about[0]} is by itself.")
+        raise UserError(f"The {what} {text!r} says what {round_about[0]} is by itself.")
     return targets
 
 
@@ -197,7 +197,7 @@ def _spent(
     Raises:
       UserError: it is not a name that the formula does not read, by two columns that it does.
     """
-    (name, tree), *more = _outputs(budget).items()
+    (name, tree), *more = _outputs(budget, "budget").items()
     spent = dict.fromkeys(names(tree))
     if more:
         raise UserError(f"The budget {budget!r} says of several names what they are; write one, as in 'C = 6*N*D'.")
@@ -281,8 +281,9 @@ def _check_coefficients(text: str, found: Iterable[str]) -> None:
         if (plain := unicodedata.normalize("NFKC", name)) != name:
             # Python takes both for one name.
             raise UserError(f"The formula {text!r} has a coefficient {name}; write it as {plain}.")
+        taken = "is a word of Python" if keyword.iskeyword(name) else "every law has besides its coefficients"
         if keyword.iskeyword(name) or name in vars(FormulaLaw).get("__annotations__", ()):
-            raise UserError(f"The formula {text!r} has a coefficient {name}, which is a word of Python; rename it.")
+            raise UserError(f"The formula {text!r} has a coefficient {name}, which {taken}; rename it.")
 
 
 @functools.cache

@@ -79,6 +79,15 @@ def test_leaving_the_fitted_range_is_said_with_the_variable_and_the_factor(capsy
     assert not inside["extrapolated"]
 
 
+def test_a_word_that_is_no_law_but_the_folder_of_a_fit_is_told_how_to_name_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "fit.json").touch()
+    for command in (["predict", "--params-active", "1B", "--tokens", "1T"], ["design", "--flops", "1e21"]):
+        assert main([*command, "--law", "mine"]) == 2
+        assert "The fit in the folder of that name is ./mine." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_published_model_can_be_asked_about(name, capsys):
     assert len(said(capsys, "--law", "all", "--arch", name, "--tokens", "1T")["predictions"]) > 5

@@ -89,7 +89,7 @@ def test_a_variable_with_which_jax_cannot_start_is_named_in_a_sentence(name, val
     assert "unset it" in ended.stderr
 
 
-def test_programs_are_kept_in_the_users_cache_where_it_can_be_written(tmp_path):
+def test_programs_are_kept_in_the_users_cache_where_it_can_be_written(tmp_path, monkeypatch):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     keep_programs(environment)
     folder = Path(environment["JAX_COMPILATION_CACHE_DIR"])
@@ -102,6 +102,11 @@ def test_programs_are_kept_in_the_users_cache_where_it_can_be_written(tmp_path):
     keep_programs(own)
     assert own == {"JAX_COMPILATION_CACHE_DIR": "mine"}
     (tmp_path / "file").touch()
+    relative = {"XDG_CACHE_HOME": "cache"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    keep_programs(relative)
+    assert relative["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path / "home" / ".cache"))
     nowhere = {"XDG_CACHE_HOME": str(tmp_path / "file")}
     keep_programs(nowhere)
     assert nowhere == {"XDG_CACHE_HOME": str(tmp_path / "file")}

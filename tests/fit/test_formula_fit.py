@@ -99,6 +99,8 @@ def test_other_columns_travel_with_their_runs():
         (["--form", "lr = k*N^a", "--positive", "b"], "No formula has a coefficient b; known are k, a"),
         (["--form", "lr = k*N^a", "--positive", "a", "--negative", "a"], "declared to have two signs"),
         (["--law", "chinchilla", "--positive", "a"], "only those of a formula"),
+        (["--form", "lr = k*N^a", "--recipe", "zhao"], "--form is a law, and --recipe zhao a whole procedure"),
+        (["--form", "lr = k*N^a", "--budget", ""], "--budget is empty"),
         (["--form", "lr = k*N^"], "has nothing more, where a number, a name"),
     ],
 )
@@ -123,6 +125,12 @@ def test_formulas_of_two_targets_are_not_compared(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", "tokens = k*N^a"]) == 2
     assert "The formulas are of lr and tokens" in capsys.readouterr().err
+
+
+def test_a_formula_given_twice_is_not_compared_with_itself(tmp_path, capsys):
+    table().to_csv(tmp_path / "runs.csv", index=False)
+    assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", LR.replace("*", " * ")]) == 2
+    assert "is given twice; give every formula once" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.design_constraints import assumptions_of, constraints_of, range_of
+from moejax.cli.commands.predict import named_law
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
 from moejax.design.config_text import config_text
@@ -31,7 +32,7 @@ from moejax.folder import atomic_write, write_json, written_in
 from moejax.interval import OPEN
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import convention
-from moejax.laws.predict import law_name, published
+from moejax.laws.predict import published
 from moejax.report import render
 from moejax.result import Result
 from moejax.say import say
@@ -76,7 +77,7 @@ def law_and_source(arguments: argparse.Namespace) -> tuple[str, Any, Any]:
         for sentence in (*result.warnings, *dropped):
             say(f"! {sentence}")
         return type(result.law).__name__, result.law, result
-    name, constants = law_name(arguments.law), arguments.constants
+    name, constants = named_law(arguments.law), arguments.constants
     if constants is None:
         constants = next((key for key in PUBLISHED[name] if key.startswith(arguments.law.lower())), None)
     known = published(name, constants)
@@ -123,7 +124,7 @@ def _unknown(fit: FitResult, decision: DesignResult) -> list[str]:
             "The optimum is that of a fit whose search did not converge: its numbers have no interval, and another "
             "search may find others."
         ]
-    if fit.not_determined and (names := [name for name, one in decision.intervals.items() if one == OPEN]):
+    if fit.not_determined and (names := [name for name, one in decision.intervals.items() if one is OPEN]):
         what = f"{listed(names)} of the optimum rest{'s' if len(names) == 1 else ''}"
         return [
             f"{what} on coefficients that the runs do not determine ({', '.join(fit.not_determined)}): any others "

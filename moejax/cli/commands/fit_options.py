@@ -15,6 +15,7 @@ from moejax.fit.formula_columns import law_of_formula
 from moejax.fit.objective import PENALTIES, RESIDUALS
 from moejax.fit.starts import GRIDS, Sobol
 from moejax.laws import LAWS
+from moejax.laws.formula import parse as parse_formula
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import law_name
 from moejax.quantities import parse, parse_whole_number
@@ -30,14 +31,16 @@ def law_of(arguments: argparse.Namespace) -> type:
     Raises:
       UserError: there is none of that name, or the formula is none of the table's columns.
     """
+    if arguments.budget == "":
+        raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")
     if arguments.form is None:
         formulas_of(arguments, [])
-        if arguments.budget:
+        if arguments.budget is not None:
             raise UserError("--budget is of a formula (--form); a law of the catalogue has its own: --decide flops=…")
         return LAWS[law_name(arguments.law)]
     if arguments.law is not None:
         raise UserError("--law and --form are two laws; give one.")
-    return formulas_of(arguments, [arguments.form], arguments.budget)[arguments.form]
+    return formulas_of(arguments, [arguments.form], arguments.budget or "")[arguments.form]
 
 
 def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str = "") -> dict[str, type[FormulaLaw]]:
@@ -53,6 +56,9 @@ def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str
                 f"The sign of {', '.join(signs)} is the law's; only those of a formula (--form) are declared."
             )
         return {}
+    trees = [parse_formula(text) for text in texts]
+    if twice := [text for number, text in enumerate(texts) if trees[number] in trees[:number]]:
+        raise UserError(f"--form {twice[0]!r} is given twice; give every formula once.")
     frame = run_table.read_as_it_is(arguments.runs)
     how = {"mapping": dict(pairs(arguments.map, "--map")), "loss": arguments.loss}
     names = {text: dict(law_of_formula(text, frame, **how).formula.signs) for text in texts}

@@ -70,13 +70,21 @@ def _under_a_law(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], l
     if "loss" not in law.outputs:
         raise UserError(f"The law {type(law).__name__} predicts no loss to compare at; ask it with `moejax predict`.")
     a, b = (_family(text, law) for text in (arguments.a, arguments.b))
-    laws = fit_resamples(arguments, known).laws if arguments.runs else None
-    rows = []
+    likely = fit_resamples(arguments, known) if arguments.runs else None
+    likely = likely if likely is None or known.converged else None
+    rows, notes = [], [f"law: {name}; both families at the sizes that are best for them."]
     for flops in arguments.flops:
         found = leverage(law, a, b, flops)
-        ends = None if laws is None else interval(resampled(found, laws), arguments.level)
+        ends = None if likely is None else interval(resampled(found, likely.laws), arguments.level)
+        probes = None if likely is None else likely.probes
+        if probes is not None and probes.moved(resampled(found, probes.laws)):
+            notes.append(
+                f"! The leverage at {flops:.3g} FLOPs has no interval: it rests on coefficients that the runs do not "
+                f"determine ({', '.join(known.not_determined)})."
+            )
+            ends = None
         rows.append(_row(flops, found.value, ends and ends.low, ends and ends.high))
-    return rows, [f"law: {name}; both families at the sizes that are best for them."]
+    return rows, notes
 
 
 def _family(text: str, law: Any) -> Any:

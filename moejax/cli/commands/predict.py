@@ -10,6 +10,7 @@ from typing import Any
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.pairs import pairs
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
+from moejax.cli.validation import fit_named_like
 from moejax.errors import UserError
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.accounting import design_of, flops_per_token
@@ -85,8 +86,20 @@ def _assumed(arguments: argparse.Namespace) -> str:
     return "" if arguments.active_convention is None else sentence(convention(arguments.active_convention))
 
 
+def named_law(text: str) -> str:
+    """The law that ``--law`` names, where a folder of a fit might be meant.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    try:
+        return law_name(text)
+    except UserError as error:
+        raise UserError(f"{error}{fit_named_like(text)}") from None
+
+
 def _ask(name: str, constants: str | None, design: Design) -> dict[str, Any]:
-    law = law_name(name)
+    law = named_law(name)
     if constants is None:
         # A law asked by its paper's name is asked with that paper's constants, if it has some.
         constants = next((key for key in PUBLISHED[law] if key.startswith(name.lower())), None)

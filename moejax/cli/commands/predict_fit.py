@@ -7,10 +7,12 @@ import argparse
 from typing import Any
 
 from moejax.cli.commands.predict import predicted
+from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.errors import UserError
 from moejax.fit.fit_result import load
 from moejax.fit.prediction import range_in_words, range_of
 from moejax.laws.design import Design
+from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import predict
 from moejax.wording import did_you_mean
 
@@ -24,6 +26,9 @@ def _ask(arguments: argparse.Namespace, design: Design) -> tuple[list[dict[str, 
     file = arguments.law
     fit = load(file)
     if unread := [name for name in design.columns or () if name not in fit.law.inputs]:
+        letters = dict(fit.law.formula.columns) if isinstance(fit.law, FormulaLaw) else {}
+        if (ours := letters.get(unread[0], "")) in DESIGN_OPTIONS:
+            raise UserError(f"{unread[0]} in the formula is {ours}; give --{ours.replace('_', '-')}.")
         raise UserError(f"The law of {file} reads no column {unread[0]}; {did_you_mean(unread[0], fit.law.inputs)}")
     said = predict(fit, design)
     ranged = range_of(fit, design)

@@ -94,6 +94,11 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError`` for a recipe that is none, or if there is no law to fit."""
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
+    if arguments.recipe is not None and arguments.form is not None:
+        raise UserError(
+            f"--form is a law, and --recipe {arguments.recipe} a whole procedure with laws of the catalogue; leave one "
+            f"out."
+        )
     if arguments.recipe in (None, "launch-check") and arguments.law is None and arguments.form is None:
         raise UserError(
             "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."

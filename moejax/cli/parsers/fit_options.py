@@ -27,7 +27,6 @@ def add_formula_arguments(parser: argparse.ArgumentParser, *, several: bool = Fa
     if not several:
         group.add_argument(
             "--budget",
-            default="",
             metavar="FORMULA",
             help="what two of the columns cost, such as 'C = 6*N*D': --decide flops=1e24 then splits it at the least "
             "target",
