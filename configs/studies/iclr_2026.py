@@ -1,43 +1,112 @@
 """The experiments behind "MoE needs a more aggressive data scaling strategy" (Li et al., ICLR 2026).
 
-Purpose:  a strong backbone first (arrangement, gates, top-K, shape), then the activation rate at equal N and equal C.
-Paper:    Its explainer, Appendices A (resource equation) and C (Tables 4 to 6, Figure 7).
+Purpose:  a strong backbone first (arrangement, gates, top-K, shape), then the activation rate at equal N and equal C,
+          then what repeated tokens cost; and the two experiments of others that the explainer compares with.
+Paper:    Its explainer: Appendices A (resource equation), B (DeepSeekMoE, Kimi K2), C (Tables 4 to 6, Figure 7), E
+          (Table 8) and F (13 % point, 14B, unique tokens).
 Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --config.recipe.data.source=PATH
-          :arrangement full, interleave, 1dense, 1dense+SE; :gates with and without normalisation; :top-K, three groups
-          of equal activation rate; :shape, zeta by mu; :activation-rate (the default); :tiny, the last one here.
-Data:     yours, with a tokenizer of at most 65,536 entries; the paper has the mixture of its Table 3.
+          :arrangement, Table 4's full, interleave and 1dense, with and without shared experts and by their ratio;
+          :gates with and without normalisation; :top-K, three groups of equal activation rate; :shape, zeta by mu;
+          :activation-rate (the default), :activation-rate-7B, :activation-rate-14B; :re-search, other architectures at
+          the 13 % point of 7B; :reuse, fewer unique tokens; :greedy, all of it as stages, each winner carried into the
+          next; :sparsity, Kimi's experts from 8 to 64 times those that are active; :deepseek, DeepSeekMoE 16B and the
+          dense 7B; :tiny, :tiny-greedy and :tiny-reuse, the same here.
+Data:     yours, with a tokenizer of at most 65,536 entries (:deepseek 102,400). Table 8's mixture: its six parts by
+          name in a folder, --config.recipe.data.named_mixture=li-2026 --config.recipe.data.source=FOLDER.
 Recipe:   equal compute C for every run of a part: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17), so that a
           mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as the paper has.
-Cost:     :activation-rate 1.3e22 FLOPs, 6,900 H100 hours at 40 % MFU; :arrangement 5.9e21 and 2,970; :gates 5.9e21 and
-          2,950; :top-K 8.8e21 and 4,600; :shape 2.2e22 and 11,300; :tiny 4.2e12 FLOPs, minutes on two cores.
+Cost:     in FLOPs and H100 hours at 40 % MFU: :activation-rate 1.5e22 and 7,620, of 7B 1.1e23 and 61,800, of 14B 4.3e23
+          and 252,000; :re-search 1.0e23 and 52,100; :arrangement 8.9e21 and 4,460; :gates 5.9e21 and 2,950; :top-K
+          8.8e21 and 4,600; :shape 2.2e22 and 11,300; :reuse 7.6e21 and 3,790; :greedy 3.5e22 and 17,700 if the
+          expected models win; :sparsity 9.4e21 and 4,540; :deepseek 1.3e23 and 82,900. :tiny 4.2e12 FLOPs, :tiny-greedy
+          4.3e12, :tiny-reuse 3.5e12, minutes each on two cores.
 Expected: 1dense+SE no worse than the others; normalisation changes balance more than loss; top-K of 1 and of 22 or 33
-          worse than few; the best activation rate near 20 %, there better than dense. Of :tiny, losses below the
-          unigram entropy and a fit.
+          worse than few; the best activation rate near 20 %, there better than dense, and no architecture at 13 %
+          better than it; at 14B the best rate no higher. Of the tiny ones, losses below the unigram entropy; of :tiny
+          and :tiny-reuse, a fit; of :tiny-greedy, a winner of each stage.
 
 The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, S = 16384, and K of Table 6; expert
-counts, rates, batches and tokens are in its figures or not at all. Chosen here: mu = 22 and an activation rate near
-20 % throughout the backbone (88 units of D_m/4 in a layer, 14 of them active; of top-K, few experts whose width gives
-the printed rates), equal N and N_a within each comparison, 20 tokens per parameter of a dense model of 2.26B, rate and
-batch by Tian's Eq. 5.
+counts, rates, batches and tokens are in its figures or not at all. Inferred, each for want of the number:
+
+- mu = 22 and an activation rate near 20 % throughout the backbone (88 units of D_m/4 in a layer, 14 of them active; of
+  top-K, few experts whose width gives the printed rates): the explainer calls mu = 22 representative, 20 % best.
+  Equal N and N_a within each comparison, as its Step 1 compares shapes and not sizes.
+- Table 4: its rows are in a picture. The text has two interleave rows beside full, which are read as without and with
+  shared experts, and three shared ratios D_se/(K·D_e), read as 0, 2/5 and 1: 1.6752 and 1.6726 are Table 5's rows
+  without and with D_se = K·D_e.
+- Rate, batch: Tian's Eq. 5. Tokens: 20 per parameter of the dense model of equal N.
+- 7B: 24 layers of 2048, zeta = 85; 14B: the same layers and width, N twice as large through mu, as Appendix F argues.
+  The dense models have zeta of 85 to 91 and the same alpha.
+- :re-search: what is searched anew is not said; experts half and twice as wide, interleaved layers, no shared expert,
+  and zeta of 64 and 114.
+- Steps: the text numbers the first alone and calls the sweep a later one. Reuse as the third is ours, from the
+  accounting of unique tokens that Appendix F asks for: all tokens new, or as many unique ones as the dense model reads,
+  a half and a quarter of these. In :reuse three sizes and budgets, which the law of repeated tokens reads.
+- :sparsity: eight experts and one shared serve a token (B.2) in this backbone; Kimi's own shape B.2 does not give.
+- :deepseek: shapes as their authors published them; 2T tokens (B.1).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from moejax.architecture import Architecture
+from moejax.config import dump
+from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
+from moejax.laws.resources import active_ratio
+
+Shape = dict[str, Any]
+"""An architecture's settings."""
 
 WIDTH, HIDDEN, LAYERS, SEQUENCE = 1408, 3904, 16, 16_384
-UNIT = WIDTH // 4
-"""Expert width D_e of the backbone."""
+MU = 22
+"""(D_se + E·D_e)/D_m of a layer with experts, in a model without dense layers."""
 TOKENS_PER_PARAM = 20
 """Of the dense model, whose compute every run gets."""
-RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
-"""Activation rates r_a = N_a/N of the sweep."""
+RATES = (0.1, 0.13, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
+"""Activation rates r_a = N_a/N of the sweeps."""
+RATE = 0.2
+"""Of the backbone."""
+SPARSITIES = (8, 16, 24, 32, 48, 64)
+"""E/K of Kimi's experiment."""
+
+
+class Scale(NamedTuple):
+    """A size at which mixtures are compared with a dense model of equal N."""
+
+    width: int
+    layers: int
+    head_dim: int
+    dense: tuple[int, int]
+    """Width and layers of the dense model."""
+    mu: float = MU
+    experts_per_width: int = 4
+    """D_m over the width of an expert."""
+    vocabulary: int = 65_536
+    sequence: int = SEQUENCE
+    dense_tokens: int = 0
+    """Of the dense model; 0 for ``TOKENS_PER_PARAM``."""
+
+    @property
+    def unit(self) -> int:
+        """Width of an expert of the backbone."""
+        return self.width // self.experts_per_width
+
+
+SCALES = {
+    "2B": Scale(WIDTH, LAYERS, 128, (2560, 28)),
+    "7B": Scale(2048, 24, 128, (3712, 41)),
+    # N doubles through mu alone: 2·22 + 4/3 (Eq. 14 without dense layers).
+    "14B": Scale(2048, 24, 128, (4608, 54), mu=2 * MU + 4 / 3),
+    "tiny": Scale(32, 4, 16, (64, 4), 15, experts_per_width=2, vocabulary=257, sequence=128, dense_tokens=131_072),
+}
 
 
 def get_config(part: str = "activation-rate") -> ConfigDict:
@@ -47,108 +116,330 @@ def get_config(part: str = "activation-rate") -> ConfigDict:
     config.seed = 0
     if part not in PARTS:
         raise ValueError(f"there is no {part!r}; there are {', '.join(PARTS)}")
-    tiny = part == "tiny"
-    config.models = PARTS[part]()
-    config.recipe = recipe() | (SMALL if tiny else {})
-    config.recipes = {name: dict(budgets_tokens=budgets(part, shape)) for name, shape in PARTS[part]().items()}
+    made = PARTS[part]()
+    tiny = part.startswith("tiny")
+    config.recipe = recipe(made.get("sequence", SEQUENCE)) | (SMALL if tiny else {})
+    config.models, config.recipes = made["models"], made["recipes"]
     asked = dict(decision_flops=1e13, resamples=40) if tiny else dict(decision_flops=1e22)
-    config.analysis = dict(laws=["chinchilla", "effective_params"]) | asked
+    config.analysis = dict(laws=["chinchilla", "effective_params"]) | asked | made.get("analysis", {})
+    config.stages = made.get("stages", [])
     return config
 
 
-def backbone(**changes: Any) -> dict[str, Any]:
-    """Mixtures of 14 of 88 experts of a quarter of the width in every layer, some of it changed."""
-    shape = dict(vocab_size=65_536, model_dim=WIDTH, num_layers=LAYERS, num_heads=11, num_kv_heads=11, head_dim=128)
-    shape |= dict(dense_hidden=HIDDEN, num_experts=88, top_k=14, expert_hidden=UNIT)
+def backbone(scale: Scale = SCALES["2B"], **changes: Any) -> Shape:
+    """Layers of a scale with experts of a quarter of the width, some of it changed; ``filled`` sets how many."""
+    heads = scale.width // scale.head_dim
+    shape = dict(vocab_size=scale.vocabulary, model_dim=scale.width, num_layers=scale.layers, head_dim=scale.head_dim)
+    shape |= dict(num_heads=heads, num_kv_heads=heads, dense_hidden=hidden(scale.width))
+    active = math.ceil(active_ratio(RATE, scale.mu) * scale.experts_per_width)
+    shape |= dict(num_experts=round(scale.mu * scale.experts_per_width), top_k=active, expert_hidden=scale.unit)
     return shape | dict(positions="alibi", tied_embeddings=False, norm_topk_prob=False) | changes
 
 
-def shared(top_k: int, unit: int = UNIT) -> dict[str, Any]:
-    """A shared expert as wide as the K routed ones that serve a token: D_se = K·D_e."""
-    return dict(top_k=top_k, num_shared_experts=1, shared_hidden=top_k * unit)
+def hidden(width: int) -> int:
+    """D_ffn of a dense layer: alpha = 3904/1408."""
+    return round(HIDDEN / WIDTH * width)
 
 
-def arrangement() -> dict[str, dict[str, Any]]:
-    """Table 4: equal N and N_a, so that fewer mixture layers have more experts, and more of them active."""
-    gates = dict(norm_topk_prob=True)
-    return {
-        "full": backbone(**gates),
-        "interleave": backbone(**gates, layer_pattern="DE", num_experts=165, top_k=17),
-        "1dense": backbone(**gates, num_dense_layers=1, num_experts=93, top_k=14),
-        "1dense-SE": backbone(**gates, num_dense_layers=1, num_experts=86, **shared(7)),
+def sizes(shape: Shape) -> tuple[float, float]:
+    """N and N_a, by Eqs. 14 and 15."""
+    architecture = Architecture(**shape)
+    return PARAMS["resources"].total(architecture), PARAMS["resources"].active(architecture)
+
+
+@functools.cache
+def size(scale: Scale) -> float:
+    """N that all models of a scale have: that of mu in every layer."""
+    return sizes(backbone(scale))[0]
+
+
+def filled(shape: Shape, total: float, active: float, ratio: float = 1.0) -> Shape:
+    """The same layers with as many experts of their width that N and N_a are these; D_se = ``ratio``·K·D_e."""
+    alone = dict(top_k=1, num_shared_experts=0, shared_hidden=0)
+    one, two = (sizes(shape | alone | dict(num_experts=number))[0] for number in (1, 2))
+    per_expert, width = two - one, shape["expert_hidden"]
+    rest = one - per_expert
+    chosen = max(1, round((active - rest) / per_expert / (1 + ratio)))
+    shared = round(ratio * chosen * width)
+    experts = max(chosen, round((total - rest) / per_expert - shared / width))
+    return shape | dict(num_experts=experts, top_k=chosen, num_shared_experts=int(shared > 0), shared_hidden=shared)
+
+
+def dense(scale: Scale = SCALES["2B"]) -> Shape:
+    """As many parameters in a dense model of zeta near 88 and the same alpha (Eq. 6)."""
+    width, layers = scale.dense
+    alone = dict(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=hidden(width))
+    return backbone(scale._replace(width=width, layers=layers), **alone)
+
+
+@functools.cache
+def compute(scale: Scale) -> float:
+    """C that every run of a scale gets: what the dense model's tokens take."""
+    tokens = scale.dense_tokens or TOKENS_PER_PARAM * PARAMS["resources"].total(Architecture(**dense(scale)))
+    return tokens * FLOPS["resources"].per_token(Architecture(**dense(scale)), scale.sequence)
+
+
+def tokens(shape: Shape, scale: Scale) -> int:
+    """D at the compute of a scale: Eqs. 23 to 25."""
+    return int(compute(scale) / FLOPS["resources"].per_token(Architecture(**shape), scale.sequence))
+
+
+def compared(models: dict[str, Shape], scale: Scale, parts: tuple[int, ...] = (2, 1), **also: Any) -> dict[str, Any]:
+    """Models with equal compute: budgets of a share, ``1/part``, and of all of it."""
+    own = {
+        name: dict(budgets_tokens=[tokens(shape, scale) // part for part in parts]) for name, shape in models.items()
     }
+    return dict(models=models, recipes=own, **also)
 
 
-def gates() -> dict[str, dict[str, Any]]:
+def arrangements(scale: Scale) -> dict[str, Shape]:
+    """Table 4: equal N and N_a, so that fewer mixture layers have more experts, and more of them active."""
+    total, active = sizes(backbone(scale))
+    gates = dict(norm_topk_prob=True)
+    layers = {
+        "full": (backbone(scale, **gates), 0),
+        "interleave": (backbone(scale, **gates, layer_pattern="DE"), 0),
+        "interleave-SE": (backbone(scale, **gates, layer_pattern="DE"), 1),
+        "1dense": (backbone(scale, **gates, num_dense_layers=1), 0),
+        "1dense-SE40": (backbone(scale, **gates, num_dense_layers=1), 2 / 5),
+        "1dense-SE": (backbone(scale, **gates, num_dense_layers=1), 1),
+    }
+    return {name: filled(shape, total, active, ratio) for name, (shape, ratio) in layers.items()}
+
+
+def arrangement() -> dict[str, Any]:
+    """Table 4's variants."""
+    return compared(arrangements(SCALES["2B"]), SCALES["2B"])
+
+
+def gates() -> dict[str, Any]:
     """Table 5: L = 17, 22 heads of 64, one dense layer; with and without a shared expert."""
-    fixed = dict(num_layers=17, num_heads=22, num_kv_heads=22, head_dim=64, num_dense_layers=1)
-    kinds = {"SE": dict(num_experts=86, **shared(7)), "no-SE": dict(num_experts=93)}
-    return {
-        f"{kind}-{'normalised' if norm else 'plain'}": backbone(**fixed, **experts, norm_topk_prob=norm)
+    scale = SCALES["2B"]._replace(layers=17, head_dim=64)
+    shape = backbone(scale, num_dense_layers=1)
+    # Experts as of 16 layers.
+    kinds = {"SE": filled(backbone(num_dense_layers=1), *sizes(backbone())), "no-SE": {}}
+    kinds["no-SE"] = filled(backbone(num_dense_layers=1), *sizes(backbone()), ratio=0)
+    names = ("num_experts", "top_k", "num_shared_experts", "shared_hidden")
+    found = {
+        f"{kind}-{'normalised' if norm else 'plain'}": shape
+        | {name: experts[name] for name in names}
+        | dict(norm_topk_prob=norm)
         for (kind, experts), norm in itertools.product(kinds.items(), (True, False))
     }
+    return compared(found, SCALES["2B"])
 
 
 TOP_K = {"ra27": (1, 5, 3.3), "ra44": (2, 5, 4.5), "ra58": (3, 6, 1.4)}
 """K of Table 6 and its activation rates; experts and their width in D_m that give these with one dense layer."""
 
 
-def top_k() -> dict[str, dict[str, Any]]:
+def top_k() -> dict[str, Any]:
     """Table 6: 1dense without a shared expert; each expert against the same cut into eleven, K and E with it."""
     found = {}
     for (group, (active, experts, wide)), cut in itertools.product(TOP_K.items(), (1, 11)):
         mixture = dict(num_experts=cut * experts, top_k=cut * active, expert_hidden=round(wide * WIDTH / cut))
-        found[f"{group}-K{cut * active}"] = backbone(num_dense_layers=1, **mixture)
-    return found
+        found[f"{group}-K{cut * active}"] = backbone(SCALES["2B"], num_dense_layers=1, **mixture)
+    return compared(found, SCALES["2B"])
 
 
-def shape() -> dict[str, dict[str, Any]]:
+def shape() -> dict[str, Any]:
     """Figure 7: zeta = D_m/L from 44 to 176 and mu from 11 to 44, one dense layer, a fifth active."""
     found = {}
     for layers, mu in itertools.product((8, 12, 16, 24, 32), (11, 22, 44)):
-        active = round((0.2 * (4 + 3 * mu) - 4) / 3 * 4 / 2)
-        experts = dict(num_experts=4 * mu - active, **shared(active))
-        found[f"zeta{WIDTH / layers:.0f}-mu{mu}"] = backbone(num_layers=layers, num_dense_layers=1, **experts)
-    return found
+        # Half of the active width is the shared expert's, in units of D_m/4.
+        active = round(active_ratio(RATE, mu) * 4 / 2)
+        experts = dict(
+            num_experts=4 * mu - active, top_k=active, num_shared_experts=1, shared_hidden=active * WIDTH // 4
+        )
+        layered = SCALES["2B"]._replace(layers=layers)
+        found[f"zeta{WIDTH / layers:.0f}-mu{mu}"] = backbone(layered, num_dense_layers=1, **experts)
+    return compared(found, SCALES["2B"])
 
 
-def activation_rate() -> dict[str, dict[str, Any]]:
-    """Dense and mixtures of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
-    found = {"dense": dense()}
-    for rate in RATES:
-        beta = (rate * (4 + 3 * 22) - 4) / 3
-        active = round(beta * WIDTH / UNIT / 2)
-        found[f"ra{100 * rate:.0f}"] = backbone(num_dense_layers=1, num_experts=93 - active, **shared(active))
-    return found
+def by_rate(layers: Shape, total: float, rates: tuple[float, ...], ratio: float = 1.0) -> dict[str, Shape]:
+    """Mixtures of equal N; r_a through beta at fixed N, L, D_m and mu (Eq. 27)."""
+    return {f"ra{100 * rate:.0f}": filled(layers, total, rate * total, ratio) for rate in rates}
 
 
-def dense(width: int = 2560, layers: int = 28, head_dim: int = 128, **changes: Any) -> dict[str, Any]:
-    """As many parameters in a dense model of zeta near 88 and the same alpha (Eq. 6)."""
-    heads = width // head_dim
-    attention = dict(num_heads=heads, num_kv_heads=heads, head_dim=head_dim)
-    alone = dict(num_experts=0, top_k=0, expert_hidden=0, dense_hidden=round(HIDDEN / WIDTH * width))
-    return backbone(model_dim=width, num_layers=layers, **attention, **alone) | changes
+def activation_rate(name: str = "2B") -> dict[str, Any]:
+    """Dense and mixtures of equal N at every activation rate."""
+    scale = SCALES[name]
+    models = by_rate(backbone(scale, num_dense_layers=1), size(scale), RATES)
+    return compared({"dense": dense(scale), **models}, scale)
 
 
-def tiny() -> dict[str, dict[str, Any]]:
+def re_search() -> dict[str, Any]:
+    """The 13 % point of 7B with other architectures, beside the 20 % point and the dense model."""
+    scale = SCALES["7B"]
+    total, active, layers = size(scale), 0.13 * size(scale), dict(num_dense_layers=1)
+    one = backbone(scale, **layers)
+    models = {"dense": dense(scale), **by_rate(one, total, (0.13, RATE))}
+    models |= {
+        "ra13-fine": filled(one | dict(expert_hidden=scale.unit // 2), total, active),
+        "ra13-coarse": filled(one | dict(expert_hidden=2 * scale.unit), total, active),
+        "ra13-interleave-SE": filled(backbone(scale, layer_pattern="DE"), total, active),
+        "ra13-no-SE": filled(one, total, active, ratio=0),
+        "ra13-zeta114": filled(one | dict(num_layers=18), total, active),
+        "ra13-zeta64": filled(one | dict(num_layers=32), total, active),
+    }
+    return compared(models, scale, stages=[dict(name="re-search", references=["dense", "ra20"])])
+
+
+def reuse(scales: tuple[Scale, ...], shares: tuple[int, ...] = (1, 2, 4)) -> dict[str, Any]:
+    """The mixture at 20 % of several sizes: all tokens new, or or what the dense model reads, or less."""
+    models, recipes = {}, {}
+    for scale in scales:
+        total = size(scale)
+        mixture = filled(backbone(scale, num_dense_layers=1), total, RATE * total)
+        name = f"d{scale.width}"
+        budgets = dict(budgets_tokens=[tokens(mixture, scale) // part for part in (4, 2, 1)])
+        models[f"{name}-new"], recipes[f"{name}-new"] = mixture, budgets
+        for share in shares:
+            unique = f"{name}-unique{share}"
+            models[unique] = mixture
+            recipes[unique] = budgets | dict(data=dict(unique_tokens=tokens(dense(scale), scale) // share))
+    return dict(models=models, recipes=recipes, analysis=dict(laws=["data_constrained"]))
+
+
+REUSED = (
+    SCALES["2B"]._replace(width=768, layers=9, dense=(1408, 15)),
+    SCALES["2B"]._replace(width=1024, layers=12, dense=(1792, 22)),
+    SCALES["2B"],
+)
+"""Scales of the study of repeats, of zeta near 88."""
+
+
+def sparsity() -> dict[str, Any]:
+    """Kimi K2's experiment (B.2): 8 experts and one shared serve a token, of 64 to 512."""
+    experts = dict(num_dense_layers=1, top_k=8, num_shared_experts=1)
+    models = {f"S{times}": backbone(SCALES["2B"], **experts, num_experts=8 * times) for times in SPARSITIES}
+    return compared(models, SCALES["2B"], (4, 2, 1), analysis=dict(laws=["effective_params"]))
+
+
+def deepseek() -> dict[str, Any]:
+    """DeepSeekMoE 16B and the dense 7B, of which it takes 40 % of the computations (B.1): not of equal N."""
+    models = {"DeepSeekMoE-16B": dump(CATALOGUE["deepseek-moe-16b"].architecture), "dense-7B": DENSE_7B}
+    own = {name: dict(budgets_tokens=[2 * 10**12]) for name in models}
+    return dict(models=models, recipes=own, sequence=4096, analysis=dict(laws=[]))
+
+
+DENSE_7B: Shape = dict(vocab_size=102_400, model_dim=4096, num_layers=30, num_heads=32, num_kv_heads=32, head_dim=128)
+DENSE_7B |= dict(dense_hidden=11_008, tied_embeddings=False)
+"""DeepSeek LLM 7B as its authors published it (arXiv 2401.02954, Table 2)."""
+
+
+def greedy(scale: Scale, rates: tuple[float, ...], layers: tuple[int, ...], cuts: tuple[int, ...]) -> dict[str, Any]:
+    """Step 1 in four stages, the activation rate, and reuse: the winner of each is carried into the next."""
+
+    def carried(before: Any, others: dict[str, Shape], **also: Any) -> dict[str, Any]:
+        """The winner, which is not trained again, beside others."""
+        return compared({before.winner: before.architecture, **others}, scale, (1,), **also)
+
+    def ratio(found: Shape) -> float:
+        return found["num_shared_experts"] * found["shared_hidden"] / found["top_k"] / found["expert_hidden"]
+
+    def normalisation(before: Any) -> dict[str, Any]:
+        plain = f"{before.winner}-plain"
+        return carried(before, {plain: before.architecture | dict(norm_topk_prob=False)}, expected=plain)
+
+    def granularity(before: Any) -> dict[str, Any]:
+        """The same experts cut finer: K, E and the width with it."""
+        found = before.architecture
+        others = {
+            f"{before.winner}-K{cut * found['top_k']}": found
+            | {name: cut * found[name] for name in ("num_experts", "top_k")}
+            | dict(expert_hidden=found["expert_hidden"] // cut)
+            for cut in cuts
+        }
+        one = found | dict(expert_hidden=found["expert_hidden"] * found["top_k"])
+        if found["top_k"] > 1:
+            others[f"{before.winner}-K1"] = filled(one, *sizes(found), ratio(found))
+        return carried(before, others, expected=before.winner)
+
+    def aspect(before: Any) -> dict[str, Any]:
+        """Other depths at equal N, N_a and width: zeta falls and mu with it as layers are added."""
+        found = before.architecture
+        others = {
+            f"{before.winner}-L{deep}": filled(found | dict(num_layers=deep), *sizes(found), ratio(found))
+            for deep in layers
+        }
+        return carried(before, others, expected=before.winner)
+
+    def sweep(before: Any) -> dict[str, Any]:
+        found = before.architecture
+        total, active = sizes(found)
+        # The winner stands for its own rate.
+        others = by_rate(found, total, tuple(r for r in rates if abs(r - active / total) > 0.015), ratio(found))
+        own = dict(references=["dense"], expected=before.winner)
+        return carried(before, {**others, "dense": dense(scale)}, **own)
+
+    def repeats(before: Any) -> dict[str, Any]:
+        """The winner with as many unique tokens as the dense model reads, and with a half and a quarter."""
+        unique = tokens(dense(scale), scale)
+        others = {f"{before.winner}-unique{share}": before.architecture for share in (1, 2, 4)}
+        made = carried(before, {**others, "dense": dense(scale)}, references=["dense"])
+        for name, share in zip(others, (1, 2, 4), strict=True):
+            made["recipes"][name] |= dict(data=dict(unique_tokens=unique // share))
+        return made
+
+    stages = [
+        dict(name="1-arrangement", expected="1dense-SE"),
+        dict(name="1-gates", make=normalisation),
+        dict(name="1-top-K", make=granularity),
+        dict(name="1-shape", make=aspect),
+        dict(name="2-activation-rate", make=sweep),
+        dict(name="3-reuse", make=repeats),
+    ]
+    return compared(arrangements(scale), scale, (1,), stages=stages, analysis=dict(laws=[]))
+
+
+def tiny() -> dict[str, Any]:
     """Two sizes: a dense model, and mixtures of equal N at three activation rates."""
-    found = {}
+    per_token = FLOPS["resources"].per_token
+    spent = 160_000 * per_token(Architecture(**tiny_dense(64)), 128)
+    models = {}
     for width in (48, 64):
-        small = dict(vocab_size=257, model_dim=width, num_layers=3, num_heads=width // 16, num_kv_heads=width // 16)
-        small |= dict(head_dim=16, expert_hidden=width // 4, dense_hidden=3 * width, num_dense_layers=1)
+        one = backbone(Scale(width, 3, 16, (0, 0), 8, vocabulary=257), dense_hidden=3 * width, num_dense_layers=1)
         for active in (1, 2, 6):
-            found[f"d{width}-K{active}"] = backbone(**small, num_experts=32 - active) | shared(active, width // 4)
-        found[f"d{width}-dense"] = dense(2 * width, 2, 16, vocab_size=257, dense_hidden=5 * width)
-    return found
+            experts = dict(
+                num_experts=32 - active, top_k=active, num_shared_experts=1, shared_hidden=active * width // 4
+            )
+            models[f"d{width}-K{active}"] = one | experts
+        models[f"d{width}-dense"] = tiny_dense(width)
+    each = {name: spent / per_token(Architecture(**shape), 128) for name, shape in models.items()}
+    return dict(
+        models=models,
+        recipes={
+            name: dict(budgets_tokens=[int(all_of_them / 2), int(all_of_them)]) for name, all_of_them in each.items()
+        },
+    )
 
 
-PARTS = {
+def tiny_dense(width: int) -> Shape:
+    """The dense model of ``tiny`` beside mixtures of a width."""
+    wide = Scale(2 * width, 2, 16, (0, 0), vocabulary=257)
+    return backbone(wide, num_experts=0, top_k=0, expert_hidden=0, dense_hidden=5 * width)
+
+
+TINY_REUSED = tuple(
+    SCALES["tiny"]._replace(width=width, dense=(2 * width, 4), dense_tokens=65_536) for width in (32, 48, 64)
+)
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "arrangement": arrangement,
     "gates": gates,
     "top-K": top_k,
     "shape": shape,
     "activation-rate": activation_rate,
+    "activation-rate-7B": lambda: activation_rate("7B"),
+    "activation-rate-14B": lambda: activation_rate("14B"),
+    "re-search": re_search,
+    "reuse": lambda: reuse(REUSED),
+    "greedy": lambda: greedy(SCALES["2B"], RATES, layers=(8, 12, 24, 32), cuts=(2, 4)),
+    "sparsity": sparsity,
+    "deepseek": deepseek,
     "tiny": tiny,
+    "tiny-greedy": lambda: greedy(SCALES["tiny"], (0.15, 0.3, 0.5), layers=(3, 6), cuts=(2,)),
+    "tiny-reuse": lambda: reuse(TINY_REUSED, shares=(1, 4, 16)),
 }
 SMALL: dict[str, Any] = dict(
     batch_tokens=2_048,
@@ -157,29 +448,14 @@ SMALL: dict[str, Any] = dict(
 )
 
 
-def budgets(part: str, shape: dict[str, Any]) -> list[int]:
-    """Tokens at a half and all of the compute that the dense model gets: its token multiplier, Eqs. 23 to 25."""
-    tiny = part == "tiny"
-    length = 128 if tiny else SEQUENCE
-    per_token = FLOPS["resources"].per_token
-    reference = Architecture(**(dense(128, 2, 16, vocab_size=257, dense_hidden=320) if tiny else dense()))
-    size = 8_000 if tiny else PARAMS["resources"].total(reference)
-    compute = TOKENS_PER_PARAM * size * per_token(reference, length)
-    tokens = compute / per_token(Architecture(**shape), length)
-    return [int(tokens / 2), int(tokens)]
-
-
-def recipe(**changes) -> dict:
+def recipe(sequence_length: int = SEQUENCE) -> dict[str, Any]:
     """What the explainer leaves open, by compute."""
-    return (
-        dict(
-            budgets_tokens=[],
-            batch_tokens=0,
-            hyperparameters="tian-2025",
-            data=dict(source="", sequence_length=SEQUENCE, validation_tokens=2**23),
-            optimizer=dict(learning_rate=0.0, warmup_tokens=2**28, decay_share=0.2, weight_decay=0.1),
-            loss=dict(balance=0.01, router_z=0.0),
-            checkpoint_tokens=2**31,
-        )
-        | changes
+    return dict(
+        budgets_tokens=[],
+        batch_tokens=0,
+        hyperparameters="tian-2025",
+        data=dict(source="", sequence_length=sequence_length, validation_tokens=2**23),
+        optimizer=dict(learning_rate=0.0, warmup_tokens=2**28, decay_share=0.2, weight_decay=0.1),
+        loss=dict(balance=0.01, router_z=0.0),
+        checkpoint_tokens=2**31,
     )

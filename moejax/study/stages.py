@@ -218,6 +218,7 @@ def assumed(study: Study) -> Study:
         before = study.stages[number - 1]
         if not expected or stage.make is ask_for_config:
             return study
+        own = {name: study.models[name] for name in study.models_of(before)}
         rows = [
             {
                 "model": training.name,
@@ -225,7 +226,7 @@ def assumed(study: Study) -> Study:
                 "loss": 1.0 - (training.name == expected),
                 "architecture": json_text(training.as_json()["architecture"]),
             }
-            for training in study.trainings()
+            for training in dataclasses.replace(study, models=own).trainings()
             for budget in training.recipe.budgets_tokens
         ]
         made = _made(stage, result_of(before, study.models_of(before), rows))
