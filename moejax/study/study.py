@@ -143,7 +143,7 @@ class Study:
         own = {"recipes": self.recipes, "seeds": self.seeds}
         exceptions = {name: dump({m: v for m, v in group.items() if m in first}) for name, group in own.items()}
         exceptions["stages"] = [
-            {"name": stage.name, "references": list(stage.references), "models": list(first) if number == 0 else []}
+            {"name": stage.name} | ({} if number else {"references": list(stage.references), "models": list(first)})
             for number, stage in enumerate(self.stages)
         ]
         return identity | {name: value for name, value in exceptions.items() if value}

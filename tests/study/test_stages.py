@@ -35,7 +35,12 @@ LOSSES = {"narrow": 3.0, "wide": 2.0, "reference": 1.0, "deep-1": 2.5, "deep-2":
 def deeper(before):
     depths = {f"deep-{layers}": before.architecture | {"num_layers": layers} for layers in (1, 2)}
     again = {before.winner: before.architecture}
-    return {"models": {**depths, **again}, "notes": {"deep-1": "one layer"}, "expected": "deep-2"}
+    return {
+        "models": {**depths, **again},
+        "notes": {"deep-1": "one layer"},
+        "references": ["deep-1"],
+        "expected": "deep-2",
+    }
 
 
 def last(before):
