@@ -268,7 +268,8 @@ def compared(runs: Runs, held_out: Split | None, *, starts: Starts | None = None
 
 
 def predictions_of(name: str, fit: FitResult, runs: Runs, held_out: Split | None) -> pd.DataFrame:
-    """Predicted beside measured losses of every run that counts: columns ``law``, ``role``, ``tokens``, and both."""
+    """Predicted beside measured losses of every run that counts: columns ``law``, ``role``, ``tokens``, ``output``,
+    and both."""
     import pandas as pd
 
     kept = runs.weight > 0
@@ -277,8 +278,9 @@ def predictions_of(name: str, fit: FitResult, runs: Runs, held_out: Split | None
         "law": name,
         "role": np.where(away, "held out", "fitted"),
         "tokens": np.asarray(runs.design.tokens),
-        "measured_nats_per_token": runs.loss,
-        "predicted_nats_per_token": predict(fit.law, runs, fit.output),
+        "output": fit.output,
+        "measured": runs.loss,
+        "predicted": predict(fit.law, runs, fit.output),
     }
     return pd.DataFrame(table).loc[kept]
 

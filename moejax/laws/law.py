@@ -42,6 +42,7 @@ class Law(Protocol):
 
 
 LOSS: Mapping[str, str] = {"loss": "nats per token"}
+"""The outputs of a law of the loss."""
 
 
 def unit_of(output: str) -> str:
@@ -49,7 +50,10 @@ def unit_of(output: str) -> str:
     return "nats/token" if output in LOSS else f"units of {output}"
 
 
-"""The outputs of a law of the loss."""
+def with_unit(output: str) -> str:
+    """What an axis of an output is called: with its unit, where it has one of its own."""
+    words = output.replace("_", " ")
+    return f"{words}, {unit_of(output)}" if output in LOSS else words
 
 
 def coefficient(

@@ -96,8 +96,9 @@ def _predicted(laws: dict[str, np.ndarray], table: pd.DataFrame) -> pd.DataFrame
                 "law": name,
                 "role": np.where(table["is_validation"] == 1, "held out", "fitted"),
                 "tokens": table["tokens"],
-                "measured_nats_per_token": table["loss"],
-                "predicted_nats_per_token": predicted,
+                "output": "loss",
+                "measured": table["loss"],
+                "predicted": predicted,
             }
         )
         for name, predicted in laws.items()

@@ -101,8 +101,9 @@ def _evidence(fit: FitResult, read: ReadRuns, update: ProgressCallback) -> dict[
             {
                 "law": "the fit",
                 "role": "fitted",
-                "measured_nats_per_token": read.runs.loss,
-                "predicted_nats_per_token": read.frame["predicted"],
+                "output": fit.output,
+                "measured": read.runs.loss,
+                "predicted": read.frame["predicted"],
             }
         ),
         "profile": evidence.profile_table(fit, read.runs, estimands),

@@ -77,9 +77,9 @@ def by_name(*plots: Plot) -> dict[str, Plot]:
 PREDICTIONS = Plot(
     name="predicted",
     draw=predictions.by_law,
-    columns=("law", "role", "measured_nats_per_token", "predicted_nats_per_token"),
+    columns=("law", "role", "output", "measured", "predicted"),
     example=synthetic.predictions,
-    shows="predicted and measured loss, a panel a law",
+    shows="what laws predict and what was measured, a panel a law",
 )
 """What a report draws of a fit's own predictions."""
 

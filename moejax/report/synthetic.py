@@ -37,8 +37,9 @@ def predictions() -> pd.DataFrame:
                 "law": name,
                 "role": np.where(sizes["tokens"] > np.quantile(sizes["tokens"], 0.8), "held out", "fitted"),
                 "tokens": sizes["tokens"],
-                "measured_nats_per_token": table["loss"],
-                "predicted_nats_per_token": predicted,
+                "output": "loss",
+                "measured": table["loss"],
+                "predicted": predicted,
             }
         )
         for name, predicted in (("effective_params", exact), ("the same, blind to expansion", blind))

@@ -148,7 +148,7 @@ def test_the_command_runs_the_whole_procedure(tmp_path, capsys):
     predictions = pd.read_csv(out / "predicted_vs_actual.csv")
     assert set(predictions["law"]) == {*NESTED, *RIVALS}
     own = predictions[(predictions["law"] == "Eq. 11") & (predictions["role"] == "held out")]
-    missed = (own["predicted_nats_per_token"] - own["measured_nats_per_token"]).abs().mean()
+    missed = (own["predicted"] - own["measured"]).abs().mean()
     assert missed == pytest.approx(plain["nested"][-1]["held_out_error"])
     for number in range(5, 14):
         assert (out / "figures" / f"zhao-{number}.svg").is_file()

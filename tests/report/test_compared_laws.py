@@ -45,7 +45,7 @@ def test_every_run_that_counts_is_a_row_once_fitted_and_once_per_split_that_hold
 def test_held_out_runs_are_predicted_by_the_fit_that_did_not_see_them(figure, found):
     expected = predict(found.laws[0].held_out[0].fit.law, RUNS)
     own = [row for row in figure.rows if row["split"] == found.splits[0].name]
-    assert [row["predicted_nats_per_token"] for row in own] == expected[found.splits[0].held_out].tolist()
+    assert [row["predicted"] for row in own] == expected[found.splits[0].held_out].tolist()
 
 
 def test_each_law_has_its_panel(figure, found):

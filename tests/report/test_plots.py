@@ -115,7 +115,7 @@ def test_zhao_s_figure_17_keeps_what_the_paper_holds(drawn):
 def test_of_synthetic_runs_every_step_from_equation_4_to_11_lowers_the_held_out_error(drawn):
     steps = [pd.DataFrame(drawn[f"zhao-{number}"].rows) for number in (6, 7, 9, 12)]
     held_out = [own[own["series"] == "held out"] for own in steps]
-    missed = [(own["predicted_nats_per_token"] - own["measured_nats_per_token"]).abs().mean() for own in held_out]
+    missed = [(own["predicted"] - own["measured"]).abs().mean() for own in held_out]
     assert missed == sorted(missed, reverse=True)
 
 
@@ -329,3 +329,10 @@ def test_the_list_has_a_short_line_for_every_figure_by_paper(capsys):
     named = [line[2:].split()[0] for line in lines if line[:2] in ("* ", "  ")]
     assert named[: len(ALL)] == list(ALL)
     assert max(map(len, lines[:-1])) <= 80
+
+
+def test_axes_of_predictions_say_what_was_predicted_in_its_unit():
+    table = synthetic.predictions()
+    for output, words in (("loss", "measured loss, nats/token"), ("learning_rate", "measured learning rate")):
+        figure = draw(PREDICTIONS, inputs_of(PREDICTIONS, table=table.assign(output=output)))
+        assert figure.drawing.axes[0].get_xlabel() == words

@@ -185,7 +185,7 @@ EVIDENCE = {"predicted", "profile", "influence", "starts"}
 def fitted(tmp_path_factory):
     """What ``moejax fit`` leaves, of a table whose columns have other names."""
     folder = tmp_path_factory.mktemp("fitted")
-    design = Design(params_active=np.geomspace(1e7, 1e9, 8), tokens=np.tile([1e9, 4e9], 4))
+    design = Design(params_active=np.geomspace(1e7, 1e9, 8), tokens=np.tile([1e9, 2e9, 4e9, 8e9], 2))
     loss = HOFFMANN_2022(design) * np.exp(np.random.default_rng(0).normal(0, 3e-3, 8))
     table = pd.DataFrame({"N": design.params_active, "D": design.tokens, "entropy": np.asarray(loss, np.float64)})
     table.to_csv(folder / "runs.csv", index=False)
@@ -225,7 +225,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
         assert f"{missed['errors']['rmse']:.5f}" in shown
         assert f"{missed['fitted']['rmse']:.5f}" in shown
         assert f"[{format(optimum['interval']['low'])}, {format(optimum['interval']['high'])}]" in shown
-        assert format(found["profiles"][0]["low"]) in shown
+        assert format(found["profiles"][0]["low"], 5) in shown
         assert f"{found['beyond'][0]['times']['flops']:.3g} times in flops" in shown
     assert f'<p class="big">{missed["errors"]["rmse"]:.4f} nats/token</p>' in page
 

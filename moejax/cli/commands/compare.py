@@ -91,7 +91,8 @@ def _write(folder: Path, found: Comparison, read: ReadRuns, result: Result) -> N
     figure = write_figure(
         folder, "predicted_vs_actual", lambda: compared_laws.draw(found, read.runs, read.rows.tolist())
     )
-    image = f"\n![Predicted against measured loss, a panel per law]({figure[0]})\n"
+    words = read.runs.output.replace("_", " ")
+    image = f"\n![Predicted against measured {words}, a panel per law]({figure[0]})\n"
     with atomic_write(folder / "compare.md") as partial:
         partial.write_text(render.markdown(replace(result, notes=())) + image, encoding="utf-8")
     write_json(folder / "compare.json", result.data)

@@ -13,6 +13,7 @@ from moejax.fit.comparison import Comparison
 from moejax.fit.metrics import predict
 from moejax.fit.model_selection import Compared
 from moejax.fit.runs import Runs
+from moejax.laws.law import with_unit
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.predicted_vs_actual import around
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
@@ -42,7 +43,7 @@ def draw(found: Comparison, runs: Runs, rows: Sequence[int]) -> Figure:
     panels[0].yaxis.set_major_locator(MaxNLocator(5))
     panels[0].set(xlim=limits, ylim=limits)
     panels[0].legend(loc="upper left")
-    words = "loss, nats/token" if runs.output == "loss" else runs.output
+    words = with_unit(runs.output)
     drawing.supxlabel(f"measured {words}", fontsize=8.5)
     drawing.supylabel(f"predicted {words}", fontsize=8.5)
     return Figure(
@@ -77,8 +78,9 @@ def _points(
             "role": role,
             "split": split,
             "row": rows[i],
-            "measured_nats_per_token": float(runs.loss[i]),
-            "predicted_nats_per_token": float(predicted[i]),
+            "output": runs.output,
+            "measured": float(runs.loss[i]),
+            "predicted": float(predicted[i]),
         }
         for i in np.flatnonzero(kept).tolist()
     ]
@@ -89,8 +91,8 @@ def _panel(axes: Axes, points: Sequence[dict[str, Any]], limits: tuple[float, fl
     axes.axline((low, low), slope=1, color=MUTED, linewidth=0.9, zorder=1)
     for role, look in LOOKS.items():
         own = [point for point in points if point["role"] == role]
-        measured = np.array([point["measured_nats_per_token"] for point in own])
-        predicted = np.array([point["predicted_nats_per_token"] for point in own])
+        measured = np.array([point["measured"] for point in own])
+        predicted = np.array([point["predicted"] for point in own])
         edge = {"linestyle": "", "markeredgecolor": PAPER, "markeredgewidth": 0.5}
         inside = (predicted >= low) & (predicted <= high)
         axes.plot(measured[inside], predicted[inside], label=role, **look, **edge)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.laws.design import FIELDS
+from moejax.laws.law import with_unit
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, FLOPS, TOKENS, TOTAL, Axis, Panel, Series, draw
@@ -20,7 +21,7 @@ def through_runs(inputs: FigureInputs) -> Figure:
     table = inputs.table
     measured, predicted = column(table, "measured"), column(table, "predicted")
     output = str(table["output"].iloc[0])
-    words = f"{output.replace('_', ' ')}, nats/token" if output == "loss" else output.replace("_", " ")
+    words = with_unit(output)
     varying = [name for name in FIELDS if name in table and np.ptp(column(table, name)) > 0]
     equality = Series(label="runs", x=measured, y=predicted, mark="points", colour=BLUE, in_legend=False)
     error = float(np.sqrt(np.mean((predicted - measured) ** 2)))

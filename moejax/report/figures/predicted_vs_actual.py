@@ -49,10 +49,11 @@ def draw(found: Findings) -> Figure | None:
                     "law": law.name,
                     "model": run["model"],
                     "tokens": run.get("tokens"),
-                    "measured_nats_per_token": measured[number],
-                    "predicted_nats_per_token": predicted[number],
-                    "predicted_low_nats_per_token": low[number],
-                    "predicted_high_nats_per_token": high[number],
+                    "output": law.fit.output,
+                    "measured": measured[number],
+                    "predicted": predicted[number],
+                    "predicted_low": low[number],
+                    "predicted_high": high[number],
                 }
             )
     every = np.concatenate([measured, *(law.predicted for law in laws)])

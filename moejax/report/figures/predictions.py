@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moejax.laws.law import LOSS, with_unit
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, ORANGE
 
-MEASURED = Axis("measured_nats_per_token", "measured loss, nats/token")
-PREDICTED = Axis("predicted_nats_per_token", "predicted loss, nats/token")
 ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
 
@@ -61,14 +60,17 @@ def fitted_and_held_out(inputs: FigureInputs) -> Figure:
 
 
 def _panel(table, title: str, roles: tuple[str, ...]) -> Panel:
+    output = str(table["output"].iloc[0])
+    loss = output in LOSS
     series, errors = [], []
     for role, colour, mark in ROLES:
         own = table[table["role"] == role]
         if role not in roles or not len(own):
             continue
-        measured, predicted = column(own, MEASURED.column), column(own, PREDICTED.column)
+        measured, predicted = column(own, "measured"), column(own, "predicted")
         tokens = column(own, "tokens") if "tokens" in own else None
         series.append(Series(label=role, x=measured, y=predicted, mark=mark, colour=colour, tokens=tokens))
-        errors.append(f"{role} {abs(predicted - measured).mean():.4f}")
-    note = "\n".join(["MAE, nats", *errors])
-    return Panel(x=MEASURED, y=PREDICTED, series=series, title=title, diagonal=True, corner=note)
+        errors.append(f"{role} {abs(predicted - measured).mean():{'.4f' if loss else '.4g'}}")
+    axes = [Axis(name, f"{name} {with_unit(output)}") for name in ("measured", "predicted")]
+    note = "\n".join(["MAE, nats" if loss else "MAE", *errors])
+    return Panel(x=axes[0], y=axes[1], series=series, title=title, diagonal=True, corner=note)
