@@ -244,7 +244,11 @@ def _descend(
     def scaled(point: Any, lane: Any, scale: Any) -> Any:
         return objective(point, shared, lane) * scale
 
-    solver = LBFGS(scaled, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False)
+    # Traced once, although the line search calls it in many places.
+    both = jax.jit(jax.value_and_grad(scaled))
+    solver = LBFGS(
+        both, value_and_grad=True, linesearch="zoom", history_size=10, maxls=20, unroll=False, implicit_diff=False
+    )
 
     def begin(point: Any, lane: Any) -> tuple[Any, Any]:
         state = solver.init_state(point, lane, 1.0)
@@ -287,5 +291,10 @@ def _values(objective: Objective, points: Any, shared: Any, lane: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _second_order(objective: Objective, point: Any, shared: Any, lane: Any) -> tuple[Any, Any, Any]:
-    value, gradient = jax.value_and_grad(objective)(point, shared, lane)
-    return value, gradient, jax.hessian(objective)(point, shared, lane)
+    # The objective is traced, and compiled, once for all three.
+    def first(point: Any) -> tuple[Any, tuple[Any, Any]]:
+        value, gradient = jax.value_and_grad(objective)(point, shared, lane)
+        return gradient, (value, gradient)
+
+    hessian, (value, gradient) = jax.jacfwd(first, has_aux=True)(point)
+    return value, gradient, hessian

@@ -83,10 +83,10 @@ class CompiledProblem:
         return jnp.dot(lane["weight"], measures) + jnp.sum(terms)
 
 
-def lagrangian(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> Any:
-    """The objective with the constraints' multipliers, whose gradient is 0 at an optimum."""
+def lagrangian(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> tuple[Any, Any]:
+    """The objective with the constraints' multipliers, whose gradient is 0 at an optimum; and the measures."""
     measures = program.measures(point, lane["law"])
-    return jnp.dot(lane["weight"], measures) + jnp.dot(multiplier, measures)
+    return jnp.dot(lane["weight"], measures) + jnp.dot(multiplier, measures), measures
 
 
 def jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
@@ -97,9 +97,8 @@ def jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, A
 
 @functools.partial(jax.jit, static_argnums=0)
 def _jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
-    return jax.vmap(
-        lambda point, lane: (
-            program.measures(point, lane["law"]),
-            jax.jacrev(lambda z: program.measures(z, lane["law"]))(point),
-        )
-    )(points, lanes)
+    def both(point: Any, lane: Lane) -> tuple[Any, Any]:
+        measures, back = jax.vjp(lambda z: program.measures(z, lane["law"]), point)
+        return measures, jax.vmap(back)(jnp.eye(len(measures)))[0]
+
+    return jax.vmap(both)(points, lanes)

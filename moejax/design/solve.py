@@ -107,31 +107,44 @@ def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane
         active = (multiplier != 0) | (lane["low"] == lane["high"])
         bound = jnp.where(multiplier > 0, lane["high"], lane["low"])
         bound = jnp.where(active, bound, 0.0)
-        slope = jax.grad(lambda z, m: lagrangian(program, z, m, lane))
         size = len(point)
 
-        def conditions(both: Any) -> Any:
-            z, m = both[:size], both[size:]
-            return jnp.concatenate([slope(z, m), jnp.where(active, program.measures(z, lane["law"]) - bound, m)])
+        def conditions(both: Any) -> tuple[Any, Any]:
+            wrong = _conditions(program, both[:size], both[size:], lane, active, bound)
+            return wrong, wrong
 
         def step(_: Any, both: Any) -> Any:
-            wrong = conditions(both)
-            change = jnp.linalg.lstsq(jax.jacfwd(conditions)(both), wrong, rcond=1e-13)[0]
+            slopes, wrong = jax.jacfwd(conditions, has_aux=True)(both)
+            change = jnp.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]
             there = both - change * jnp.minimum(1.0, 1.0 / jnp.max(jnp.abs(change[:size])))
-            better = jnp.linalg.norm(conditions(there)) < jnp.linalg.norm(wrong)
+            better = jnp.linalg.norm(conditions(there)[0]) < jnp.linalg.norm(wrong)
             return jnp.where(better, there, both)
 
         both = jax.lax.fori_loop(0, STEPS, step, jnp.concatenate([point, multiplier]))
         z, m = both[:size], both[size:]
-        measures = program.measures(z, lane["law"])
+        slope, measures = _slope_and_measures(program, z, m, lane)
         return {
             "points": z,
             "measures": measures,
             "multipliers": m,
             "outside": measures - jnp.clip(measures, lane["low"], lane["high"]),
-            "slope": jnp.linalg.norm(slope(z, m)),
+            "slope": jnp.linalg.norm(slope),
             "values": jnp.dot(lane["weight"], measures),
             "signs": jnp.all((m * multiplier >= 0) | (lane["low"] == lane["high"])),
         }
 
     return jax.vmap(one)(points, multipliers, lanes)
+
+
+# Jitted, so that they are traced once for all the places that call them.
+@functools.partial(jax.jit, static_argnums=0)
+def _slope_and_measures(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> tuple[Any, Any]:
+    """The Lagrangian's gradient, and the measures it is made of."""
+    return jax.grad(functools.partial(lagrangian, program), has_aux=True)(point, multiplier, lane)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _conditions(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane, active: Any, bound: Any) -> Any:
+    """What is 0 at an optimum: the Lagrangian's gradient, and by how much active constraints are missed."""
+    slope, measures = _slope_and_measures(program, point, multiplier, lane)
+    return jnp.concatenate([slope, jnp.where(active, measures - bound, multiplier)])

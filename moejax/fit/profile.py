@@ -277,8 +277,14 @@ def _lagrange(
     def value(point: Any) -> Any:
         return jnp.sum(weight * objective.penalties(point, data))
 
-    def lagrangian(both: Any) -> Any:
-        number = ravel_pytree(functional(objective.law_at(both[:-1], data)))[0][0]
-        return value(both[:-1]) / data["scale"] + both[-1] * (number - target[0]) / target[1]
+    def lagrangian(both: Any) -> tuple[Any, Any]:
+        number, least = ravel_pytree(functional(objective.law_at(both[:-1], data)))[0][0], value(both[:-1])
+        return least / data["scale"] + both[-1] * (number - target[0]) / target[1], least
 
-    return value(state[:-1]), jax.grad(lagrangian)(state), jax.hessian(lagrangian)(state)
+    def equations(both: Any) -> tuple[Any, tuple[Any, Any]]:
+        slope, least = jax.grad(lagrangian, has_aux=True)(both)
+        return slope, (least, slope)
+
+    # Everything is traced, and compiled, once.
+    second, (least, slope) = jax.jacfwd(equations, has_aux=True)(state)
+    return least, slope, second
