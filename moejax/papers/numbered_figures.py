@@ -44,7 +44,7 @@ NUMBERED: Mapping[str, NumberedFigures] = {
         drawn=_own("tian", "1a", "1b", *range(2, 18)),
         not_drawn={},
     ),
-    "li": NumberedFigures(drawn={"1a": "li-ratio", "7": "li-shape"}, not_drawn={}),
+    "li": NumberedFigures(drawn=_own("li", "1a", 7), not_drawn={}),
 }
 """By the names of ``moejax reproduce``. Of the explainer, the figures that its text numbers."""
 

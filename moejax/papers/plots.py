@@ -283,20 +283,22 @@ PAPERS = by_name(
         shows="least loss by expansion and compute",
     ),
     Plot(
-        name="li-ratio",
+        name="li-1a",
         section="ICLR 2026 explainer: resources",
-        source="ICLR 2026 explainer, Eqs. 18 to 26",
+        source="ICLR 2026 explainer, Figure 1a and Eqs. 18 to 26",
         draw=li.compute,
         law="resources",
-        shows="compute ratio and token multiplier",
+        columns=li.RATE_COLUMNS,
+        shows="compute ratio, token multiplier and loss by activation rate",
     ),
     Plot(
-        name="li-shape",
+        name="li-7",
         section="ICLR 2026 explainer: resources",
         source="ICLR 2026 explainer, Figure 7 and Eq. 27",
         draw=li.shapes,
         law="resources",
-        shows="shape ratios",
+        columns=li.SHAPE_COLUMNS,
+        shows="shape ratios, and loss by them",
     ),
 )
 """The documents' figures by name: the paper's first author and the paper's number."""

@@ -23,13 +23,22 @@ from moejax.study.cloud import Mount, holds_corpus
 from moejax.study.executor import Executor, ProgressCallback, Task, train_all
 from moejax.study.local import LocalExecutor, slots
 from moejax.study.sanity_checks import SanityCheck, sanity_checks
-from moejax.study.stages import StageResult, ask_for_config, each_stage, later, results, stored_stages, write_stages
+from moejax.study.stages import (
+    StageResult,
+    ask_for_config,
+    each_stage,
+    later,
+    origin,
+    results,
+    stored_stages,
+    write_stages,
+)
 from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, TABLE, identity, is_remote, matching, open_storage, read_text
 from moejax.study.study import Analysis, Study
 from moejax.train.identity import TRAINING
 from moejax.train.vmapped_runs import vmap_groups
-from moejax.wording import command, counted, told
+from moejax.wording import command, told
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ def train_study(
     table = folder / TABLE
     for known in each_stage(study, folder) if tasks is None else [study]:
         for stage in [one for one in known.stages if one.made_from and one.name in study.unknown_stages]:
-            log(f"stage {stage.name}: {counted(len(stage.models), 'model')}, made from the rows of the stage before")
+            log(origin(known, stage))
         study = known
         table = _train(known, folder, workers, vmap, executor, tasks, update, log)
     return table

@@ -31,7 +31,7 @@ from moejax.stored import ANOTHER_OUT, as_read, foreign_json, parse_json, refuse
 from moejax.study.status import RunStatus, run_statuses
 from moejax.study.storage import open_storage, read_text
 from moejax.study.study import Stage, Study
-from moejax.wording import command, listed, says, some
+from moejax.wording import command, counted, listed, says, some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,6 +346,15 @@ def _missing(study: Study, folder: Path) -> str:
         f"The stage {study.stages[number].name} is made from the rows of {study.stages[number - 1].name}, and those of "
         f"{some([one.model for one in left])} are missing; see {command('moejax', 'study', 'status', folder)}."
     )
+
+
+def origin(study: Study, stage: Stage) -> str:
+    """What a later stage was made from, in a sentence."""
+    before = study.stages[study.stages.index(stage) - 1]
+    rivals = {name: loss for name, loss in stage.made_from.items() if name not in before.references}
+    winner = min(rivals, key=lambda name: rivals[name])
+    models = counted(len(stage.models), "model")
+    return f"stage {stage.name}: {models}, made from {before.name}, where {winner} won (loss {rivals[winner]:.4f})"
 
 
 def later(study: Study) -> str:

@@ -49,7 +49,7 @@ def drawn():
 
 def test_the_papers_figures_are_in_the_table_under_their_numbers():
     named = {f"{paper}-{number}" for paper, numbers in PAPERS.items() for number in numbers}
-    assert named | {"chapter-002", "li-ratio", "li-shape"} <= set(ALL)
+    assert named | {"chapter-002", "li-1a", "li-7"} <= set(ALL)
 
 
 def test_every_function_that_draws_a_named_figure_is_in_the_table():
@@ -250,12 +250,35 @@ def test_evidence_of_a_fit_draws(fitted):
         assert draw(ALL[name], inputs_of(ALL[name], table=table)).rows
 
 
+def test_the_explainers_figures_draw_the_longest_run_of_each_model_of_a_table():
+    sizes = {"params_total": [1e9, 1e9, 1e9], "params_active": [2e8, 2e8, 1e9], "params_embedding": [0.0, 0.0, 0.0]}
+    shape = {"model_dim": 512, "num_layers": [4, 8, 8], "num_experts": [64, 64, 0], "num_shared_experts": 0.0}
+    made = {
+        "model": ["a", "b", "dense"],
+        "tokens": [4e9, 3e9, 1e9],
+        "flops": [6e18, 6e18, 6e18],
+        "loss": [2.0, 2.1, 2.2],
+    }
+    runs = pd.DataFrame({**sizes, **shape, **made, "expert_hidden": 128})
+    runs = pd.concat([runs, runs.assign(tokens=runs["tokens"] / 2, loss=9.0)])
+    rates = draw(ALL["li-1a"], inputs_of(ALL["li-1a"], table=runs)).rows
+    own = [row for row in rates if row["series"] == "runs"]
+    assert {row["compute_ratio"] for row in own if "compute_ratio" in row} == {1 / 4, 1 / 3}
+    assert {row["activation_rate"] for row in own} == {0.2}
+    shapes = draw(ALL["li-7"], inputs_of(ALL["li-7"], table=runs)).rows
+    assert {(row.get("width_over_layers"), row["loss"]) for row in shapes if "loss" in row} >= {
+        (128.0, 2.0),
+        (64.0, 2.1),
+    }
+    assert 9.0 not in {row.get("loss") for row in (*rates, *shapes)}
+
+
 def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
-    words = ["plot", "li-shape", "tian-16", "--synthetic", "--out", str(tmp_path), "--format", "png,svg,pdf"]
+    words = ["plot", "li-7", "tian-16", "--synthetic", "--out", str(tmp_path), "--format", "png,svg,pdf"]
     assert main(words) == DONE
-    expected = {f"{name}.{end}" for name in ("li-shape", "tian-16") for end in ("png", "svg", "pdf", "csv")}
+    expected = {f"{name}.{end}" for name in ("li-7", "tian-16") for end in ("png", "svg", "pdf", "csv")}
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == expected
-    assert "li-shape: Shape ratios." in capsys.readouterr().out
+    assert "li-7: Shape ratios." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

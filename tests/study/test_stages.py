@@ -126,8 +126,8 @@ def test_stages_are_made_of_winners_trained_once_and_reported(study, tmp_path):
     assert sorted(names[3:]) == ["deep-1", "deep-2", "last"]
     assert names[-1] == "last"
     assert said == [
-        "stage depth: 3 models, made from the rows of the stage before",
-        "stage end: 1 model, made from the rows of the stage before",
+        "stage depth: 3 models, made from width, where wide won (loss 2.0002)",
+        "stage end: 1 model, made from depth, where wide won (loss 2.0002)",
     ]
     found = read_study(folder)
     assert found.unknown_stages == ()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.laws.resources import active_ratio
+from moejax.papers.record import short
 from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, evaluate
-from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.style import INK, ramp
+from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered
+from moejax.report.figures.panels import LOSS, Axis, Panel, Series, draw
+from moejax.report.figures.style import INK, RED, ramp
 from moejax.result import size
+from moejax.run_table import DataFrame
 
 RATE = Axis("activation_rate", "activation rate r_a = N_a/N", "log")
 COMPUTE = Axis("compute_ratio", "R_c = M_MoE/M_dense", "log")
@@ -22,10 +24,14 @@ SIZES = (2e9, 7e9, 14e9, 70e9)
 LAYERS = {2e9: (1408, 16), 7e9: (2048, 24), 14e9: (2560, 28), 70e9: (4096, 48)}
 """Width and layers of a mixture of each size, of an aspect between 85 and 91."""
 DEPTHS = (16, 20, 24, 32)
+RATE_COLUMNS = ("params_total", "params_active", "params_embedding", "num_experts", "tokens", "flops", "loss")
+"""What points of a run table read, by activation rate."""
+SHAPE_COLUMNS = ("model_dim", "num_layers", "num_experts", "num_shared_experts", "expert_hidden", "tokens", "loss")
+"""The same, by shape."""
 
 
 def compute(inputs: FigureInputs) -> Figure:
-    """R_c and the token multiplier against the activation rate (Eqs. 18 to 26)."""
+    """Figure 1a: R_c and the token multiplier against the activation rate (Eqs. 18 to 26); of runs, also the loss."""
     ratios, tokens = [], []
     for total, colour in zip(SIZES, ramp(len(SIZES)), strict=True):
         width, layers = LAYERS[total]
@@ -37,18 +43,67 @@ def compute(inputs: FigureInputs) -> Figure:
     ratios.append(Series(label=limit, x=RATES, y=RATES, mark="dashed", colour=INK))
     tokens.append(Series(label=limit, x=RATES, y=1 / RATES, mark="dashed", colour=INK))
     panels = [Panel(x=RATE, y=COMPUTE, series=ratios), Panel(x=RATE, y=MULTIPLIER, series=tokens)]
+    said = ""
+    if inputs.has(*RATE_COLUMNS):
+        said = _add_rates(panels, ratios, tokens, _longest(inputs.table))
     drawing, rows = draw(panels, columns=2, height=2.9)
     return Figure(
         "What a mixture of equal size costs, and the tokens it must see",
         "Compute per token over the dense model of the same total parameters, and its inverse, the tokens at equal "
-        "training compute, at a context of 16,384. Attention scores keep the ratio above r_a.",
+        f"training compute, at a context of 16,384. Attention scores keep the ratio above r_a.{said}",
         drawing,
         rows,
     )
 
 
+def _add_rates(panels: list[Panel], ratios: list[Series], tokens: list[Series], runs: DataFrame) -> str:
+    """Add the runs of a table to the panels, and a panel of their losses; what the caption says of them."""
+    mixtures, dense = runs[runs["num_experts"] > 0], runs[runs["num_experts"] == 0]
+    rates = {name: column(mixtures, name) - column(mixtures, "params_embedding") for name in RATE_COLUMNS[:2]}
+    rate = rates["params_active"] / rates["params_total"]
+    losses = [Series(label="runs", x=rate, y=column(mixtures, "loss"), mark="points", colour=RED)]
+    # Which of several dense models a mixture would be compared with, the table does not say.
+    if len(dense) == 1:
+        per_token = column(mixtures, "flops") / column(mixtures, "tokens")
+        ratio = per_token / float((dense["flops"] / dense["tokens"]).iloc[0])
+        ratios.append(Series(label="runs", x=rate, y=ratio, mark="points", colour=RED))
+        multiple = column(mixtures, "tokens") / float(dense["tokens"].iloc[0])
+        tokens.append(Series(label="runs", x=rate, y=multiple, mark="points", colour=RED))
+        losses.append(Series(label="dense", x=[1.0], y=column(dense, "loss"), mark="squares", colour=INK))
+    panels.append(Panel(x=RATE, y=LOSS, series=losses))
+    return " Points are the table's longest run of each model, vocabulary left out of r_a; FLOPs are all of them."
+
+
+def _longest(runs: DataFrame) -> DataFrame:
+    """The run of most tokens of each model; all of a table that names no models."""
+    return runs.sort_values("tokens").groupby("model").tail(1) if "model" in runs else runs
+
+
+def _losses_by_shape(runs: DataFrame) -> list[Panel]:
+    """Loss against zeta, a curve for each mu, and against mu, a curve for each zeta."""
+    runs = _longest(runs[runs["num_experts"] > 0])
+    experts = column(runs, "num_experts") + column(runs, "num_shared_experts")
+    runs = runs.assign(
+        **{
+            ASPECT.column: np.round(column(runs, "model_dim") / column(runs, "num_layers"), 1),
+            TOTAL_RATIO.column: np.round(experts * column(runs, "expert_hidden") / column(runs, "model_dim"), 1),
+        }
+    )
+    panels = []
+    for along, across, letter in ((ASPECT, TOTAL_RATIO, "μ"), (TOTAL_RATIO, ASPECT, "ζ")):
+        values, series = ordered(runs[across.column]), []
+        for value, colour in zip(values, ramp(len(values)), strict=True):
+            # Of runs of equal shape, the best.
+            own = runs[runs[across.column] == value].sort_values("loss").drop_duplicates(along.column)
+            own = own.sort_values(along.column)
+            x, y = column(own, along.column), column(own, "loss")
+            series.append(Series(label=f"{letter} = {short(value)}", x=x, y=y, mark="joined", colour=colour))
+        panels.append(Panel(x=along, y=LOSS, series=series))
+    return panels
+
+
 def shapes(inputs: FigureInputs) -> Figure:
-    """Figure 7's variables: what aspect and size make of μ, and what μ and r_a make of β."""
+    """Figure 7's variables: what aspect and size make of μ, and what μ and r_a make of β; of runs, their losses."""
     aspect = np.geomspace(30, 250, 41)
     by_aspect, by_rate = [], []
     for layers, colour in zip(DEPTHS, ramp(len(DEPTHS)), strict=True):
@@ -64,12 +119,16 @@ def shapes(inputs: FigureInputs) -> Figure:
         Panel(x=ASPECT, y=TOTAL_RATIO, series=by_aspect, level=20.0),
         Panel(x=RATE, y=ACTIVE_RATIO, series=by_rate),
     ]
+    said = "The explainer's losses are not public."
+    if inputs.has(*SHAPE_COLUMNS):
+        panels += _losses_by_shape(inputs.table)
+        said = "Below: the losses of the table's runs, of each model the longest."
     drawing, rows = draw(panels, columns=2, height=2.9)
     return Figure(
         "Shape ratios",
         "Left: the μ of a 7B mixture, by aspect and depth; the explainer holds ζ of 60 to 120 and "
         "μ near 20 (grey) to be reasonable. Right: β by Eq. 27; 0 where attention alone is r_a of the model. "
-        "The explainer's losses (its Figure 7) are not public.",
+        f"{said}",
         drawing,
         rows,
     )
