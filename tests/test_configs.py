@@ -43,7 +43,8 @@ ARGUMENTS = {
     ),
     "tian": (
         *("main", "table-8", "table-9", "table-10", "table-11", "table-12", "table-14"),
-        *("hyperparameters", "models", "tiny"),
+        *("hyperparameters", "allocation", "balance", "table-13", "models"),
+        *("tiny", "tiny-hyperparameters", "tiny-allocation", "tiny-balance"),
     ),
     "abnar": ("grid", "search", "tiny"),
     "iclr_2026": (
@@ -172,6 +173,9 @@ def test_a_tiny_twin_runs_through_to_its_fit(name, argument, tmp_path):
     assert len(run_table.read(tmp_path / "runs.parquet")) == len(estimate(found, CHIPS["h100"], mfu=0.4).runs)
     fitted = {path.stem for path in (tmp_path / "fits").glob("*.json")}
     assert fitted == set(found.analysis.laws)
+    if (name, argument) == ("tian", "tiny"):
+        assert "Efficiency leverage by Algorithm 1" in (tmp_path / "report.md").read_text()
+        assert (tmp_path / "tian" / "leverages.csv").is_file()
 
 
 def test_the_quickstart_is_a_family_of_dense_models_and_mixtures():
@@ -316,7 +320,55 @@ def test_tians_hyperparameters_are_a_grid_of_powers_of_two():
     assert {training.recipe.batch_tokens for training in found} == {2**power for power in (18, 19, 20, 21)}
     rates = {training.recipe.optimizer.learning_rate for training in found}
     assert (min(rates), max(rates)) == (2**-11, 2**-9)
-    assert {training.architecture.top_k for training in found} == {4}
+    # Appendix E.1 and Figure 8: A = 7.8 %, 4.7 % and 10.9 % are (E_a + E_s)/E; the dense twin has as many FLOPs.
+    ratios = {}
+    for training in found:
+        shape = training.architecture
+        kind = round(100 * (shape.top_k + 1) / 64, 1) if shape.is_moe else 100
+        ratios.setdefault(kind, []).append(FLOPS["tian"].per_token(shape, 4096))
+    assert {kind: len(scales) for kind, scales in ratios.items()} == {7.8: 140, 100: 140, 4.7: 20, 10.9: 20}
+    assert sorted(ratios[7.8]) == sorted(ratios[100])
+
+
+def test_tians_allocation_has_table_5s_sizes_inside_what_is_trained():
+    scales = {}
+    for name, training in trainings("tian", "allocation").items():
+        part, budget, *_ = name.split("-")
+        scale, flops = FLOPS["tian"].per_token(training.architecture, 4096), float(budget.removeprefix("C"))
+        assert scale * training.recipe.budgets_tokens[0] == pytest.approx(flops, rel=1e-6)
+        scales.setdefault((part, flops), []).append(scale)
+    assert len(scales) == 2 * 7
+    printed = {"moe": (0.1915, 0.5095), "dense": (0.0655, 0.5422)}
+    for (part, flops), own in scales.items():
+        scale, exponent = printed[part]
+        best = scale * flops**exponent
+        assert len(own) >= 4
+        assert sum(one < best for one in own) >= 1 <= sum(one > best for one in own)
+
+
+def test_tians_weak_balance_is_the_only_thing_that_figure_12_changes():
+    found = trainings("tian", "balance")
+    weak = {name: training for name, training in found.items() if name.endswith("-weak")}
+    assert len(found) == 2 * len(weak) == 72
+    for name, training in weak.items():
+        twin = found[name.removesuffix("-weak")]
+        assert training.architecture == twin.architecture
+        assert changes(twin.as_json()["recipe"], training.as_json()["recipe"]) == {"loss.balance": (0.01, 0.001)}
+
+
+def test_tians_table_13_is_sharded_as_printed_but_for_the_pipeline():
+    found, notes = trainings("tian", "table-13"), study("tian", "table-13").notes
+    layers = [8, 8, 10, 14, 16, 22, 28, 20]
+    widths = [384, 512, 640, 768, 1024, 1280, 4096, 2048]
+    experts = [96, 128, 160, 192, 256, 320, 0, 384]
+    meshes = [(8, 1)] * 6 + [(1, 2), (8, 2)]
+    rows = {(t.architecture.num_layers, t.architecture.model_dim): t for t in found.values()}
+    for key, width, mesh in zip(zip(layers, widths, strict=True), experts, meshes, strict=True):
+        training = rows.pop(key)
+        assert training.architecture.expert_hidden == width
+        assert (training.recipe.mesh.expert, training.recipe.mesh.tensor) == mesh
+    assert not rows
+    assert "PP is printed 2" in notes["t9-6-E256"]
 
 
 def test_abnars_cells_have_their_sparsity_and_their_budget():

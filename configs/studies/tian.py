@@ -1,31 +1,48 @@
 """The experiments of Tian et al. (2025), "Towards Greater Leverage: Scaling Laws for Efficient Mixture-of-Experts".
 
-Purpose:  how activation ratio, granularity, shared experts, dense layers and attention change efficiency leverage.
-Paper:    Tables 8 to 12 and 14, Appendix E.1 (hyperparameters), Tables 1 and 13 (MoE-mini, Dense-6.1B), Appendix D.
+Purpose:  how activation ratio, granularity, shared experts, dense layers and attention change efficiency leverage; and
+          the laws of learning rate, batch, model scale and tokens by which these runs are trained.
+Paper:    Tables 8 to 12 and 14; Appendix E.1 and Figures 7 and 8; Appendix E.2, Table 5 and Figure 9; Appendix F.2 and
+          Figure 12; Tables 1 and 13 (MoE-mini, Dense-6.1B); Appendix D.
 Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.data.source=PATH
           :main (the default), all tables together; :table-8 activation ratio, :table-9 granularity, :table-10 shared
-          experts, :table-11 dense layers, :table-12 attention and experts, :table-14 heads; :hyperparameters, the
-          grid of rates and batches; :models, MoE-mini and Dense-6.1B on 1T tokens; :tiny, Table 8's design here.
+          experts, :table-11 dense layers, :table-12 attention and experts, :table-14 heads; :hyperparameters, Appendix
+          E.1 with its dense twin and Figure 8's activation ratios; :allocation, Appendix E.2; :balance, Figure 12;
+          :models, MoE-mini and Dense-6.1B on 1T tokens; :table-13, its parallel settings; and here, in minutes,
+          :tiny (Tables 8 and 9), :tiny-hyperparameters, :tiny-allocation, :tiny-balance.
 Data:     yours, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D).
 Recipe:   each table's own rate and batch; D = C/M, with C the printed maximum and M of Appendix I as Table 12 uses it.
           Warm-up of 1 % and an exponential decay to a tenth (Appendix D); its share of the run is not printed: 20 %.
 Cost:     :main 3.6e22 FLOPs, 21,300 H800 hours at 40 % MFU (Appendix L: 200,000); :table-8 9.4e21 and 5,660 hours;
-          :hyperparameters 1.2e22 and 7,520; :models 5.9e22 and 38,700 (120,000); :tiny 4.0e12 FLOPs, minutes here.
+          :hyperparameters 4.0e22 and 24,800, :allocation 5.7e21 and 3,530 (Appendix L: 360,000 for both); :balance
+          1.4e22 and 8,550; :models 5.9e22 and 38,700 (120,000); :tiny 6.3e12 FLOPs and its likes less, minutes here.
 Expected: 48, 36, 36, 24, 30 and 26 runs. Leverage grows as fewer experts are active, has an optimum in granularity
-          near 12, and depends little on the rest (Section 4). Of :tiny, losses below the unigram entropy and a fit.
+          near 12, and depends little on the rest (Section 4). A study ends with Algorithm 1 and its table of leverages,
+          Eq. 4, 5 and 6, as far as its runs set them: leverage needs the dense runs of Table 8. Of :tiny, losses below
+          the unigram entropy and a table of leverages that says nothing of large models.
 
 Corrected as the rest of the document demands, each with a note in the study: Table 8's first d_expert (320, where G = 2
 needs 384), Table 10's E_s = 2 beside E_a = 11, Table 11's d_ffn (printed 1280 to 5120; Appendix F.4 has 3·d_expert),
 Table 12's rates (printed ten times Table 8's from 6e19 FLOPs on), and Table 14's 6 heads with 4 key-value heads (built
 with 3; its first d_expert stays 320, as in Table 12). Key-value heads of Tables 9 to 11 are those of Table 8.
-MoE-mini's one dense layer follows from its size; its rate and batch are not printed and follow Eq. 5. Table 13's
-pipeline of 2 for 22 layers has no counterpart here; expert and tensor parallelism are as printed.
+MoE-mini's one dense layer follows from its size; its rate and batch are not printed and follow Eq. 5.
+
+Inferred, as the document does not say it: Appendix E.1's rates go by half a power of two, since only the ends are
+printed; each of its budgets, 3e17 to 3e20 by half decades, has the model of Table 8 whose own budget is nearest. Its
+dense twin has a feed-forward as wide as the five active experts together, so that M is the same. Figure 8's activation
+ratios of 4.7 and 10.9 % are 2 and 6 of 64 experts with one shared, (E_a + E_s)/E, as 7.8 % is 4 of 64; other readings
+of A do not give these numbers. Appendix E.2's sizes are Table 8's shapes and six more of like proportions, those within
+a factor four of Table 5's M at each budget, since which were trained is not printed; rates and batches of both kinds
+follow Eq. 5, whose dense constants are not printed. Figure 12's runs are Table 9's, beside twins with a balance loss of
+0.001, the only setting that Appendix F.2 changes. Table 13's first six models are Table 9's with 256 experts, whose
+widths they have. Its pipeline of two stages for 22 layers has no counterpart here: layers are scanned on every device,
+and parameters are sharded over fsdp instead; expert and tensor parallelism are as printed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -33,6 +50,8 @@ from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS
+from moejax.laws.design import Design
+from moejax.laws.predict import published
 from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_9, TABLE_12
 
 SEQUENCE = 4096
@@ -55,18 +74,22 @@ def get_config(table: str = "main") -> ConfigDict:
     config = ConfigDict()
     config.name = f"tian-{table}"
     config.seed = 0
-    if table == "tiny":
-        return tiny(config)
+    if table in TINY:
+        return TINY[table](config)
     config.recipe = recipe()
-    config.analysis = dict(laws=["chinchilla", "effective_params"], hold_out="flops", decision_flops=1e21)
+    config.analysis = dict(
+        laws=["chinchilla", "effective_params"], hold_out="flops", decision_flops=1e21, recipe="tian"
+    )
     if table == "models":
         return models(config)
-    chosen = TABLES if table == "main" else {table: TABLES[table]} if table in TABLES else {}
-    rows = [row for which in chosen.values() for row in which()] if chosen else []
-    if table == "hyperparameters":
-        rows = list(hyperparameters())
-    elif not rows:
-        raise ValueError(f"there is no {table!r}; there are main, {', '.join(TABLES)}, hyperparameters, models, tiny")
+    if table not in ("main", *TABLES, *SWEEPS):
+        known = ", ".join(["main", *TABLES, *SWEEPS, "models", *TINY])
+        raise ValueError(f"there is no {table!r}; there are {known}")
+    if table in SWEEPS:
+        # Runs that differ in a learning rate or a weight of the losses are no replicates that a law of sizes could fit.
+        config.analysis.laws = ["effective_params"] if table == "allocation" else []
+    chosen = TABLES.values() if table == "main" else [(TABLES | SWEEPS)[table]]
+    rows = [row for which in chosen for row in which()]
     config.models = {name: model for name, model, *_ in rows}
     config.recipes = {name: exceptions for name, _, exceptions, *_ in rows}
     config.notes = {name: note for name, _, _, _, note in rows if note}
@@ -75,10 +98,10 @@ def get_config(table: str = "main") -> ConfigDict:
         source = "Appendix L, 'main architectural scaling experiments'; H800, MFU not printed"
         stated.append(dict(quantity="chip_hours", value=H800_HOURS, source=source))
     config.stated = stated
-    return config
+    return table_13(config) if table == "table-13" else config
 
 
-def row(name, group, model, note="", *, rate=None, sequences=None, flops=None):
+def row(name, group, model, note="", *, rate=None, sequences=None, flops=None, **changes):
     """Name, architecture, recipe, FLOPs and note of a run of a group of Table 8."""
     *_, printed_rate, printed_batch, most, _, _ = group
     flops = flops or most
@@ -87,6 +110,7 @@ def row(name, group, model, note="", *, rate=None, sequences=None, flops=None):
         budgets_tokens=[tokens],
         batch_tokens=int(sequences or printed_batch) * SEQUENCE,
         optimizer=dict(learning_rate=float(rate or printed_rate), warmup_tokens=tokens // 100),
+        **changes,
     )
     return name, model, exceptions, flops, note
 
@@ -189,20 +213,114 @@ TABLES = {
 }
 
 
-def hyperparameters():
-    """Appendix E.1: rates of 2^-11 to 2^-9 by batches of 2^18 to 2^21 tokens, 4 of 64 experts and a shared one.
+BUDGETS = (3e17, 1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
+"""Appendix E: FLOPs."""
 
-    The document prints the ends of the grid; rates go by half a power here, and each budget has the model of Table 8
-    whose own budget is nearest.
-    """
-    for flops in (3e17, 1e18, 3e18, 1e19, 3e19, 1e20, 3e20):
+
+def dense(model):
+    """The dense twin of a mixture: a feed-forward as wide as its active experts together, and so the same M."""
+    plain = {name: value for name, value in model.items() if name not in OF_EXPERTS}
+    return plain | dict(dense_hidden=(model["top_k"] + model["num_shared_experts"]) * model["expert_hidden"])
+
+
+OF_EXPERTS = ("num_experts", "top_k", "expert_hidden", "num_shared_experts", "norm_topk_prob")
+"""Settings that a dense model does not have."""
+
+
+def grid(name, group, model, flops):
+    """Appendix E.1: rates of 2^-11 to 2^-9 by batches of 2^18 to 2^21 tokens."""
+    for half_power in range(-22, -17):
+        for power in (18, 19, 20, 21):
+            called = f"{name}C{flops:.0e}-rate{half_power / 2:g}-batch{power}".replace(".", "_").replace("+", "")
+            rate, sequences = 2 ** (half_power / 2), 2**power // SEQUENCE
+            yield row(called, group, model, rate=rate, sequences=sequences, flops=flops)
+
+
+def hyperparameters():
+    """Appendix E.1: 4 of 64 experts and a shared one, A = 7.8 %, and the dense twin; at 3e20 FLOPs 2 and 6 of 64."""
+    for flops in BUDGETS:
         group = min(GROUPS, key=lambda group: abs(math.log(group[7] / flops)))
         model = mixture(group, group[1], 64, 4)
-        for half_power in range(-22, -17):
-            for power in (18, 19, 20, 21):
-                name = f"C{flops:.0e}-rate{half_power / 2:g}-batch{power}".replace(".", "_").replace("+", "")
-                rate, sequences = 2 ** (half_power / 2), 2**power // SEQUENCE
-                yield row(name, group, model, rate=rate, sequences=sequences, flops=flops)
+        yield from grid("", group, model, flops)
+        yield from grid("dense-", group, dense(model), flops)
+    for name, top_k in VALIDATED.items():
+        yield from grid(f"{name}-", group, mixture(group, group[1], 64, top_k), flops)
+
+
+VALIDATED = {"A4_7": 2, "A10_9": 6}
+"""Figure 8: experts that serve a token, of 64, by the printed activation ratio."""
+
+LADDER = (
+    (4, 192, 4, 2),
+    (6, 256, 4, 2),
+    *(group[:4] for group in GROUPS),
+    (24, 1536, 24, 4),
+    (28, 1792, 28, 4),
+    (32, 2304, 36, 4),
+    (40, 2816, 44, 4),
+)
+"""Layers, d_model, heads and key-value heads: Table 8's, and smaller and larger ones."""
+WITHIN = 4.0
+"""How far a size may be from Table 5's best one."""
+
+
+def allocation():
+    """Appendix E.2: at every budget the sizes around Table 5's, mixtures and their dense twins, with D = C/M."""
+    best = {part: published("allocation", f"tian-2025-{part}").law for part in ("moe", "dense")}
+    tried = published("hyperparameters", "tian-2025").law
+    for flops in BUDGETS:
+        settings = tried(Design(flops=flops))
+        rate, sequences = float(settings["learning_rate"]), round(float(settings["batch_tokens"]) / SEQUENCE)
+        for layers, width, heads, kv_heads in LADDER:
+            group = (layers, width, heads, kv_heads, width, rate, sequences, flops, None, None)
+            whole = mixture(group, width, 64, 4)
+            scale = FLOPS["tian"].per_token(Architecture(**whole), SEQUENCE)
+            for part, model in (("moe", whole), ("dense", dense(whole))):
+                if abs(math.log(scale / best[part](Design(flops=flops))["flops_per_token"])) < math.log(WITHIN):
+                    name = f"{part}-C{flops:.0e}-L{layers}-d{width}".replace("+", "")
+                    yield row(name, group, model, rate=rate, sequences=sequences, flops=flops)
+
+
+WEAK_BALANCE = 0.001
+"""Appendix F.2: the coefficient of the balance loss under which routing is unbalanced; 0.01 elsewhere."""
+
+
+def balance():
+    """Figure 12: Table 9 under the usual and under the weak balance loss."""
+    yield from table_9()
+    for name, model, exceptions, flops, note in table_9():
+        weak = exceptions | dict(loss=dict(balance=WEAK_BALANCE))
+        yield f"{name}-weak", model, weak, flops, note
+
+
+def parallel():
+    """Table 13's experimental models: 8 of 256 experts and four shared, experts over eight devices."""
+    for name, model, exceptions, flops, note in table_9():
+        if model["num_experts"] == 256:
+            pipeline = "PP is printed 2 for this model; it has no counterpart here"
+            said = "; ".join(filter(None, (note, pipeline if model["num_layers"] == 22 else "")))
+            yield name, model, exceptions | dict(mesh=dict(expert=8)), flops, said
+
+
+def table_13(config: ConfigDict) -> ConfigDict:
+    """Table 13: the six models above, MoE-mini and Dense-6.1B, each sharded as it says."""
+    large = models(ConfigDict()).to_dict()
+    own = dict(batch_tokens="auto", budgets_tokens=large["recipe"]["budgets_tokens"])
+    own["optimizer"] = {name: large["recipe"]["optimizer"][name] for name in ("learning_rate", "warmup_tokens")}
+    config.models = config.models.to_dict() | large["models"]
+    config.recipes = config.recipes.to_dict() | {name: own | large["recipes"][name] for name in large["models"]}
+    config.notes = config.notes.to_dict() | large["notes"]
+    config.stated = []
+    config.analysis.laws, config.analysis.recipe = [], ""
+    return config
+
+
+SWEEPS = {
+    "hyperparameters": hyperparameters,
+    "allocation": allocation,
+    "balance": balance,
+    "table-13": parallel,
+}
 
 
 def models(config: ConfigDict) -> ConfigDict:
@@ -216,6 +334,7 @@ def models(config: ConfigDict) -> ConfigDict:
         batch_tokens="auto",
     )
     config.notes = {"MoE-mini": CATALOGUE["moe-mini"].note}
+    config.analysis = dict(laws=["chinchilla", "effective_params"], hold_out="flops", decision_flops=1e21)
     source = "Appendix L, 'final validation runs'; H800, MFU not printed"
     config.stated = [dict(quantity="chip_hours", value=120_000, source=source)]
     return config
@@ -239,20 +358,87 @@ def recipe(optimizer: dict | None = None, **changes) -> dict:
 
 
 def tiny(config: ConfigDict) -> ConfigDict:
-    """Table 8's design: three groups of growing compute, 2 (dense) to 16 experts."""
-    sizes = {32: 1.2e11, 48: 2.5e11, 64: 5e11}
-    shape: dict[str, Any] = dict(
-        vocab_size=257, num_layers=2, head_dim=16, top_k=2, num_shared_experts=1, norm_topk_prob=False
-    )
+    """Tables 8 and 9: four budgets, 2 experts (dense) to 16, and 16 of them cut finer."""
     config.models, config.recipes = {}, {}
-    for width, flops in sizes.items():
-        heads = dict(num_heads=width // 16, num_kv_heads=1)
-        for experts in (2, 4, 8, 16):
+    for width, flops in {32: 6e10, 40: 1.2e11, 48: 2.4e11, 64: 4.8e11}.items():
+        cells = [(experts, 2, 1, width) for experts in (2, 4, 8, 16)]
+        cells += [(32, 4, 2, width // 2), (64, 8, 4, width // 4)]
+        for experts, top_k, shared, expert in cells:
+            model = small(width, experts, top_k, shared, expert)
             name = f"d{width}-E{experts}"
-            model: dict[str, Any] = shape | heads | dict(model_dim=width, num_experts=experts, expert_hidden=width)
-            tokens = int(flops / FLOPS["tian"].per_token(Architecture(**model), 128))
             config.models[name] = model
-            config.recipes[name] = dict(budgets_tokens=[tokens])
+            config.recipes[name] = dict(budgets_tokens=[tokens_for(flops, model)])
+    return small_study(config, laws=["effective_params"], hold_out="flops", resamples=40)
+
+
+def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
+    """Appendix E.1: three budgets, three rates by two batches, 4 of 16 experts and the dense twin; then 2 of 16."""
+    config.models, config.recipes = {}, {}
+    sizes = {32: 2e10, 40: 4e10, 48: 8e10}
+    cells = [(width, top_k) for width in sizes for top_k in (4, 0)] + [(48, 2)]
+    for width, top_k in cells:
+        model = small(width, 16, top_k or 4, 1, width)
+        model = model if top_k else dense(model)
+        for power, batch in itertools.product((-8, -7, -6), (2_048, 8_192)):
+            name = f"{f'E16-k{top_k}' if top_k else 'dense'}-d{width}-rate{power}-batch{batch}"
+            config.models[name] = model
+            tokens = tokens_for(sizes[width], model)
+            rate = dict(learning_rate=2.0**power, warmup_tokens=tokens // 20)
+            config.recipes[name] = dict(budgets_tokens=[tokens], batch_tokens=batch, optimizer=rate)
+    return small_study(config)
+
+
+def tiny_allocation(config: ConfigDict) -> ConfigDict:
+    """Appendix E.2: four budgets split over the sizes that are near their best, mixtures and dense twins."""
+    config.models, config.recipes = {}, {}
+    splits = {16: (3e10, 6e10, 1.2e11), 24: (3e10, 6e10, 1.2e11, 2.4e11), 32: (3e10, 6e10, 1.2e11, 2.4e11)}
+    splits |= {48: (6e10, 1.2e11, 2.4e11), 64: (1.2e11, 2.4e11)}
+    for width, spent in splits.items():
+        whole = small(width, 16, 4, 1, width)
+        for name, model in ((f"E16-d{width}", whole), (f"dense-d{width}", dense(whole))):
+            config.models[name] = model
+            # Of 4,096 tokens, as elsewhere, the largest models would take a dozen steps.
+            budgets = [tokens_for(flops, model) for flops in spent]
+            config.recipes[name] = dict(budgets_tokens=budgets, batch_tokens=1_024)
+    return small_study(config)
+
+
+def tiny_balance(config: ConfigDict) -> ConfigDict:
+    """Figure 12: two budgets, three granularities, the usual balance loss and the weak one."""
+    config.models, config.recipes = {}, {}
+    for width, flops in {32: 6e10, 64: 2.4e11}.items():
+        for cut, (name, weight) in itertools.product((1, 2, 4), {"usual": 0.01, "weak": WEAK_BALANCE}.items()):
+            model = small(width, 16 * cut, 2 * cut, cut, width // cut)
+            called = f"d{width}-E{16 * cut}-{name}"
+            config.models[called] = model
+            config.recipes[called] = dict(budgets_tokens=[tokens_for(flops, model)], loss=dict(balance=weight))
+    return small_study(config)
+
+
+def small(width, experts, top_k, shared, expert):
+    """A mixture of two layers on bytes."""
+    return dict(
+        vocab_size=257,
+        model_dim=width,
+        num_layers=2,
+        num_heads=width // 8,
+        num_kv_heads=1,
+        head_dim=8,
+        num_experts=experts,
+        top_k=top_k,
+        expert_hidden=expert,
+        num_shared_experts=shared,
+        norm_topk_prob=False,
+    )
+
+
+def tokens_for(flops, model) -> int:
+    """D = C/M in sequences of 128 tokens."""
+    return int(flops / FLOPS["tian"].per_token(Architecture(**model), 128))
+
+
+def small_study(config: ConfigDict, laws=(), **analysis) -> ConfigDict:
+    """What all twins of the experiments share."""
     config.recipe = recipe(
         dict(learning_rate=6e-3, warmup_tokens=16_384),
         batch_tokens=4_096,
@@ -260,5 +446,13 @@ def tiny(config: ConfigDict) -> ConfigDict:
         initialisation=dict(std=0.0),
         checkpoint_tokens=131_072,
     )
-    config.analysis = dict(laws=["effective_params"], hold_out="flops", resamples=40, decision_flops=1e13)
+    config.analysis = dict(laws=list(laws), decision_flops=1e13, recipe="tian") | analysis
     return config
+
+
+TINY = {
+    "tiny": tiny,
+    "tiny-hyperparameters": tiny_hyperparameters,
+    "tiny-allocation": tiny_allocation,
+    "tiny-balance": tiny_balance,
+}

@@ -115,7 +115,7 @@ class MeasuredLeverage:
             f"{len(flops)} leverages, {self.undefined} more undefined",
             f"{self.level:.0%} intervals by the curves' noise: ±{100 * reach:.2g} % (median)",
         ]
-        return Table("Efficiency leverage by Algorithm 1", columns, rows, notes)
+        return Table("Efficiency leverage by Algorithm 1", columns, rows, notes, key="leverage")
 
     def curves(self) -> Table:
         """The loss-compute curves, the dense one first."""
@@ -182,7 +182,8 @@ class JointLaw:
         if fit.fixed:
             notes.append(f"fewer than {LEAST_VALUES} granularities: {', '.join(fit.fixed)} are held at 0")
         title = f"Joint law (Eq. 4), fitted to leverages below {TRAINED_BELOW:g}"
-        return Table(title, (Column("coefficient"), Column("value", ".6g")), [*fit.coefficients.items()], notes)
+        columns = (Column("coefficient"), Column("value", ".6g"))
+        return Table(title, columns, [*fit.coefficients.items()], notes, key="joint")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ from moejax.study.compute_optimum import ComputeOptimum, family
 
 BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""
+BRIEF_RECIPE = ("leverage", "joint")
+"""Tables of a paper's procedure that a terminal is shown."""
 BRIEF_LIMITS = 2
 """Limits that a terminal is told; the others are counted, and left to the report."""
 
@@ -63,6 +65,7 @@ def conclusions(found: Findings) -> Result:
             *laws_table(found),
             *map(coefficients, analysed.laws),
             *map(decision_table, analysed.decisions),
+            *recipe_tables(found),
             *next_table(found),
             Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
             Table("Provenance", notes=[f"- {line}" for line in _provenance(found)]),
@@ -85,9 +88,20 @@ def brief(found: Findings) -> Result:
             *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
+            *recipe_tables(found, BRIEF_RECIPE),
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
         ],
     )
+
+
+def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
+    """What the paper's procedure found that the study ends with; only tables of these keys, if some are given."""
+    followed = found.concluded.analysed.recipe
+    if followed is None:
+        return []
+    result = followed.result
+    said = [Table(result.title, notes=result.warnings)] if result.warnings else []
+    return [*said, *(table for table in result.tables if not keys or table.key in keys)]
 
 
 def no_decision(found: Findings) -> str:

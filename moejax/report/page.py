@@ -22,6 +22,7 @@ from moejax.report.conclusions import (
     decision_table,
     laws_table,
     next_table,
+    recipe_tables,
     runs_table,
     stages_table,
 )
@@ -69,6 +70,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         top=best_per_budget(found.runs).reindex(columns=TOP).to_dict("records")[-1],
         stages_table=stages_table(found),
         law_table=laws_table(found),
+        recipe_tables=recipe_tables(found),
         next=found.next_runs,
         next_table=next_table(found),
         seconds=seconds(found.runs),

@@ -13,7 +13,7 @@ import numpy as np
 
 from moejax import run_table
 from moejax.errors import UserError
-from moejax.fit import holdout
+from moejax.fit import holdout, recipe_tian
 from moejax.fit.bootstrap import Bootstrap, bootstrap, too_few
 from moejax.fit.estimands import Estimand
 from moejax.fit.estimates import estimate
@@ -21,7 +21,8 @@ from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.model_selection import Compared, ModelSelection, choose
-from moejax.fit.read_runs import read_runs
+from moejax.fit.read_runs import ReadRuns, read_runs
+from moejax.fit.recipe_tian import TianRecipe
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.interval import UNKNOWN, Interval
@@ -30,6 +31,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import FIELDS, Design
 from moejax.progress import ProgressCallback
+from moejax.result import Result
 from moejax.study.compute_optimum import ComputeOptimum, claims, decide, family
 from moejax.study.study import Analysis, Study
 from moejax.wording import told
@@ -72,6 +74,21 @@ class FittedLaw:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Followed:
+    """A paper's procedure and the runs it was followed on."""
+
+    found: TianRecipe
+    read: ReadRuns
+    runs: Runs
+    """The runs as the paper counts their compute."""
+
+    @property
+    def result(self) -> Result:
+        """All that it found."""
+        return self.found.summary()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Analysed:
     """Everything concluded from a run table."""
 
@@ -82,6 +99,8 @@ class Analysed:
     """The law to extrapolate with, or why these runs name none; None without laws."""
     limits: list[str]
     """What a table of this size and range can and cannot tell, in sentences."""
+    recipe: Followed | None = None
+    """The paper's procedure that was asked for, followed on the runs."""
 
 
 def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda share, text: None) -> Analysed:
@@ -102,10 +121,31 @@ def analyse(table: Path, analysis: Analysis, update: ProgressCallback = lambda s
         fitted.append(law)
         compared.append(tested)
         decisions += decided
+    followed = None
+    if analysis.recipe:
+        update(1.0, f"following {analysis.recipe}")
+        try:
+            followed = follow(table, analysis)
+        except ValueError as error:
+            left_out.append(f"The recipe {analysis.recipe} was not followed: {told(error)}")
     update(1.0, "fitted")
     caveats = [*limits(frame, fitted, decisions), *left_out]
     selection = choose(compared, reach) if compared else None
-    return Analysed(runs=len(frame), laws=fitted, decisions=decisions, selection=selection, limits=caveats)
+    return Analysed(
+        runs=len(frame), laws=fitted, decisions=decisions, selection=selection, limits=caveats, recipe=followed
+    )
+
+
+def follow(table: Path, analysis: Analysis) -> Followed:
+    """Tian's procedure on a run table of ours.
+
+    Raises:
+      UserError: the runs are not such as it needs.
+    """
+    read = read_runs(table, recipe_tian.INPUTS, trust_units=True)
+    runs, _ = recipe_tian.in_model_scale(read.runs, read.frame)
+    tried = {name: read.frame[name].to_numpy(np.float64) for name in ("learning_rate", "batch_tokens")}
+    return Followed(found=recipe_tian.tian(runs, **tried, seed=analysis.seed), read=read, runs=runs)
 
 
 def warnings(study: Study) -> list[str]:

@@ -349,6 +349,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "decisions": dump(analysed.decisions),
         "selection": analysed.selection and dump(analysed.selection),
         "limits": analysed.limits,
+        "recipe": analysed.recipe and analysed.recipe.found.to_json(),
     }
 
 

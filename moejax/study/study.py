@@ -19,6 +19,9 @@ from moejax.train.vmapped_runs import vmapped_runs
 HOLD_OUT = (*FIELDS, "sparsity")
 """What runs can be large in, to be held out."""
 
+RECIPES = ("tian",)
+"""Papers' procedures that a study can end with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
@@ -34,6 +37,8 @@ class Analysis:
     """What is held out to test each law: the runs largest in this field of a Design, or the models named in
     ``hold_out_models``. A law that the other runs cannot set is not fitted."""
     hold_out_models: tuple[str, ...] = ()
+    recipe: str = ""
+    """A paper's whole procedure that the runs are put through after the laws, one of ``RECIPES``; none if empty."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
     def check(self) -> None:
@@ -41,6 +46,8 @@ class Analysis:
         check_fields(self, "analysis")
         if self.hold_out not in HOLD_OUT:
             raise UserError(unknown(f"analysis.hold_out: field {self.hold_out!r}", self.hold_out, HOLD_OUT))
+        if self.recipe and self.recipe not in RECIPES:
+            raise UserError(unknown(f"analysis.recipe: {self.recipe!r}", self.recipe, RECIPES))
         for name in self.laws:
             if name not in LAWS:
                 raise UserError(unknown(f"analysis.laws: law {name!r}", name, list(LAWS)))

@@ -10,14 +10,18 @@ import pandas as pd
 import pytest
 
 from moejax.__main__ import main
+from moejax.config import dump
 from moejax.fit.fit_result import load
 from moejax.fit.leverages import leverages
 from moejax.fit.power_laws import allocation_law, hyperparameter_law
 from moejax.fit.recipe_tian import TRAINED_BELOW, _in_logs, joint_law, tian
 from moejax.fit.runs import budgets, runs_from
 from moejax.fit.starts import Sobol
+from moejax.fit.stored_structure import flops_by, with_structure
 from moejax.float64 import float64
 from moejax.laws import PUBLISHED
+from moejax.laws.catalogue.tian import DENSE_6B, MOE_MINI
+from moejax.laws.conventions import FLOPS
 from moejax.laws.design import Design
 from moejax.laws.leverage import optimal_granularity
 from moejax.laws.loss_compute import LossCompute
@@ -242,6 +246,24 @@ def test_what_the_runs_cannot_set_is_left_out_with_its_reason():
     few = runs_from(Design(flops=np.full(8, 1e20), **shape), np.full(8, 2.0))
     with pytest.raises(ValueError, match="have 2 activation ratios"):
         joint_law(few, Sobol())
+
+
+def test_a_table_of_ours_gives_the_papers_compute_and_structure_by_its_stored_architectures():
+    shapes = [MOE_MINI.architecture, DENSE_6B.architecture]
+    config = json.dumps({"recipe": {"loss": {"balance": 0.001}}})
+    stored = {"architecture": [json.dumps(dump(shape)) for shape in shapes], "config": config}
+    table = pd.DataFrame({"tokens": [1e12, 1e11], "sequence_length": 4096, **stored})
+    spent = flops_by("tian", table)
+    assert spent is not None
+    assert spent.tolist() == [FLOPS["tian"].per_token(s, 4096) * d for s, d in zip(shapes, (1e12, 1e11), strict=True)]
+    known = with_structure(table)
+    assert known["num_heads"].tolist() == [16, 32]
+    assert known["num_dense_layers"].tolist() == [1, 0]
+    assert known["balance_weight"].tolist() == [0.001, 0.001]
+    assert all(0.1 < share < 0.6 for share in known["attention_share"])
+    # A column of this name that is another's is left alone.
+    assert [*with_structure(table.assign(architecture="moe", config="x"))] == [*table]
+    assert flops_by("tian", table.assign(architecture="moe")) is None
 
 
 def test_budgets_met_to_a_few_per_cent_are_one():

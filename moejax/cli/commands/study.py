@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from moejax.cli.commands.exportable import check_exportable
+from moejax.cli.commands.fit_recipes import write_tian
 from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.json_text import json_text
@@ -47,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         concluded = conclude(folder, update)
     say("3/3  writing the report")
     report = write_report(concluded)
+    if followed := concluded.analysed.recipe:
+        write_tian(folder / study.analysis.recipe, followed.found, followed.read, followed.runs)
     if arguments.json:
         print(json_text(as_data(concluded)))
     else:
