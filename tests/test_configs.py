@@ -13,6 +13,7 @@ import pytest
 
 from moejax import run_table
 from moejax.cli.commands.config import load, read
+from moejax.data.mixtures import MIXTURES
 from moejax.folder import changes
 from moejax.huggingface import FAMILIES
 from moejax.huggingface.conversion import choose_family
@@ -21,6 +22,7 @@ from moejax.laws.accounting import design_of
 from moejax.laws.chips import CHIPS
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.model import transformer
+from moejax.papers.tian_tables import TABLE_4
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import check_plan, mesh_sizes
 from moejax.plan.topology import parse
@@ -369,6 +371,10 @@ def test_tians_table_13_is_sharded_as_printed_but_for_the_pipeline():
         assert (training.recipe.mesh.expert, training.recipe.mesh.tensor) == mesh
     assert not rows
     assert "PP is printed 2" in notes["t9-6-E256"]
+
+
+def test_tians_mixture_is_table_4():
+    assert tuple(MIXTURES["tian-2025"].weights.values()) == TABLE_4
 
 
 def test_abnars_cells_have_their_sparsity_and_their_budget():

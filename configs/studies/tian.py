@@ -10,7 +10,8 @@ Command:  moejax study --config=configs/studies/tian.py:table-8 --config.recipe.
           E.1 with its dense twin and Figure 8's activation ratios; :allocation, Appendix E.2; :balance, Figure 12;
           :models, MoE-mini and Dense-6.1B on 1T tokens; :table-13, its parallel settings; and here, in minutes,
           :tiny (Tables 8 and 9), :tiny-hyperparameters, :tiny-allocation, :tiny-balance.
-Data:     yours, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D).
+Data:     yours, with a tokenizer of at most 126,464 entries, in sequences of 4096 (Appendix D). Table 4's mixture is
+          --config.recipe.data.named_mixture=tian-2025, with a folder of its eleven parts as data.source.
 Recipe:   each table's own rate and batch; D = C/M, with C the printed maximum and M of Appendix I as Table 12 uses it.
           Warm-up of 1 % and an exponential decay to a tenth (Appendix D); its share of the run is not printed: 20 %.
 Cost:     :main 3.6e22 FLOPs, 21,300 H800 hours at 40 % MFU (Appendix L: 200,000); :table-8 9.4e21 and 5,660 hours;

@@ -42,5 +42,22 @@ MIXTURES: dict[str, PublishedMixture] = {
         source="ICLR 2026 explainer, Table 8, the column of LLaMA-1, percent",
         remark="The column sums to 98.56: LLaMA-1 itself has 2.5 % of arXiv.",
     ),
+    "tian-2025": PublishedMixture(
+        weights={
+            "Web": 46.0,
+            "Books": 5.0,
+            "Wiki": 4.0,
+            "Academic": 6.0,
+            "Code": 25.0,
+            "News": 0.1,
+            "Social": 1.9,
+            "Domain": 1.0,
+            "SFT": 4.0,
+            "Math": 6.0,
+            "Exam": 1.0,
+        },
+        source="Tian et al. 2025, Table 4, percent",
+        remark="Of a 2T-token corpus, mostly English and Chinese, that is not public.",
+    ),
 }
 """By name. Weights are relative, so that a column that does not sum to 100 is scaled to it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
+from moejax.evaluation.suites import Suite, suite_of
 from moejax.folder import write_json
 from moejax.json_text import json_text
 from moejax.model.runtime import Runtime
@@ -26,13 +28,17 @@ from moejax.weights.fingerprint import fingerprint
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate, write the results and print them."""
+    suite = None if arguments.suite is None else suite_of(arguments.suite)
     names = [name for name in arguments.tasks.split(",") if name]
     path = Path(arguments.model)
-    out = Path(arguments.out) if arguments.out else _beside(path, names)
+    out = Path(arguments.out) if arguments.out else _beside(path, names or [arguments.suite])
     began = time.monotonic()
     with out_file(out):
         with progress_display() as update:
-            found = _evaluate(arguments, path, names, update)
+            shots = {arguments.num_fewshot: names} if suite is None else suite.shots()
+            found = _evaluate(arguments, path, shots, update)
+            if suite is not None:
+                found["suite"] = _suite(arguments.suite, suite, found["results"])
         found["seconds"] = round(time.monotonic() - began, 1)
         write_json(out, found)
     if arguments.json:
@@ -43,10 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(arguments: argparse.Namespace, path: Path, names: list[str], update: Any) -> dict[str, Any]:
+def _evaluate(
+    arguments: argparse.Namespace, path: Path, shots: Mapping[int | None, list[str]], update: Any
+) -> dict[str, Any]:
+    """What the harness finds of tasks by the shots that they are given."""
     folder = Path(arguments.task_path) if arguments.task_path else None
     update(0.0, "reading task files")
-    manager, tasks = load_tasks(names, folder)
+    loaded = {number: load_tasks(names, folder) for number, names in shots.items()}
     update(0.0, "reading weights")
     given = load_model(path, arguments.tokenizer)
     if given.tokenizer is None:
@@ -60,14 +69,11 @@ def _evaluate(arguments: argparse.Namespace, path: Path, names: list[str], updat
         batch_tokens=arguments.batch_tokens,
     )
     asked = HarnessModel(model, given.tokenizer, first_token=given.first_token, seed=arguments.seed, update=update)
-    results = evaluate(
-        asked,
-        manager,
-        tasks,
-        limit=arguments.limit,
-        num_fewshot=arguments.num_fewshot,
-        log_samples=arguments.samples,
-    )
+    results: dict[str, dict[str, Any]] = {}
+    for number, (manager, tasks) in loaded.items():
+        own = evaluate(asked, manager, tasks, limit=arguments.limit, num_fewshot=number, log_samples=arguments.samples)
+        for name, part in own.items():
+            results.setdefault(name, {}).update(part)
     return {**_said(arguments, path, given, asked), "versions": versions(), **_plain(results)}
 
 
@@ -84,6 +90,7 @@ def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: 
         },
         "settings": {
             "tasks": arguments.tasks,
+            "suite": arguments.suite,
             "limit": arguments.limit,
             "num_fewshot": arguments.num_fewshot,
             "max_length": asked.max_length,
@@ -91,6 +98,22 @@ def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: 
             "seed": arguments.seed,
         },
     }
+
+
+def _suite(name: str, suite: Suite, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores by the document's names and categories, and what was left out."""
+    scores = suite.scores(results)
+    rows = [
+        {"task": one.name, "category": one.category, "score": scores[one.name], "of": one.task}
+        for one in suite.run_here
+    ]
+    averages = [
+        {"category": category, "score": None if mean != mean else mean, "tasks": measured, "of_tasks": every}
+        for category, (mean, measured, every) in suite.averages(scores).items()
+    ]
+    left_out = {one.name: one.left_out for one in suite.tasks if one.left_out}
+    said = {"source": suite.source, "remark": suite.remark}
+    return {"name": name, **said, "scores": rows, "averages": averages, "left_out": left_out}
 
 
 def _plain(results: dict[str, Any]) -> dict[str, Any]:
@@ -120,4 +143,18 @@ def summary(found: dict[str, Any], path: Path) -> Result:
             shown = metric if filtered == "none" else f"{metric} ({filtered})"
             rows.append([task, shown, written, "" if documents is None else documents])
     columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
-    return Result(tables=[Table(f"{path}, {found['model']['fingerprint']}", columns, rows)], data=found)
+    tables = [Table(f"{path}, {found['model']['fingerprint']}", columns, rows)]
+    return Result(tables=[*tables, *_averages(found.get("suite"))], data=found)
+
+
+def _averages(suite: Any) -> list[Table]:
+    """Averages by category, and why tasks are missing in them."""
+    if suite is None:
+        return []
+    reasons: dict[str, list[str]] = {}
+    for name, reason in suite["left_out"].items():
+        reasons.setdefault(reason, []).append(name)
+    rows = [[one["category"], one["score"], f"{one['tasks']} of {one['of_tasks']}"] for one in suite["averages"]]
+    columns = (Column("category"), Column("mean score, %", ".1f"), Column("tasks", words=True))
+    notes = [*(f"left out: {', '.join(names)}. {reason}" for reason, names in reasons.items()), suite["remark"]]
+    return [Table(f"Averages of {suite['name']}: {suite['source']}", columns, rows, notes)]

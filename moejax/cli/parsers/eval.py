@@ -7,12 +7,14 @@ from importlib.util import find_spec
 
 from moejax.cli.number import SEEDS, whole_number
 from moejax.errors import UserError
+from moejax.evaluation.suites import SUITES, suite_of
 
 NAME = "eval"
 HELP = "Run tasks of lm-evaluation-harness on a trained or converted model (pip install 'moejax[eval]')."
 EXAMPLE = """\
   moejax eval runs/mine --tasks lambada_openai,arc_easy
   moejax eval runs/mine/checkpoints/branch-65536 --tasks mine --task-path tasks/      # your own task files
+  moejax eval runs/mine --suite tian-2025
   moejax eval mixtral-hf --tasks 'mmlu_*' --num-fewshot 5 --dtype bfloat16 --limit 100"""
 
 
@@ -21,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="DIR", help="a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint"
     )
-    parser.add_argument("--tasks", required=True, metavar="NAME[,…]", help="tasks, groups, tags, or patterns as mmlu_*")
+    parser.add_argument("--tasks", default="", metavar="NAME[,…]", help="tasks, groups, tags, or patterns as mmlu_*")
+    parser.add_argument(
+        "--suite", metavar="NAME", help=f"the tasks, shots and categories of a document: {', '.join(SUITES)}"
+    )
     parser.add_argument("--task-path", metavar="FOLDER", help="task files of your own, before the harness's")
     parser.add_argument("--num-fewshot", type=whole_number, metavar="N", help="shots in front (default: the task's)")
     parser.add_argument("--limit", type=whole_number, metavar="N", help="the first documents of each task only")
@@ -44,10 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` if the harness is not installed, or nothing is asked of it."""
+    """Raise ``UserError`` if the harness is not installed, or nothing is asked of it, or two things at once."""
+    if arguments.suite is not None:
+        suite_of(arguments.suite)
+        if arguments.tasks or arguments.num_fewshot is not None:
+            raise UserError("--suite has its own tasks and shots; leave --tasks and --num-fewshot out.")
     if find_spec("lm_eval") is None:
         raise UserError("moejax eval needs the package lm-eval, which is not installed; pip install 'moejax[eval]'.")
-    if not arguments.tasks.strip(","):
-        raise UserError(f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa.")
+    if arguments.suite is None and not arguments.tasks.strip(","):
+        raise UserError(
+            f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa, or a document's "
+            f"by --suite NAME."
+        )
     if arguments.limit is not None and arguments.limit < 1:
         raise UserError(f"--limit is {arguments.limit}; give at least one document.")

@@ -5,7 +5,7 @@ The paper's losses are not public: points come from a run table. Leverage curves
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +33,7 @@ COMPUTE = np.geomspace(1e18, 1e22, 41)
 
 def all_three(inputs: FigureInputs) -> Figure:
     """Figure 3: loss against A, G and S, a curve per budget."""
-    panels = [_isoflop(inputs.table, axis) for axis in (RATIO, GRANULARITY, SHARED)]
+    panels = _those_of(lambda axis: [_isoflop(inputs.table, axis)], (RATIO, GRANULARITY, SHARED))
     drawing, rows = draw(panels, columns=3, height=2.7)
     return Figure(
         "Loss at fixed compute against A, G and S",
@@ -91,17 +91,10 @@ def shared(inputs: FigureInputs) -> Figure:
 
 def layers_and_attention(inputs: FigureInputs) -> Figure:
     """Figure 14: loss against dense layers and against attention's share of the compute, and both against compute."""
-    panels, missing = [], ""
-    for axis, label in (
-        (DENSE_LAYERS, lambda value: f"{value:g} dense layers"),
-        (ATTENTION, lambda value: f"attention {100 * value:.0f} %"),
-    ):
-        try:
-            panels += [_isoflop(inputs.table, axis), _by_compute(inputs.table, axis, label)]
-        except UserError as error:
-            missing = told(error)
-    if not panels:
-        raise UserError(missing)
+    labels = {DENSE_LAYERS: "{:g} dense layers", ATTENTION: "attention {:.0%}"}
+    panels = _those_of(
+        lambda axis: [_isoflop(inputs.table, axis), _by_compute(inputs.table, axis, labels[axis].format)], labels
+    )
     drawing, rows = draw(panels, columns=2, height=2.7)
     return Figure(
         "Loss against dense layers and attention's share of the compute",
@@ -116,6 +109,10 @@ def heads(inputs: FigureInputs) -> Figure:
     # Key-value heads are as wide as heads, so that sizes differ a little with their number.
     number, sizes = budgets(column(inputs.table, "params_total"))
     table, series = inputs.table.assign(params_total=sizes[number]), []
+    several = table.groupby("params_total")[HEADS.column].nunique() > 1
+    sizes = [total for total in sizes.tolist() if several[total]]
+    if not sizes:
+        raise UserError("No two runs of the table are of one size and differ in num_heads.")
     for total, colour in zip(sizes, ramp(len(sizes)), strict=True):
         own = table[table["params_total"] == total].sort_values(HEADS.column)
         x, y = column(own, HEADS.column), column(own, "loss")
@@ -164,6 +161,23 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
     if best[axis.column].nunique() < 2:
         raise UserError(f"No two runs of the table differ in {axis.column} and are alike in the rest of the structure.")
     return best
+
+
+def _those_of(panels_of: Callable[[Axis], list[Panel]], axes: Iterable[Axis]) -> list[Panel]:
+    """Panels of every axis that the table has a sweep over.
+
+    Raises:
+      UserError: it has none.
+    """
+    panels, missing = [], ""
+    for axis in axes:
+        try:
+            panels += panels_of(axis)
+        except UserError as error:
+            missing = told(error)
+    if not panels:
+        raise UserError(missing)
+    return panels
 
 
 def _isoflop(table: DataFrame, axis: Axis) -> Panel:

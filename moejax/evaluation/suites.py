@@ -1,0 +1,162 @@
+"""Lists of downstream tasks that documents evaluate, for ``moejax eval --suite``: tasks, shots and categories as data.
+
+Nothing here imports the harness.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moejax.config import unknown
+from moejax.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteTask:
+    """A task of a document, and the one of lm-evaluation-harness that stands for it."""
+
+    name: str
+    """As the document prints it."""
+    category: str
+    task: str = ""
+    """The harness's name; empty if it is not run here."""
+    metric: str = ""
+    """The harness's name of the score, with its filter."""
+    num_fewshot: int | None = None
+    """Shots in front; None for the task's own."""
+    left_out: str = ""
+    """Why it is not run here, in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """All tasks of a document."""
+
+    tasks: tuple[SuiteTask, ...]
+    source: str
+    remark: str
+
+    @property
+    def run_here(self) -> tuple[SuiteTask, ...]:
+        """Those that are run."""
+        return tuple(one for one in self.tasks if one.task)
+
+    def shots(self) -> dict[int | None, list[str]]:
+        """Tasks of the harness by the shots that they are given."""
+        found: dict[int | None, list[str]] = {}
+        for one in self.run_here:
+            found.setdefault(one.num_fewshot, []).append(one.task)
+        return found
+
+    def scores(self, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+        """Scores in per cent by the document's names, of what the harness found.
+
+        Raises:
+          UserError: a task's score is not among the results.
+        """
+        found = {}
+        for one in self.run_here:
+            own = results.get(one.task, {})
+            if not isinstance(own.get(one.metric), int | float):
+                known = ", ".join(name for name in own if "," in name and "stderr" not in name) or "none"
+                raise UserError(
+                    f"Task {one.task} has no score {one.metric}, which the suite reads for {one.name}; it has {known}."
+                )
+            found[one.name] = 100 * float(own[one.metric])
+        return found
+
+    def averages(self, scores: Mapping[str, float]) -> dict[str, tuple[float, int, int]]:
+        """By category, and ``overall`` over all tasks: the mean score, of how many tasks, and how many it has."""
+        names: dict[str, list[str]] = {}
+        for one in self.tasks:
+            names.setdefault(one.category, []).append(one.name)
+        names["overall"] = [one.name for one in self.tasks]
+        known = {category: [scores[name] for name in own if name in scores] for category, own in names.items()}
+        return {
+            category: (statistics.mean(own) if own else float("nan"), len(own), len(names[category]))
+            for category, own in known.items()
+        }
+
+
+def suite_of(name: str) -> Suite:
+    """A suite by its name.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    if name not in SUITES:
+        raise UserError(unknown(f"Suite {name!r}", name, list(SUITES)))
+    return SUITES[name]
+
+
+_ABSENT = "It is not among the tasks of lm-evaluation-harness 0.4.13; a task file of your own can stand for it."
+_SANDBOX = "It runs the code that the model writes, and moejax eval has no sandbox for that."
+
+
+def _tasks(category: str, *rows: tuple[Any, ...]) -> tuple[SuiteTask, ...]:
+    """Rows of name, task, metric and shots; or of name and why it is left out."""
+    return tuple(
+        SuiteTask(name=row[0], category=category, left_out=row[1])
+        if len(row) == 2
+        else SuiteTask(name=row[0], category=category, task=row[1], metric=row[2], num_fewshot=row[3])
+        for row in rows
+    )
+
+
+SUITES: dict[str, Suite] = {
+    "tian-2025": Suite(
+        tasks=(
+            *_tasks(
+                "General/Reasoning",
+                ("ARC-challenge", "arc_challenge", "acc_norm,none", 25),
+                ("ARC-easy", "arc_easy", "acc_norm,none", 25),
+                ("AGIEval", "agieval", "acc,none", 0),
+                ("OpenBookQA", "openbookqa", "acc_norm,none", 0),
+                ("BBH", "bbh", "exact_match,get-answer", 3),
+                ("ProntoQA", _ABSENT),
+                ("Multi-LogiEval", _ABSENT),
+                ("HellaSwag", "hellaswag", "acc_norm,none", 10),
+                ("PIQA", "piqa", "acc_norm,none", 0),
+            ),
+            *_tasks(
+                "Professional",
+                ("MMLU", "mmlu", "acc,none", 5),
+                ("MMLU-Pro", "mmlu_pro", "exact_match,custom-extract", 5),
+                ("CMMLU", "cmmlu", "acc,none", 5),
+                ("C-Eval", "ceval-valid", "acc,none", 5),
+                ("CommonsenseQA", "commonsense_qa", "acc,none", 7),
+                ("GPQA", "gpqa_main_n_shot", "acc,none", 5),
+            ),
+            *_tasks(
+                "Language",
+                ("RACE-middle", "The harness has the high-school part of RACE alone; a task file can name the other."),
+                ("RACE-high", "race", "acc,none", 0),
+            ),
+            *_tasks(
+                "Code",
+                *((name, _SANDBOX) for name in ("HumanEval", "HumanEval-cn", "HumanEval-Plus", "HumanEval-FIM")),
+                *((name, _SANDBOX) for name in ("MBPP", "MBPP-Plus", "LiveCodeBench", "CruxEval")),
+            ),
+            *_tasks(
+                "Math",
+                ("GSM8K", "gsm8k", "exact_match,flexible-extract", 5),
+                ("MATH", "hendrycks_math", "exact_match,none", 4),
+                ("CMATH", _ABSENT),
+                ("MGSM-zh", "mgsm_direct_zh", "exact_match,flexible-extract", 8),
+                ("CN-Middle School 24", _ABSENT),
+                ("Minerva-Math", "The document does not say what it has beside MATH, of which it is a prompt."),
+                ("MathBench", _ABSENT),
+                ("Gaokao2023-Math-En", _ABSENT),
+                ("GAOKAO-Math24", _ABSENT),
+            ),
+        ),
+        source="Tian et al. 2025, Tables 2 and 7 and Appendix H",
+        remark="Shots and metrics are inferred: the document prints neither. They are those of the Open LLM Leaderboard "
+        "where it has the task, else the task's own or its paper's. A category's average is the mean of its tasks, the "
+        "overall one that of all 34, which is what gives the printed 44.0 and 45.5.",
+    ),
+}
+"""By name."""
