@@ -154,9 +154,9 @@ SUITES: dict[str, Suite] = {
             ),
         ),
         source="Tian et al. 2025, Tables 2 and 7 and Appendix H",
-        remark="Shots and metrics are inferred: the document prints neither. They are those of the Open LLM Leaderboard "
+        remark="Shots and metrics are inferred, as the document prints neither: those of the Open LLM Leaderboard "
         "where it has the task, else the task's own or its paper's. A category's average is the mean of its tasks, the "
-        "overall one that of all 34, which is what gives the printed 44.0 and 45.5.",
+        "overall one that of all 34, which gives the printed 44.0 and 45.5.",
     ),
 }
 """By name."""

@@ -22,9 +22,9 @@ def test_tians_suite_has_the_tasks_of_table_7_by_category():
 
 @pytest.mark.parametrize(("model", "overall"), [(0, 44.0), (1, 45.5)])
 def test_averages_of_the_printed_scores_are_those_of_table_2(model, overall):
-    scores = {
-        name: score for category, names in TASKS.items() for name, score in zip(names, TABLE_7[category][2 + model])
-    }
+    scores: dict[str, float] = {}
+    for category, names in TASKS.items():
+        scores |= dict(zip(names, TABLE_7[category][2 + model], strict=True))
     found = TIAN.averages(scores)
     assert found["overall"] == (pytest.approx(overall, abs=0.06), 34, 34)
     for category, row in TABLE_7.items():
