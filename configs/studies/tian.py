@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -78,17 +79,16 @@ def get_config(table: str = "main") -> ConfigDict:
     if table in TINY:
         return TINY[table](config)
     config.recipe = recipe()
-    config.analysis = dict(
-        laws=["chinchilla", "effective_params"], hold_out="flops", decision_flops=1e21, recipe="tian"
-    )
     if table == "models":
         return models(config)
     if table not in ("main", *TABLES, *SWEEPS):
         known = ", ".join(["main", *TABLES, *SWEEPS, "models", *TINY])
         raise ValueError(f"there is no {table!r}; there are {known}")
+    laws = ["chinchilla", "effective_params"]
     if table in SWEEPS:
         # Runs that differ in a learning rate or a weight of the losses are no replicates that a law of sizes could fit.
-        config.analysis.laws = ["effective_params"] if table == "allocation" else []
+        laws = ["effective_params"] if table == "allocation" else []
+    config.analysis = dict(laws=laws, hold_out="flops", decision_flops=1e21, recipe="tian")
     chosen = TABLES.values() if table == "main" else [(TABLES | SWEEPS)[table]]
     rows = [row for which in chosen for row in which()]
     config.models = {name: model for name, model, *_ in rows}
@@ -116,7 +116,9 @@ def row(name, group, model, note="", *, rate=None, sequences=None, flops=None, *
     return name, model, exceptions, flops, note
 
 
-def mixture(group, expert, experts, top_k, shared=1, *, width=None, heads=None, kv_heads=None, layers=None, **rest):
+def mixture(
+    group, expert, experts, top_k, shared=1, *, width=None, heads=None, kv_heads=None, layers=None, **rest
+) -> dict[str, Any]:
     """An architecture of a group of Table 8, some of it changed."""
     width, heads = width or group[1], heads or group[2]
     return dict(
@@ -244,8 +246,9 @@ def hyperparameters():
         model = mixture(group, group[1], 64, 4)
         yield from grid("", group, model, flops)
         yield from grid("dense-", group, dense(model), flops)
+    group = GROUPS[4]
     for name, top_k in VALIDATED.items():
-        yield from grid(f"{name}-", group, mixture(group, group[1], 64, top_k), flops)
+        yield from grid(f"{name}-", group, mixture(group, group[1], 64, top_k), BUDGETS[-1])
 
 
 VALIDATED = {"A4_7": 2, "A10_9": 6}
@@ -305,14 +308,14 @@ def parallel():
 
 def table_13(config: ConfigDict) -> ConfigDict:
     """Table 13: the six models above, MoE-mini and Dense-6.1B, each sharded as it says."""
-    large = models(ConfigDict()).to_dict()
+    six, large = config.to_dict(), models(ConfigDict()).to_dict()
     own = dict(batch_tokens="auto", budgets_tokens=large["recipe"]["budgets_tokens"])
     own["optimizer"] = {name: large["recipe"]["optimizer"][name] for name in ("learning_rate", "warmup_tokens")}
-    config.models = config.models.to_dict() | large["models"]
-    config.recipes = config.recipes.to_dict() | {name: own | large["recipes"][name] for name in large["models"]}
-    config.notes = config.notes.to_dict() | large["notes"]
+    config.models = six["models"] | large["models"]
+    config.recipes = six["recipes"] | {name: own | large["recipes"][name] for name in large["models"]}
+    config.notes = six["notes"] | large["notes"]
     config.stated = []
-    config.analysis.laws, config.analysis.recipe = [], ""
+    config.analysis = dict(laws=[])
     return config
 
 
@@ -416,7 +419,7 @@ def tiny_balance(config: ConfigDict) -> ConfigDict:
     return small_study(config)
 
 
-def small(width, experts, top_k, shared, expert):
+def small(width, experts, top_k, shared, expert) -> dict[str, Any]:
     """A mixture of two layers on bytes."""
     return dict(
         vocab_size=257,

@@ -31,14 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
     suite = None if arguments.suite is None else suite_of(arguments.suite)
     names = [name for name in arguments.tasks.split(",") if name]
     path = Path(arguments.model)
-    out = Path(arguments.out) if arguments.out else _beside(path, names or [arguments.suite])
+    out = Path(arguments.out) if arguments.out else _beside(path, names or [str(arguments.suite)])
     began = time.monotonic()
     with out_file(out):
         with progress_display() as update:
             shots = {arguments.num_fewshot: names} if suite is None else suite.shots()
             found = _evaluate(arguments, path, shots, update)
             if suite is not None:
-                found["suite"] = _suite(arguments.suite, suite, found["results"])
+                found["suite"] = _suite(str(arguments.suite), suite, found["results"])
         found["seconds"] = round(time.monotonic() - began, 1)
         write_json(out, found)
     if arguments.json:

@@ -144,6 +144,11 @@ def _sweep(table: DataFrame, axis: Axis) -> DataFrame:
     if "sweep" in table and axis.column in set(table["sweep"]):
         table = table[table["sweep"] == axis.column]
     table = table[table[axis.column].notna()]
+    if axis in (GRANULARITY, SHARED) and RATIO.column in table:
+        # Experts that all serve a token are one, however it is cut or called.
+        table = table[table[RATIO.column] < 1]
+    if not len(table):
+        raise UserError(f"No run of the table has {axis.column}.")
     held = {name: column(table, name) for name in HELD if name != axis.column and name in table}
     # Attention's share changes what a model's layers cost, and the other way round.
     if axis in (ATTENTION, DENSE_LAYERS):
