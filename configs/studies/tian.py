@@ -309,7 +309,7 @@ def parallel():
 def table_13(config: ConfigDict) -> ConfigDict:
     """Table 13: the six models above, MoE-mini and Dense-6.1B, each sharded as it says."""
     six, large = config.to_dict(), models(ConfigDict()).to_dict()
-    own = dict(batch_tokens="auto", budgets_tokens=large["recipe"]["budgets_tokens"])
+    own: dict[str, Any] = dict(batch_tokens="auto", budgets_tokens=large["recipe"]["budgets_tokens"])
     own["optimizer"] = {name: large["recipe"]["optimizer"][name] for name in ("learning_rate", "warmup_tokens")}
     config.models = six["models"] | large["models"]
     config.recipes = six["recipes"] | {name: own | large["recipes"][name] for name in large["models"]}
