@@ -266,11 +266,9 @@ def test_the_explainers_figures_draw_the_longest_run_of_each_model_of_a_table():
     assert {row["compute_ratio"] for row in own if "compute_ratio" in row} == {1 / 4, 1 / 3}
     assert {row["activation_rate"] for row in own} == {0.2}
     shapes = draw(ALL["li-7"], inputs_of(ALL["li-7"], table=runs)).rows
-    assert {(row.get("width_over_layers"), row["loss"]) for row in shapes if "loss" in row} >= {
-        (128.0, 2.0),
-        (64.0, 2.1),
-    }
-    assert 9.0 not in {row.get("loss") for row in (*rates, *shapes)}
+    drawn = {(row.get("width_over_layers"), row.get("loss_nats_per_token")) for row in shapes}
+    assert drawn >= {(128.0, 2.0), (64.0, 2.1)}
+    assert 9.0 not in {row.get("loss_nats_per_token") for row in (*rates, *shapes)}
 
 
 def test_the_command_writes_the_formats_and_the_data(tmp_path, capsys):
