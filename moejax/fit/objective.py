@@ -213,13 +213,16 @@ def _plain(law: Any, data: Mapping[str, Any]) -> Any:
 
 
 def units_of(law: type, runs: Runs) -> dict[str, float]:
-    """Geometric means, over the runs that count, of the sizes that a law reads, and of other columns above 0."""
+    """Geometric means, over the runs that count, of the sizes that a law reads, and of other columns above 0; of one
+    that is not above 0 in every run, the root of the mean square."""
     kept = runs.weight > 0
     units = {}
     for kind, names in (designs.KINDS | {name: (name,) for name in runs.design.columns or {}}).items():
         read = [designs.value_of(runs.design, name)[kept] for name in names if name in law.inputs]
         if read and (kind in designs.KINDS or np.min(read[0], initial=np.inf) > 0):
             units[kind] = float(np.exp(np.mean(np.log(np.concatenate(read)))))
+        elif read and (size := float(np.sqrt(np.mean(read[0] ** 2)))) > 0:
+            units[kind] = size
     return units
 
 

@@ -11,8 +11,10 @@ from moejax.cli.command_line import run
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.formula_columns import law_of_formula
+from moejax.fit.objective import Squared
 from moejax.fit.read_runs import read_runs
 from moejax.fit.starts import Sobol
+from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.design import Design
 
 LR = "lr = k*N^a*width^-c"
@@ -131,6 +133,19 @@ def test_a_formula_given_twice_is_not_compared_with_itself(tmp_path, capsys):
     table().to_csv(tmp_path / "runs.csv", index=False)
     assert run(["compare", str(tmp_path / "runs.csv"), "--form", LR, "--form", LR.replace("*", " * ")]) == 2
     assert "is given twice; give every formula once" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1e8, 1e-9])
+def test_a_line_through_a_column_of_both_signs_has_the_errors_of_least_squares_in_any_unit(size):
+    chance = np.random.default_rng(0)
+    x = size * chance.normal(size=40)
+    frame = pd.DataFrame({"x": x, "y": 5 + 0.5 * x / size + 0.02 * chance.normal(size=40)})
+    read = read_runs(frame, "y = a + b*x")
+    fitted = fit_law(law_of_formula("y = a + b*x", frame), read.runs, penalty=Squared("nats"), starts=Sobol(64))
+    errors = with_uncertainty(fitted, read.runs, covariance="gauss_newton").conf_int()["std_err"]
+    expected = np.polyfit(x, frame["y"], 1, cov=True)[1]
+    assert errors[["b", "a"]].to_numpy() == pytest.approx(np.sqrt(np.diag(expected)), rel=1e-3)
 
 
 @pytest.mark.slow
