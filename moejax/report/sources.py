@@ -1,4 +1,4 @@
-"""Tables that figures draw, from what other commands leave on disk: a training's attempts and loads, a plan."""
+"""Tables that figures draw, from what other commands leave on disk: a training's attempts and loads, scores, a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.plan.step_time import Roofline
 from moejax.report.findings import layer_loads
-from moejax.stored import read_json
+from moejax.stored import foreign_json, read_json
 from moejax.study.storage import TABLE
 from moejax.train.attempts import RUNNING, Attempt, read_attempts
 from moejax.train.identity import TRAINING
@@ -135,7 +135,38 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {"restarts": attempts_table, "expert-loads": loads_table}
+def scores_table(folder: Path) -> pd.DataFrame:
+    """Scores that ``moejax eval --suite --out`` wrote into a folder, a file per checkpoint.
+
+    Columns ``model, tokens, category, task, score``, in per cent and in the document's names.
+
+    Raises:
+      UserError: it holds none, or one does not say which tokens its model saw.
+    """
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        found = foreign_json(path.read_bytes(), path, remedy="write it again with moejax eval --suite", shape=dict)
+        suite, model = found.get("suite"), found.get("model", {})
+        if not suite:
+            continue
+        if "tokens" not in model:
+            raise UserError(f"{path} does not say after how many tokens its model was evaluated; name a training's.")
+        at = {"model": str(model.get("name", path.stem)), "tokens": float(model["tokens"])}
+        rows += [{**at, **{name: one[name] for name in ("category", "task", "score")}} for one in suite["scores"]]
+    if not rows:
+        raise UserError(
+            f"{folder} has no scores of a suite; write them there with moejax eval CHECKPOINT --suite NAME --out "
+            f"{folder}/NAME.json."
+        )
+    return pd.DataFrame(rows)
+
+
+OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
+    "restarts": attempts_table,
+    "expert-loads": loads_table,
+    "tian-6": scores_table,
+    "tian-15": scores_table,
+}
 """Figures of a folder, by name."""
 
 

@@ -9,6 +9,7 @@ from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
 from moejax.config import dump
 from moejax.folder import only_writer
+from moejax.papers.plots import ALL
 from moejax.plan.summary import as_data
 from moejax.report import sources
 from moejax.report.plots import PLOTS, draw, inputs_of
@@ -144,3 +145,20 @@ def example_plan(tmp_path):
     folder.mkdir()
     write_json(folder / "plan.json", as_data(plan))
     return folder, plan
+
+
+def test_scores_over_training_are_drawn_of_a_folder_of_evaluated_checkpoints(tmp_path):
+    """A file per model and checkpoint, as moejax eval --suite --out writes it; other JSON there is passed over."""
+    for model, tokens in [("a", 1e9), ("a", 2e9), ("b", 1e9), ("b", 2e9)]:
+        rows = [{"category": "Math", "task": "GSM8K", "score": tokens / 1e8 + (model == "b")}]
+        rows += [{"category": "Language", "task": "RACE-high", "score": 30.0}]
+        said = {"model": {"name": model, "tokens": tokens}, "suite": {"name": "tian-2025", "scores": rows}}
+        (tmp_path / f"{model}-{tokens:g}.json").write_text(json.dumps(said))
+    (tmp_path / "other.json").write_text("{}")
+    plot = ALL["tian-15"]
+    drawn = draw(plot, inputs_of(plot, table=sources.read("tian-15", tmp_path))).rows
+    own = [row for row in drawn if row["panel"] == "Math" and row["series"] == "b"]
+    assert [(row["tokens"], row["mean_score_percent"]) for row in own] == [(1e9, 11.0), (2e9, 21.0)]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="has no scores of a suite"):
+        sources.read("tian-6", tmp_path / "none")
