@@ -19,7 +19,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
-from moejax.laws.design import FIELDS, Design
+from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
 
 COUNT = 1024
 """Candidates that are kept."""
@@ -53,9 +53,8 @@ class Candidates:
     def only(self, kept: Sequence[int] | np.ndarray) -> Candidates:
         """Some of them, by number."""
         numbers = [int(i) for i in np.asarray(kept)]
-        values = {name: v for name in FIELDS if (v := getattr(self.design, name)) is not None}
         return Candidates(
-            design=Design(**{name: np.asarray(v)[numbers] for name, v in values.items()}),
+            design=design_from({name: np.asarray(v)[numbers] for name, v in known(self.design).items()}),
             flops=self.flops[numbers],
             architectures=tuple(self.architectures[i] for i in numbers) if self.architectures else (),
             labels=tuple(self.labels[i] for i in numbers) if self.labels else (),
@@ -97,8 +96,13 @@ def like(
     the rest keeps its ratio to the width. Of different tokens there are as many as in the table, at most.
 
     Raises:
-      UserError: none costs so little.
+      UserError: none costs so little, or something is read that no shape has.
     """
+    if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
+        raise UserError(
+            f"Shapes say nothing of {', '.join(other)}, which the law reads; list what could be trained with "
+            f"--candidates."
+        )
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}
     box = {name: _around(c, _sizes(runs.design, name)[runs.weight > 0], reach) for name, c in spaces.items()}

@@ -18,7 +18,7 @@ from moejax.fit.identify import slopes_of_log_loss
 from moejax.fit.objective import FitObjective, Penalty, Squared, data_of
 from moejax.fit.runs import VARY_WITHIN_A_GROUP, Runs, runs_from
 from moejax.float64 import float64
-from moejax.laws.design import FIELDS, Design, in_units, value_of
+from moejax.laws.design import Design, in_units, known, value_of
 
 PRIOR = 2.0
 """Standard deviation, in e-folds (units, for a coefficient of either sign), of a centred coefficient before any run."""
@@ -171,17 +171,17 @@ def models(
 
     As in a table of runs, what differs only in tokens and FLOPs is one model.
     """
-    known = [name for name in FIELDS if getattr(candidates, name) is not None and name not in VARY_WITHIN_A_GROUP]
-    both = [name for name in known if getattr(runs.design, name) is not None]
+    told_apart_by = [name for name in known(candidates) if name not in VARY_WITHIN_A_GROUP]
+    both = [name for name in told_apart_by if value_of(runs.design, name) is not None]
 
     def shapes(design: Design, names: Sequence[str], length: int) -> list[tuple[float, ...]]:
-        values = [np.broadcast_to(np.asarray(getattr(design, name), float), length).tolist() for name in names]
+        values = [np.broadcast_to(np.asarray(value_of(design, name), float), length).tolist() for name in names]
         return list(zip(*values, strict=True)) if names else [()] * length
 
     group = dict(zip(shapes(runs.design, both, len(runs)), runs.group.tolist(), strict=True)) if both else {}
     met = [group.get(shape, -1) for shape in shapes(candidates, both, count)]
     # One that is not in the table is told apart by all that is known of it; without a size, every one is its own.
-    own = shapes(candidates, known, count) if known else [(float(i),) for i in range(count)]
+    own = shapes(candidates, told_apart_by, count) if told_apart_by else [(float(i),) for i in range(count)]
     labels = [(one, ()) if one >= 0 else (-1, shape) for one, shape in zip(met, own, strict=True)]
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     return np.asarray([numbers[label] for label in labels]), np.asarray([one for one, _ in numbers])

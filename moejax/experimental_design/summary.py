@@ -10,7 +10,7 @@ import numpy as np
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.propose import Proposal
 from moejax.experimental_design.study_text import names_of
-from moejax.laws.design import FIELDS
+from moejax.laws.design import known, value_of
 from moejax.quantities import format
 from moejax.result import Column, Result, Table
 
@@ -84,8 +84,8 @@ def spread(deviation: float) -> str:
 def _to_train(proposal: Proposal, chosen: Candidates, inputs: Sequence[str]) -> Table:
     """Sizes, costs and what remains uncertain; of a run that has no name, also all that the laws read."""
     wanted = ["params_total", "params_active", *(() if chosen.architectures else inputs), "tokens"]
-    sizes = [name for name in dict.fromkeys(wanted) if getattr(chosen.design, name) is not None and name != "flops"]
-    numbers = [*(getattr(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
+    sizes = [name for name in dict.fromkeys(wanted) if value_of(chosen.design, name) is not None and name != "flops"]
+    numbers = [*(value_of(chosen.design, name) for name in sizes), chosen.flops, np.cumsum(chosen.flops)]
     columns = (
         Column("run"),
         *(Column(SHORT.get(name, name), format) for name in sizes),
@@ -125,7 +125,7 @@ def _expected(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
 
 def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> dict[str, Any]:
     plan = proposal.plan
-    known = [name for name in FIELDS if getattr(chosen.design, name) is not None]
+    sizes = known(chosen.design)
     return {
         "noise": proposal.noise,
         "intraclass_correlation": proposal.shared,
@@ -143,7 +143,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
         "runs": [
             {
                 "label": label,
-                **{name: float(getattr(chosen.design, name)[i]) for name in known},
+                **{name: float(values[i]) for name, values in sizes.items()},
                 "flops": float(chosen.flops[i]),
                 "variance_left": float(plan.left[i]),
             }

@@ -65,6 +65,37 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
     assert "N*" in said
 
 
+@pytest.mark.slow
+def test_runs_are_proposed_for_a_law_by_formula_with_columns_and_a_budget_of_its_own(tmp_path, capsys):
+    sizes = [(n, d, w) for n in (1e8, 2e8, 4e8) for d in (1e9, 2e9, 4e9) for w in (512.0, 1024.0)]
+    chance = np.random.default_rng(0).normal(size=len(sizes))
+    made = {(n, d, w): 1.7 + 400 / n**0.34 + 410 / d**0.28 + 3 / w for n, d, w in sizes}
+    rows = [
+        {"params": n, "tokens": d, "width": w, "loss": loss * np.exp(0.002 * luck)}
+        for ((n, d, w), loss), luck in zip(made.items(), chance, strict=True)
+    ]
+    runs = write(rows, tmp_path / "runs.csv")
+    could = write([{"params": n, "tokens": d, "width": w} for n, d, w in sizes if n < 4e8], tmp_path / "could.csv")
+    form = [
+        "next",
+        str(runs),
+        "--form",
+        "loss = E + A/N^a + B/D^b + k/width",
+        "--budget",
+        "C = 6*N*D",
+        "--flops",
+        "1e20",
+    ]
+    asked = ["--target", "N*:flops=1e22,width=2048", "--target", "loss:params_active=1e10,tokens=1e11,width=2048"]
+    assert main([*form, *asked, "--k", "3", "--starts", "128", "--candidates", str(could), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert 1 <= len(said["runs"]) <= 3
+    assert {run["width"] for run in said["runs"]} <= {512.0, 1024.0}
+    assert all(said["deviation_of_log_after"][t] < before for t, before in said["deviation_of_log_before"].items())
+    assert main([*form, *asked]) == 2
+    assert "Shapes say nothing of width" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -72,6 +103,8 @@ def test_runs_are_chosen_from_a_table_of_what_could_be_trained(table, tmp_path, 
         (("--target", "M*:flops=1e23"), "There is no estimand M*"),
         (("--target", "loss:params_active=7B"), "also give tokens"),
         (("--target", LARGE, "--k", "0"), "--k is 0"),
+        (("--target", LARGE, "--form", "loss = E + A/N^a"), "--law and --form are two laws"),
+        (("--target", LARGE, "--budget", "C = 6*N*D"), "--budget is of a formula"),
         (("--target", LARGE, "--reach", "0.5"), "--reach is 0.5"),
         (("--target", LARGE, "--around", "nobody"), "nobody"),
         (("--target", LARGE, "--around", "hoffmann-2022"), "give --noise"),

@@ -31,16 +31,22 @@ def law_of(arguments: argparse.Namespace) -> type:
     Raises:
       UserError: there is none of that name, or the formula is none of the table's columns.
     """
+    check_formula_options(arguments)
+    if arguments.form is None:
+        return LAWS[law_name(arguments.law)]
+    return formulas_of(arguments, [arguments.form], arguments.budget or "")[arguments.form]
+
+
+def check_formula_options(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for options of a formula without one, for one beside a law, and for an empty budget."""
     if arguments.budget == "":
         raise UserError("--budget is empty; give a formula, such as 'C = 6*N*D', or leave it out.")
     if arguments.form is None:
         formulas_of(arguments, [])
         if arguments.budget is not None:
-            raise UserError("--budget is of a formula (--form); a law of the catalogue has its own: --decide flops=…")
-        return LAWS[law_name(arguments.law)]
-    if arguments.law is not None:
+            raise UserError("--budget is of a formula (--form); a law of the catalogue has its own.")
+    elif arguments.law is not None:
         raise UserError("--law and --form are two laws; give one.")
-    return formulas_of(arguments, [arguments.form], arguments.budget or "")[arguments.form]
 
 
 def formulas_of(arguments: argparse.Namespace, texts: Sequence[str], budget: str = "") -> dict[str, type[FormulaLaw]]:

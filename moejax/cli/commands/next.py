@@ -8,7 +8,7 @@ from typing import Any
 
 from moejax.architecture import Architecture
 from moejax.cli.commands.architecture import load_architecture
-from moejax.cli.commands.fit_options import fixed_of, penalty_of, search_of, starts_of
+from moejax.cli.commands.fit_options import check_formula_options, fixed_of, law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
 from moejax.cli.pairs import pairs
@@ -39,12 +39,13 @@ from moejax.train.training import Recipe
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, fit, plan, print."""
-    laws = _laws(arguments.law)
+    laws = _laws(arguments)
 
     fixed = fixed_of(arguments)
     asked = {name: [_target(text, law, tuple(fixed)) for text in arguments.target] for name, law in laws.items()}
     inputs = tuple(dict.fromkeys(name for law in laws.values() for name in law.inputs))
-    read = read_table(arguments, inputs)
+    # A formula names the column that is fitted, whatever it is.
+    read = read_table(arguments, inputs if arguments.form is None else laws[arguments.form])
     recipe = _recipe(arguments, read)
     found = _candidates(arguments, inputs, read, recipe)
     with progress() as show:
@@ -74,8 +75,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _laws(text: str) -> dict[str, type]:
-    return {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in text.split(","))}
+def _laws(arguments: argparse.Namespace) -> dict[str, type]:
+    """The laws to plan for, by name: those of the catalogue that are named, or the formula."""
+    if arguments.form is not None or "," not in arguments.law:
+        law = law_of(arguments)
+        return {arguments.form or law_name(arguments.law): law}
+    check_formula_options(arguments)
+    return {name: LAWS[name] for name in dict.fromkeys(law_name(word) for word in arguments.law.split(","))}
 
 
 def _target(text: str, law: type, fixed: tuple[str, ...]) -> Any:
@@ -174,7 +180,8 @@ def _write(arguments: argparse.Namespace, proposal: Any, data: dict[str, Any], r
             if "warmup_tokens" not in recipe.get("optimizer", {}):
                 warmup = int(min(chosen.design.tokens) // 100)
                 recipe = {**recipe, "optimizer": {**recipe.get("optimizer", {}), "warmup_tokens": warmup}}
-            says = f"{len(chosen)} runs that make {', '.join(arguments.target)} more certain under {arguments.law}."
+            law, what = arguments.form or arguments.law, ", ".join(arguments.target)
+            says = f"{len(chosen)} runs that make {what} more certain under {law}."
             text = study_text("next", chosen.architectures, chosen.design.tokens.tolist(), recipe, says)
             with atomic_write(arguments.out / "study.py") as partial:
                 partial.write_text(text, encoding="utf-8")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.number import count, number
-from moejax.cli.parsers.fit_options import add_objective_arguments, add_search_arguments
+from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
@@ -18,6 +18,7 @@ HELP = "Propose the runs to train next: those that make an answer of a fitted la
 EXAMPLE = """\
 moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
 moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --flops 3e21 --config tiny.py --out next
+moejax next runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --target 'N*:flops=1e23' --flops 1e20
 moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T --flops 1e21 --candidates mine.csv"""
 
 
@@ -26,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
     parser.add_argument(
         "--law",
-        required=True,
         metavar="NAME[,NAME…]",
         help="laws to fit; with several, runs that tell which is right are worth more",
     )
+    add_formula_arguments(parser)
     parser.add_argument(
         "--target",
         action="append",
@@ -73,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for numbers that plan nothing, and what cannot be asked together."""
+    """Raise ``UserError`` for numbers that plan nothing, no law, and what cannot be asked together."""
+    if arguments.law is None and arguments.form is None:
+        raise UserError("There is no law to plan for; give --law NAME (`moejax laws` lists them), or --form FORMULA.")
+    if arguments.form is not None and arguments.around is not None:
+        raise UserError("--around is a published set of constants, and a formula has none; leave it out.")
     for name, least in (("flops", 0.0), ("k", 0.0), ("repeats", 0.0), ("reach", 1.0), ("largest", 0.0)):
         value = getattr(arguments, name)
         if value is not None and not value > least:
