@@ -17,7 +17,7 @@ from moejax.data.batches import batches
 from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
-from moejax.data.rows import PACKINGS, Rows, Spread, counted
+from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
 from moejax.data.sources import NAMED, path_of
 from moejax.data.sources.hugging_face import PREFIX
 from moejax.data.tokenizer import open_tokenizer
@@ -147,7 +147,7 @@ class Corpus:
                     f"data.unique_tokens is {self.config.unique_tokens:,}, which takes {count:,} rows of {part.name}, "
                     f"and its training text has {len(every):,}; lower it, or give more text."
                 )
-        return [Spread(every, count) for every, count in zip(rows, counts, strict=True)]
+        return [EvenlySpread(every, count) for every, count in zip(rows, counts, strict=True)]
 
     def _split_size(self, name: str) -> CorpusSplit:
         splits = [getattr(prepared.manifest, name) for prepared in self.sets]

@@ -158,7 +158,7 @@ class Windows:
         return {"tokens": self._stream.read(start, start + self._length + 1)}
 
 
-class Spread:
+class EvenlySpread:
     """So many of the rows of a set, spread evenly over it."""
 
     def __init__(self, rows: Rows, count: int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -117,11 +118,17 @@ class FitResult:
         if self.agreeing < 2 / max(self.polished, 1) and self.polished > 1:
             said.append("Only one start reached this optimum; add starts before believing it.")
         said += [f"{name} was not set by the data: {why}." for name, why in self.unidentified.items()]
+        along: tuple[str, ...] = ()
+        named = " ".join([*said, *self.unidentified_directions])
+        if rest := [name for name in self.not_determined if not re.search(rf"\b{re.escape(name)}\b", named)]:
+            lost = "is not determined either" if len(rest) == 1 else "are not determined either"
+            along = (f"{listed(rest)} cannot be told from what is not determined, and so {lost}.",)
         far = outliers_in_words(self.outliers, self.output, self.metrics.r_squared)
         return (
             *said,
             *far,
             *self.unidentified_directions,
+            *along,
             *(() if self.uncertainty is None else self.uncertainty.warnings),
         )
 
@@ -186,7 +193,7 @@ class FitResult:
         for row in moves(self.law, self.undetermined, functional):
             moved = [name for name, one in zip(along, row, strict=True) if one]
             names = list(dict.fromkeys(name for one in moved for name in one))
-            said.append(f"it rests on {listed(names)}, which these runs do not determine" if moved else "")
+            said.append(f"the fitted runs do not determine {listed(names)}, on which this rests" if moved else "")
         return tuple(said)
 
     def spread(self, functional: Callable[[Any], Any]) -> Spread:

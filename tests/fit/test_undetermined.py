@@ -41,6 +41,7 @@ def test_coefficients_along_a_direction_that_no_run_tells_have_no_errors_and_the
     fit, runs = one_budget()
     assert fit.converged
     assert set(LOST) == {*fit.not_determined, *fit.unidentified}
+    assert all(name in " ".join(fit.warnings) for name in LOST)
     errors = fit.conf_int()["std_err"]
     assert np.isnan(errors[LOST]).all()
     assert set(coefficient_errors(fit, runs)) == {"params_scale", "params_exponent"} == set(errors.dropna().index)
@@ -67,8 +68,10 @@ def test_what_does_not_move_along_the_direction_is_known_and_what_does_has_a_rea
     decided = estimate(fit, runs, BUDGET)
     assert all(np.isfinite(one.value) and one.interval is None and "tokens" in one.reason for one in decided)
     text = " ".join(render.text(Result(tables=tables({"decisions": to_json(decided)}))).split())
-    assert ": it rests on irreducible, tokens_scale" in text.partition("There is no interval for")[2]
-    with pytest.raises(ValueError, match="which these runs do not determine"):
+    assert (
+        ": the fitted runs do not determine irreducible, tokens_scale" in text.partition("There is no interval for")[2]
+    )
+    with pytest.raises(ValueError, match=r"fitted runs do not determine irreducible.*, on which this rests"):
         deciding(fit, runs, BUDGET[0].functional)
 
 
