@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moejax.fit import recipe_tian, recipe_zhao, zhao_margins
+from moejax.fit.runs import Runs
 from moejax.papers import synthetic
 from moejax.papers.figures import (
     abnar_flops,
@@ -81,9 +82,17 @@ _COEFFICIENTS = ("equation", "symbol", "value", *zhao_margins.COLUMNS.values())
 _MARGINS = FromRuns(reads=zhao_margins.INPUTS, table=lambda runs, _, law: recipe_zhao.marginal_table(runs, law))
 _ISOFLOP = ("flops", "sparsity", "params_total", "params_active")
 _LEVERAGES = ("role", "measured_efficiency_leverage", "predicted_efficiency_leverage")
-_ALGORITHM_1 = FromRuns(reads=recipe_tian.INPUTS, table=lambda runs, *_: recipe_tian.leverage_table(runs))
-_CURVES = FromRuns(reads=recipe_tian.INPUTS, table=lambda runs, *_: recipe_tian.curve_table(runs))
-_SIZES = FromRuns(reads=(*recipe_tian.INPUTS, "tokens"), table=lambda runs, *_: recipe_tian.size_table(runs))
+
+
+def _of_tian(table: Callable[[Runs], Any], *reads: str) -> FromRuns:
+    return FromRuns(
+        reads=(*recipe_tian.INPUTS, *reads), table=lambda runs, *_: table(runs), count=recipe_tian.in_model_scale
+    )
+
+
+_ALGORITHM_1 = _of_tian(recipe_tian.leverage_table)
+_CURVES = _of_tian(recipe_tian.curve_table)
+_SIZES = _of_tian(recipe_tian.size_table, "tokens")
 _SCORES = ("model", "tokens", "task", "score")
 
 PAPERS = by_name(
@@ -289,7 +298,7 @@ PAPERS = by_name(
         draw=li.compute,
         law="resources",
         columns=li.RATE_COLUMNS,
-        shows="compute ratio, token multiplier and loss by activation rate",
+        shows="compute, tokens and loss by activation rate",
     ),
     Plot(
         name="li-7",

@@ -39,6 +39,8 @@ class FromRuns:
     """Fields of Design that the runs must have."""
     table: Callable[[Runs, Split | None, Any], DataFrame]
     """``table(runs, held_out, law)``: the table; the law is that of a fit that was given, or None."""
+    count: Callable[[Runs, DataFrame], tuple[Runs, str]] = lambda runs, table: (runs, "")
+    """``count(runs, table)``: the runs with compute as the document counts it, and a sentence about that."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from moejax.laws.active_params import convention
 from moejax.papers.numbered_figures import numbered
 from moejax.papers.plots import ALL
 from moejax.report import evidence, render, sources
+from moejax.report.figures.figure import Figure
 from moejax.report.figures.files import FORMATS, write_figure
 from moejax.report.gallery import write_gallery
 from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
@@ -49,21 +50,20 @@ def run(arguments: argparse.Namespace) -> int:
     plots = chosen(arguments.names, ALL)
     given = _Given(arguments)
     every, left_out = {}, []
-    for plot in plots:
-        try:
-            every[plot.name] = given.inputs(plot)
-        except ValueError:
-            # Of a paper, what can be drawn is drawn.
-            if plot.name in arguments.names or (plot is plots[-1] and not every):
-                raise
-            left_out.append(plot.name)
+    with progress_display() as update:
+        for number, plot in enumerate(plots):
+            update(number / len(plots), f"drawing {plot.name}")
+            try:
+                every[plot.name] = draw(plot, given.inputs(plot))
+            except ValueError:
+                # Of a paper, what can be drawn is drawn.
+                if plot.name in arguments.names or (plot is plots[-1] and not every):
+                    raise
+                left_out.append(plot.name)
     if left_out:
         say(f"Left out: {', '.join(left_out)}; moejax plot {left_out[0]} says what it needs.")
-    found = {}
-    with out_folder(arguments.out), progress_display() as update:
-        for number, (name, inputs) in enumerate(every.items()):
-            update(number / len(plots), f"drawing {name}")
-            found[name] = _write(arguments.out, ALL[name], inputs, formats)
+    with out_folder(arguments.out):
+        found = {name: _write(arguments.out, ALL[name], figure, formats) for name, figure in every.items()}
     if arguments.json:
         print(json_text(found))
     else:
@@ -77,18 +77,20 @@ def _paper(arguments: argparse.Namespace, formats: list[str]) -> int:
     """Draw a document's figures, and say by each number where it is or why it is not drawn."""
     figures, given = numbered(arguments.paper), _Given(arguments)
     # Whether it can be drawn is known before the first is written.
-    inputs: dict[str, Any] = {}
+    every: dict[str, Figure] = {}
     reasons = dict(figures.not_drawn)
-    for number, name in figures.drawn.items():
-        try:
-            inputs[number] = given.inputs(ALL[name])
-        except UserError as error:
-            reasons[number] = told(error)
-    files: dict[str, list[str]] = {}
-    with out_folder(arguments.out), progress_display() as update:
-        for done, (number, one) in enumerate(inputs.items()):
-            update(done / len(inputs), f"drawing {figures.drawn[number]}")
-            files[number] = _write(arguments.out, ALL[figures.drawn[number]], one, formats)["files"]
+    with progress_display() as update:
+        for done, (number, name) in enumerate(figures.drawn.items()):
+            update(done / len(figures.drawn), f"drawing {name}")
+            try:
+                every[number] = draw(ALL[name], given.inputs(ALL[name]))
+            except UserError as error:
+                reasons[number] = told(error)
+    with out_folder(arguments.out):
+        files = {
+            number: _write(arguments.out, ALL[figures.drawn[number]], figure, formats)["files"]
+            for number, figure in every.items()
+        }
     order = sorted({**figures.drawn, **figures.not_drawn}, key=_by_number)
     rows = [[number, ", ".join(files[number]) if number in files else reasons[number]] for number in order]
     columns = (Column("figure"), Column("files, or why it is not drawn", words=True))
@@ -112,8 +114,7 @@ def _by_number(number: str) -> tuple[int, str]:
     return (int(digits) if digits else sys.maxsize, number)
 
 
-def _write(folder: Path, plot: Plot, inputs: Any, formats: list[str]) -> dict[str, Any]:
-    figure = draw(plot, inputs)
+def _write(folder: Path, plot: Plot, figure: Figure, formats: list[str]) -> dict[str, Any]:
     files = write_figure(folder, plot.name, lambda: figure, formats)
     data = {"title": figure.title, "caption": figure.caption, "source": plot.source}
     return {**data, "files": [str(folder / file) for file in files], "rows": finite(list(figure.rows))}
@@ -125,6 +126,7 @@ class _Given:
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
         self.fit = load(arguments.fit) if arguments.fit else None
+        self.maps_flops = "flops" in dict(pairs(arguments.map, "--map"))
         self.tables: dict[str, Any] = {}
         self.made: dict[Any, Any] = {}
 
@@ -167,8 +169,10 @@ class _Given:
             read = self._read(make.reads)
             split = split_by(read, self.arguments.hold_out) if self.arguments.hold_out else None
             law = self.fit.law if self.fit is not None and plot.law else None
-            say(f"{plot.name}: fitting to {len(read.runs)} runs.")
-            self.made[make.table] = make.table(read.runs, split, law)
+            runs, note = make.count(read.runs, read.frame) if not self.maps_flops else (read.runs, "")
+            for sentence in filter(None, (note, f"{plot.name}: fitting to {len(runs)} runs.")):
+                say(sentence)
+            self.made[make.table] = make.table(runs, split, law)
         return self.made[make.table]
 
     def _read(self, law: Any) -> Any:
