@@ -298,7 +298,7 @@ PAPERS = by_name(
         draw=li.compute,
         law="resources",
         columns=li.RATE_COLUMNS,
-        shows="compute, tokens and loss by activation rate",
+        shows="compute and loss by activation rate",
     ),
     Plot(
         name="li-7",
