@@ -60,7 +60,7 @@ def test_what_varies_between_models_alone_is_no_likelier_because_their_luck_is_s
     rng = np.random.default_rng(3)
     trait = rng.normal(size=MODELS)[GROUP]
     weights = []
-    for _ in range(300):
+    for _ in range(150):
         own, luck = rng.normal(size=len(GROUP)), rng.normal(size=MODELS)[GROUP]
         loss = np.sqrt(1 - shared) * own + np.sqrt(shared) * luck
         laws = np.c_[ONES], np.c_[ONES, trait]
