@@ -6,10 +6,6 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-# Linux lets a process map 65,530 pieces of memory, and every program compiled for a CPU takes three: one process for all
-# tests runs out of them, and XLA crashes.
-HEAVIEST := tests/train tests/model tests/routing
-
 .PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
@@ -29,8 +25,7 @@ errata: $(VENV)/.installed  ## write docs/errata.md: what does not follow in the
 
 test: $(VENV)/.installed  ## lint, types and the whole test suite, but what takes minutes
 	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 & lint=$$!; failed=0; \
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST:%=--ignore=%) || failed=1; \
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s $(HEAVIEST) || failed=1; \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -r s || failed=1; \
 	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
@@ -42,7 +37,7 @@ test-all:  ## every suite there is, each where this machine can run it; hours
 lint-docs: $(VENV)/.installed  ## whether pages link to what is there, and show commands, targets and names that exist
 	$(BIN)/pytest -q -m docs $$(grep -rl 'mark\.docs' tests)
 
-# The slow tests in parts of about the same length, each in processes of its own (see HEAVIEST).
+# The slow tests in parts of about the same length, each in processes of its own.
 SLOW_PARTS ?= 0/8 1/8 2/8 3/8 4/8 5/8 6/8 7/8
 
 slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW_PARTS=2/8

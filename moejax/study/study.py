@@ -11,7 +11,7 @@ from moejax.config import build, check_fields, dump, unknown
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
-from moejax.ranges import INT32, RESAMPLES, NumberRange, Seed, whole
+from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, whole
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
@@ -84,7 +84,7 @@ class Stage:
     """Of the first stage, the model that a dry run takes for its winner."""
     models: tuple[str, ...] = ()
     """Its models, where they are known; left out in a config."""
-    made_from: dict[str, float] = field(default_factory=dict)
+    made_from: dict[str, Scale] = field(default_factory=dict)
     """Of a later stage, the losses of the stage before that it was made from, by model; left out in a config."""
 
 

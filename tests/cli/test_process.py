@@ -50,6 +50,7 @@ def test_without_libtpu_nothing_is_set(installed, monkeypatch):
     assert platforms(installed) is None
 
 
+@pytest.mark.slow
 def test_formulas_compiled_without_optimising_give_the_same_numbers_to_the_bit():
     words = predict.EXAMPLE.split()[1:]
     # A process that has JAX already compiles as XLA does by itself.

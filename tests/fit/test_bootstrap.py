@@ -16,6 +16,7 @@ from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_coefficients_they_are_about():
     for name, found in known_resamples().coefficients(0.98).items():
         assert found.low < known_fit().coefficients[name] < found.high, name
@@ -72,6 +73,7 @@ def test_a_decision_without_an_answer_is_counted_not_hidden():
     assert found.uninformative
 
 
+@pytest.mark.slow
 def test_fixed_coefficients_do_not_move():
     fit = fit_law(Chinchilla, known_runs(), fixed={"irreducible": 1.7})
     assert (bootstrap(fit, known_runs(), 8).laws.irreducible == 1.7).all()

@@ -85,6 +85,7 @@ def test_a_given_coefficient_stays_as_it_was_given():
     assert found.fixed == {"irreducible": 1.6, "params_scale": 400.0}
 
 
+@pytest.mark.slow
 def test_squared_errors_are_minimised_when_asked():
     found = fit_law(EffectiveParams, known_runs(), penalty=Squared())
     assert found.metrics.rmse_log <= known_fit().metrics.rmse_log

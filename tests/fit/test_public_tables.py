@@ -39,6 +39,7 @@ def epoch():
     return read_runs(frame, Chinchilla, mapping=mapping).runs
 
 
+@pytest.mark.slow
 def test_hoffmanns_grid_has_its_4500_starts_and_finds_the_optimum_of_epochs_points(epoch):
     found = fit_law(Chinchilla, epoch, starts=HOFFMANN_GRID)
     assert len(epoch) == 240
@@ -55,6 +56,7 @@ def test_hoffmanns_grid_has_its_4500_starts_and_finds_the_optimum_of_epochs_poin
         assert found.coefficients[name] == pytest.approx(value, rel=2e-6), name
 
 
+@pytest.mark.slow
 def test_epochs_optimum_comes_out_by_formula(epoch):
     found = moejax.fit(epoch, "loss = E + A/N^alpha + B/D^beta")
     expected = {"E": 1.817218, "A": 477.826, "alpha": 0.347310, "B": 2143.417, "beta": 0.367172}

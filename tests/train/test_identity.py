@@ -26,7 +26,7 @@ RESUMABLE = [
     {"runtime__remat": "full"},
     {"runtime__dispatcher": "dense"},
     {"log_every_steps": 7},
-    {"checkpoint_tokens": 1024},
+    {"checkpoint_tokens": 512},
     {"keep_checkpoints": 5},
 ]
 TOLD = [
