@@ -285,7 +285,7 @@ def re_search() -> dict[str, Any]:
     return compared(models, scale, stages=[dict(name="re-search", references=["dense", "ra20"])])
 
 
-def reuse(scales: tuple[Scale, ...], shares: tuple[int, ...] = (1, 2, 4)) -> dict[str, Any]:
+def reuse(scales: tuple[Scale, ...]) -> dict[str, Any]:
     """The mixture at 20 % of several sizes: all tokens new, or or what the dense model reads, or less."""
     models, recipes = {}, {}
     for scale in scales:
@@ -294,7 +294,7 @@ def reuse(scales: tuple[Scale, ...], shares: tuple[int, ...] = (1, 2, 4)) -> dic
         name = f"d{scale.width}"
         budgets = dict(budgets_tokens=[tokens(mixture, scale) // part for part in (4, 2, 1)])
         models[f"{name}-new"], recipes[f"{name}-new"] = mixture, budgets
-        for share in shares:
+        for share in (1, 2, 4):
             unique = f"{name}-unique{share}"
             models[unique] = mixture
             recipes[unique] = budgets | dict(data=dict(unique_tokens=tokens(dense(scale), scale) // share))
@@ -439,7 +439,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "deepseek": deepseek,
     "tiny": tiny,
     "tiny-greedy": lambda: greedy(SCALES["tiny"], (0.15, 0.3, 0.5), layers=(3, 6), cuts=(2,)),
-    "tiny-reuse": lambda: reuse(TINY_REUSED, shares=(1, 4, 16)),
+    "tiny-reuse": lambda: reuse(TINY_REUSED),
 }
 SMALL: dict[str, Any] = dict(
     batch_tokens=2_048,

@@ -32,6 +32,7 @@ from moejax.report.findings import BUDGETS, Findings, best_per_budget, experts, 
 from moejax.report.render import html_table
 from moejax.report.wording import against_naive, worth
 from moejax.result import size
+from moejax.run_table import DataFrame
 from moejax.study.compute_optimum import family
 from moejax.wording import printable
 
@@ -67,7 +68,7 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(found, BUDGETS),
-        top=best_per_budget(found.runs).reindex(columns=TOP).to_dict("records")[-1],
+        top=_top(found).reindex(columns=TOP).to_dict("records")[-1],
         stages_table=stages_table(found),
         law_table=laws_table(found),
         recipe_tables=recipe_tables(found),
@@ -78,6 +79,14 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         config=json_text(config) if config else "",
         figures=figures,
     )
+
+
+def _top(found: Findings) -> DataFrame:
+    """The best run, last: of stages the winner of the last one, else of the largest budget."""
+    if not found.concluded.stages:
+        return best_per_budget(found.runs)
+    runs = found.runs[found.runs["model"] == found.concluded.stages[-1].winner]
+    return runs.sort_values("tokens")
 
 
 def page_of(template: str, *, figures: dict[str, Figure], **values: Any) -> str:

@@ -27,7 +27,10 @@ def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
     pairs = [
         (first["loss"], second["loss"])
         for first, second in pairwise(rows)
-        if first["model"] == second["model"] and first["tokens"] < second["tokens"]
+        if first["model"] == second["model"]
+        and first["tokens"] < second["tokens"]
+        # Text that is read again may be learnt by heart, so that the loss on other text rises.
+        and not second["tokens"] > second.get("unique_tokens", float("inf"))
     ]
     falling = sum(second < first for first, second in pairs)
     learnt = [
@@ -40,7 +43,7 @@ def sanity_checks(rows: Sequence[Mapping[str, Any]]) -> list[SanityCheck]:
     falls = [
         SanityCheck(
             f"within a model, loss falls with tokens in at least {FALLING_SHARE:.0%} of neighbouring pairs",
-            f"{falling} of {len(pairs)}" if pairs else "no model has two budgets",
+            f"{falling} of {len(pairs)}" if pairs else "no model has two budgets without repeated text",
             not pairs or falling >= FALLING_SHARE * len(pairs),
         )
     ]

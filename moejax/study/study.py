@@ -165,7 +165,8 @@ class Study:
         named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
         for group, names in {**named, "analysis.hold_out_models": self.analysis.hold_out_models}.items():
             for name in names:
-                if name not in self.models and not self.unknown_stages:
+                later = group == "analysis.hold_out_models" and self.unknown_stages
+                if name not in self.models and not later:
                     raise UserError(unknown(f"{group}: model {name!r}", name, known))
         self._check_stages()
         self.analysis.check()

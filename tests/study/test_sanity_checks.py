@@ -24,3 +24,9 @@ def test_losses_that_rise_do_not():
     assert below.holds
     assert not falling.holds
     assert falling.found == "1 of 2"
+
+
+def test_a_loss_may_rise_where_text_is_read_again():
+    once, again = rows(2.0, 2.5, 2.4), [{**row, "unique_tokens": 15} for row in rows(2.0, 2.5, 2.4)]
+    assert not sanity_checks(once)[1].holds
+    assert sanity_checks(again)[1].holds
