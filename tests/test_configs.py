@@ -373,6 +373,15 @@ def test_tians_table_13_is_sharded_as_printed_but_for_the_pipeline():
     assert "PP is printed 2" in notes["t9-6-E256"]
 
 
+def test_tians_leverages_are_of_the_tables_that_vary_activation_and_granularity_alone():
+    """Of all tables together: each family has one run at every budget, twins of Tables 8 and 9 apart."""
+    one = study("tian", "main")
+    read = [one.models[name] for name in one.analysis.recipe_models]
+    assert len(read) == 48 + 36
+    families = {(s.num_experts, s.top_k, s.num_shared_experts, s.model_dim, s.num_layers): s for s in read}
+    assert len(families) == len(set(read)) == 48 + 30
+
+
 def test_tians_mixture_is_table_4():
     assert tuple(MIXTURES["tian-2025"].weights.values()) == TABLE_4
 

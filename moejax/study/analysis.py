@@ -80,7 +80,7 @@ class Followed:
     found: TianRecipe
     read: ReadRuns
     runs: Runs
-    """The runs as the paper counts their compute."""
+    """All of them, as the paper counts their compute."""
 
     @property
     def result(self) -> Result:
@@ -144,8 +144,10 @@ def follow(table: Path, analysis: Analysis) -> Followed:
     """
     read = read_runs(table, recipe_tian.INPUTS, trust_units=True)
     runs, _ = recipe_tian.in_model_scale(read.runs, read.frame)
-    tried = {name: read.frame[name].to_numpy(np.float64) for name in ("learning_rate", "batch_tokens")}
-    return Followed(found=recipe_tian.tian(runs, **tried, seed=analysis.seed), read=read, runs=runs)
+    names = analysis.recipe_models
+    kept = np.isin(read.frame["model"], names) if names else np.ones(len(runs), bool)
+    tried = {name: read.frame[name].to_numpy(np.float64)[kept] for name in ("learning_rate", "batch_tokens")}
+    return Followed(found=recipe_tian.tian(runs.where(kept), **tried, seed=analysis.seed), read=read, runs=runs)
 
 
 def warnings(study: Study) -> list[str]:

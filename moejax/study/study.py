@@ -39,6 +39,8 @@ class Analysis:
     hold_out_models: tuple[str, ...] = ()
     recipe: str = ""
     """A paper's whole procedure that the runs are put through after the laws, one of ``RECIPES``; none if empty."""
+    recipe_models: tuple[str, ...] = ()
+    """Models whose runs it reads; all if empty. Its figures are of all."""
     seed: Annotated[int, whole(0, INT32)] = 0
 
     def check(self) -> None:
@@ -163,7 +165,11 @@ class Study:
             raise UserError("models is empty; a study needs at least one architecture.")
         known = list(self.models)
         named = {"recipes": self.recipes, "seeds": self.seeds, "notes": self.notes}
-        for group, names in {**named, "analysis.hold_out_models": self.analysis.hold_out_models}.items():
+        for group, names in {
+            **named,
+            "analysis.hold_out_models": self.analysis.hold_out_models,
+            "analysis.recipe_models": self.analysis.recipe_models,
+        }.items():
             for name in names:
                 later = group == "analysis.hold_out_models" and self.unknown_stages
                 if name not in self.models and not later:
