@@ -42,6 +42,10 @@ with warnings.catch_warnings():
 
 import jax
 
+# Traced programs are millions of objects that live on: looking through all of them for cycles again and again took a
+# twentieth of the time.
+gc.set_threshold(50_000, 20, 100)
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 

@@ -71,6 +71,7 @@ def test_values_are_infinite_where_the_objective_is_not_a_number():
     np.testing.assert_array_equal(found, [2.0, np.inf])
 
 
+@pytest.mark.slow
 def test_the_solver_is_loaded_without_the_rest_of_jaxopt_which_imports_as_ever_afterwards():
     code = (
         "import sys, moejax.minimise;"

@@ -75,6 +75,7 @@ def test_influence_of_a_loss_is_that_of_refits_for_every_law(name):
     assert_influence_is_that_of_refits(LAWS[name], truth, next(iter(LAWS[name].outputs)), Squared())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_removed_moves_the_estimate_as_predicted():
     result = fit_law(LAWS["effective_params"], known_runs(), penalty=Squared())
     (found,) = influence(result, known_runs(), lambda law: law.tokens_exponent)

@@ -245,6 +245,7 @@ def test_the_known_architectures_use_every_router_activation_and_switch():
     assert untouched <= {"rope_theta", "norm_epsilon"}
 
 
+@pytest.mark.slow
 def test_bfloat16_stays_close_to_float32():
     tokens, segments = jax.random.randint(jax.random.key(1), (2, 16), 0, 64), jnp.ones((2, 16), jnp.int32)
     for name in ("latent", "gpt_oss"):

@@ -63,6 +63,7 @@ def test_a_prediction_beyond_the_frame_is_a_triangle_at_its_edge(found):
     assert set(np.asarray(edge.get_ydata())) == {drawn.get_ylim()[1]}
 
 
+@pytest.mark.slow
 def test_the_same_picture_is_the_same_files(tmp_path, found):
     names = write_figure(tmp_path, "picture", lambda: draw(found, RUNS, ROWS))
     assert names == ("picture.png", "picture.svg", "picture.csv")

@@ -135,6 +135,7 @@ def test_the_command_of_the_page_prints_its_numbers(law, views, capsys):
     assert math.isclose(answer["values"]["loss"], seen.every[law]["loss"], rel_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_curves_pass_through_the_point_that_predict_gives(views):
     seen = views(ExplorerState(law="five_factor:zhao-2025").like("deepseek-v3.1"))
     loss = seen.prediction.loss
