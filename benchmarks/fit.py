@@ -117,7 +117,7 @@ def beside_scipy(runs: Runs, repeats: int) -> None:
             best[way] = min(lowest, best.get(way, np.inf))
         best["ours"] = found.value
     mine = statistics.median(ours)
-    print(f"Hoffmann's 4,500 starts, screened and halved   {mine:8.2f} s   objective {best['ours']:.10g}")
+    print(f"Hoffmann's 4,500 starts, screened and thinned out   {mine:8.2f} s   objective {best['ours']:.10g}")
     for name, times, way in (("finite differences", numeric, False), ("analytic, tight", analytic, True)):
         its = statistics.median(times)
         print(f"SciPy L-BFGS-B, {name:<30} {its:8.1f} s   objective {best[way]:.10g}   {its / mine:6.0f}x")

@@ -1,4 +1,4 @@
-"""Fit a law to runs: many starts, screened and halved, the survivors followed to the bottom."""
+"""Fit a law to runs: many starts, screened and thinned out, the survivors followed to the bottom."""
 
 from __future__ import annotations
 
@@ -37,18 +37,17 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How starts are thinned out before the survivors are polished. None keeps all of them."""
+    """How starts are thinned out before the survivors are polished."""
 
     screened: int | None = 256
-    """Kept after the objective was computed at every start."""
-    halved: int | None = 32
-    """Kept after ``first_iterations`` steps of each."""
-    first_iterations: int = 100
+    """Kept after the objective was computed at every start; None keeps all of them."""
+    rounds: tuple[tuple[int, int], ...] = ((25, 96), (75, 32))
+    """Iterations of each that is left, and how many are kept after them (successive halving)."""
     max_iterations: int = 2000
     tolerance: float = 1e-6
 
 
-EVERY_START = Search(screened=None, halved=None)
+EVERY_START = Search(screened=None, rounds=())
 """Follow every start to its end, as the published grids do."""
 
 
@@ -124,10 +123,11 @@ def _search(
         if not np.isfinite(values[order[0]]):
             raise UserError(_no_start(objective, data, points[0]))
         points = began = points[order[np.isfinite(values[order])]]
-    if search.halved is not None and len(points) > search.halved:
-        halved = _descend(objective, data, weights, points, search.first_iterations, search, progress, "first steps")
-        order = np.argsort(halved.values)[: search.halved]
-        points, began = halved.points[order], began[order]
+    for iterations, kept in search.rounds:
+        if len(points) > kept:
+            ended = _descend(objective, data, weights, points, iterations, search, progress, "first steps")
+            order = np.argsort(ended.values)[:kept]
+            points, began = ended.points[order], began[order]
     lanes = _descend(objective, data, weights, points, search.max_iterations, search, progress, "polishing")
     if not np.isfinite(lanes.values).any():
         raise UserError(_no_start(objective, data, points[0]))

@@ -13,7 +13,7 @@ from moejax.fit.starts import Sobol
 from moejax.fit.summary import held_out
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
-QUICK = {"starts": Sobol(256), "search": Search(screened=16, halved=4)}
+QUICK = {"starts": Sobol(256), "search": Search(screened=16, rounds=((50, 4),))}
 
 
 def test_the_largest_runs_are_predicted_by_the_law_that_made_them():
