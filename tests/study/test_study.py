@@ -119,12 +119,12 @@ def test_a_study_killed_at_three_moments_ends_with_the_same_table(finished, conf
         *SHORT,
     ]
     dice = random.Random()
-    for steps in (5, 150, 400):
+    for steps in (5, 100, 250):
         # Killed a moment after so many steps were logged, over all models, wherever that is.
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while logged_steps(tmp_path / "out") < steps and process.poll() is None:
             time.sleep(0.1)
-        time.sleep(dice.uniform(0, 3))
+        time.sleep(dice.uniform(0, 1))
         assert process.poll() is None, "the study ended before it was killed"
         process.send_signal(signal.SIGKILL)
         process.wait()
