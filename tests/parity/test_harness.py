@@ -12,8 +12,8 @@ import transformers_models  # noqa: F401  (nothing is fetched)
 
 from moejax.__main__ import main
 from moejax.architecture import Architecture
-from moejax.cli.commands.model import load_model
 from moejax.data.train_tokenizer import train_tokenizer
+from moejax.evaluation.load_model import load_model
 from moejax.model import transformer
 from moejax.model.runtime import Runtime
 from moejax.train.loop import train

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.commands.model import LoadedModel, load_model
 from moejax.cli.out_folder import out_file
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
 from moejax.evaluation.language_model import LanguageModel
+from moejax.evaluation.load_model import LoadedModel, load_model
 from moejax.evaluation.suites import Suite, suite_of
 from moejax.folder import write_json
 from moejax.json_text import json_text

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from moejax.cli.commands.model import load_model
 from moejax.data.tokenizer import BytesTokenizer
 from moejax.errors import UserError
+from moejax.evaluation.load_model import load_model
 from moejax.json_text import json_text
 from moejax.model.generate import Sampling, generate
 from moejax.model.runtime import Runtime

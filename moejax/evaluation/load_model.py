@@ -1,4 +1,4 @@
-"""A model given at the command line: a training's folder, a checkpoint in it, weights, or a Hugging Face checkpoint."""
+"""A model to be asked, from wherever it lies: a training, a checkpoint in it, weights, a Hugging Face checkpoint."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.cli.commands.model import load_model
 from moejax.data.tokenizer import JsonTokenizer
 from moejax.data.train_tokenizer import train_tokenizer
+from moejax.evaluation.load_model import load_model
 from moejax.huggingface.conversion import to_huggingface
 from moejax.model import transformer
 from moejax.train.loop import train
