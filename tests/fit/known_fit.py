@@ -12,11 +12,11 @@ from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
 
 
-def sweep(law, noise=0.0, count=120, seed=0):
-    """Runs of random sizes whose losses the law predicts, with noise."""
+def sweep(law, noise=0.0, count=120, seed=0, doublings=6):
+    """Runs of random sizes, total over active parameters 1 to 2^(doublings - 1), with losses of the law and noise."""
     rng = np.random.default_rng(seed)
     active, tokens = np.exp(rng.uniform(np.log([1e7, 1e9]), np.log([1e10, 1e12]), (count, 2))).T
-    design = Design(params_active=active, params_total=active * 2.0 ** rng.integers(0, 6, count), tokens=tokens)
+    design = Design(params_active=active, params_total=active * 2.0 ** rng.integers(0, doublings, count), tokens=tokens)
     exact = runs_from(design, np.ones(count))
     return runs_from(design, predict(law, exact) * np.exp(noise * rng.normal(size=count)))
 

@@ -18,7 +18,7 @@ from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.column_names import with_derived
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import split_by
-from moejax.fit.launch_check import launch_check
+from moejax.fit.launch_check import LaunchCheck, launch_check
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.recipe_abnar import RESAMPLES, abnar
 from moejax.fit.runs import Runs
@@ -45,8 +45,28 @@ def _launch_check(arguments: argparse.Namespace) -> int:
         pilot = read_table(argparse.Namespace(**{**vars(arguments), "runs": arguments.pilot}), law).runs
     split = split_by(read, (arguments.hold_out or ["params_active"])[0])
     with progress() as show:
-        found = launch_check(law, read.runs, split, pilot=pilot, seed=arguments.seed, progress=show)
+        found = launch_check(
+            law,
+            read.runs,
+            split,
+            pilot=pilot,
+            correction=arguments.correct,
+            dropped=read.dropped,
+            seed=arguments.seed,
+            progress=show,
+        )
+        if arguments.out:
+            write_launch_check(arguments.out, found)
     return _show(found, "launch_check", arguments)
+
+
+def write_launch_check(folder: Path, found: LaunchCheck) -> None:
+    """Write the fits of a launch check; ``fit.json`` is the law to launch on."""
+    with out_set(folder):
+        (folder / "fits").mkdir(exist_ok=True)
+        for name, fit in found.fits().items():
+            fit.save(folder / "fits" / f"{name}.json")
+        found.best.save(folder / "fit.json")
 
 
 def _zhao(arguments: argparse.Namespace) -> int:

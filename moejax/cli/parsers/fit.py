@@ -25,7 +25,7 @@ moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
 moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --decide flops=1e24 --profile 'N*'
 moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^-c' --best-by lr
 moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
-moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --pilot pilot.csv"""
+moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --correct gamma"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whole = parser.add_argument_group("a whole procedure instead")
     whole.add_argument("--recipe", metavar="NAME", help=", ".join(RECIPES))
     whole.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
+    whole.add_argument(
+        "--correct", default="", metavar="NAME", help="coefficient that launch-check refits to the held-out runs alone"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
 
