@@ -99,6 +99,7 @@ COLUMNS: dict[str, RunColumn] = {
     "max_violation": RunColumn("number", "", "largest load over the balanced one, minus 1"),
     "load_entropy": _share("", "entropy of the loads over its largest value; 1 is balanced"),
     "dropped_share": _share("share", "assignments that exceeded their expert's capacity"),
+    "params_active_served": _size("parameters", "params_active without the experts of dropped assignments"),
     "tokens_per_second": _size("tokens/s", "training throughput"),
     "train_seconds": _share("s", "wall time of training"),
     "mfu": _share("share", "model FLOPs utilisation; empty where the peak is not known"),

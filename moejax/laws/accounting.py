@@ -128,6 +128,15 @@ def params(architecture: Architecture) -> Params:
     )
 
 
+def params_active_served(architecture: Architecture, dropped_share: Number) -> Number:
+    """Active parameters that served a token on average, where a share of the assignments to experts was dropped.
+
+    What chapter 002 (Engineering Reality, 2) calls the effective N_act under capacity overflow.
+    """
+    counted = params(architecture)
+    return counted.active - dropped_share * counted.routed_experts_active
+
+
 def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flops:
     """Forward FLOPs of one token of a sequence of ``sequence_length`` tokens, by part."""
     a = architecture

@@ -39,14 +39,15 @@ NUMBERED: Mapping[str, NumberedFigures] = {
             "15": f"{_THOUGHT}.",
         },
     ),
-    "chapter_002": NumberedFigures(drawn={"widget": "chapter-002"}, not_drawn={}),
+    "chapter_002": NumberedFigures(drawn=_own("chapter-002", "widget", "grid", "runs", "domains"), not_drawn={}),
     "tian": NumberedFigures(
         drawn=_own("tian", "1a", "1b", *range(2, 18)),
         not_drawn={},
     ),
     "li": NumberedFigures(drawn=_own("li", "1a", 7), not_drawn={}),
 }
-"""By the names of ``moejax reproduce``. Of the explainer, the figures that its text numbers."""
+"""By the names of ``moejax reproduce``. Of the explainer, the figures that its text numbers; the chapter numbers
+none: its widget, and what its text tells of."""
 
 
 def numbered(paper: str) -> NumberedFigures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moejax.fit import recipe_tian, recipe_zhao, zhao_margins
+from moejax.fit import expansion_frontier, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.runs import Runs
 from moejax.papers import synthetic
 from moejax.papers.figures import (
@@ -72,6 +72,16 @@ def _tian(number: str, draw: Callable[[FigureInputs], Figure], **options: Any) -
         name=f"tian-{number}",
         section="Tian et al. (2025): efficiency leverage",
         source=f"Tian et al. 2025, Figure {number}",
+        draw=draw,
+        **options,
+    )
+
+
+def _chapter(part: str, draw: Callable[[FigureInputs], Figure], where: str, **options: Any) -> Plot:
+    return Plot(
+        name=f"chapter-002-{part}",
+        section="Chapter 002: effective parameters",
+        source=f"chapter 002, {where}",
         draw=draw,
         **options,
     )
@@ -283,13 +293,32 @@ PAPERS = by_name(
         example=synthetic.leverages,
         shows="residuals of the leverage law",
     ),
-    Plot(
-        name="chapter-002",
-        section="Chapter 002: effective parameters",
-        source="chapter 002, Listing 2",
-        draw=chapter_002.frontier,
+    _chapter(
+        "widget", chapter_002.widget, "the widget and its presets", law="effective_params", shows="loss by compute"
+    ),
+    _chapter(
+        "grid",
+        chapter_002.grid,
+        "Listing 2",
         law="effective_params",
-        shows="least loss by expansion and compute",
+        shows="loss by active parameters and expansion, and gain by compute",
+    ),
+    _chapter(
+        "runs",
+        chapter_002.of_runs,
+        "Listing 2, of runs",
+        columns=expansion_frontier.COLUMNS,
+        from_runs=FromRuns(reads=expansion_frontier.INPUTS, table=expansion_frontier.frontier_table),
+        example=synthetic.expansions,
+        shows="the frontier of a run table, dense and mixtures",
+    ),
+    _chapter(
+        "domains",
+        chapter_002.domains,
+        "Engineering Reality, 3",
+        columns=("domain", "role", "tokens", "measured", "predicted", "data_term"),
+        example=synthetic.domains,
+        shows="beta of a mixture's domains, and one law for all",
     ),
     Plot(
         name="li-1a",

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from moejax.fit import expansion_frontier
+from moejax.fit.domains import BY_DOMAIN, ONE_LAW
+from moejax.fit.runs import runs_from
 from moejax.laws.chinchilla import HOFFMANN_2022, frontier
 from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002
 from moejax.laws.fewer_factors import FourFactor, ThreeFactor, TwoFactor
 from moejax.laws.five_factor import ZHAO_2025, FiveFactor
 from moejax.laws.law import coefficients
@@ -20,6 +24,7 @@ from moejax.papers.zhao_experiments import Run, table_6
 from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage
 from moejax.report.synthetic import NOISE, rng
+from moejax.report.synthetic import runs as report_runs
 
 
 def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
@@ -261,3 +266,42 @@ def heads() -> pd.DataFrame:
             loss = 2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(heads / middle) ** 2 + random.normal(0.0, 0.002)
             rows.append({"params_total": total, "num_heads": heads, "loss": loss})
     return pd.DataFrame(rows)
+
+
+def expansions() -> pd.DataFrame:
+    """Runs of chapter 002's law with noise, and its grid at the largest of their budgets."""
+    runs = report_runs(120)
+    design = Design(**{name: runs[name].to_numpy(float) for name in expansion_frontier.INPUTS})
+    return expansion_frontier.frontier_table(runs_from(design, runs["loss"].to_numpy(float)), law=CHAPTER_002)
+
+
+def domains() -> pd.DataFrame:
+    """Two domains of a mixture whose laws differ in beta, with noise, their aggregate, and one law for it."""
+    shares, betas, random = {"web": 0.7, "math": 0.3}, {"web": 0.22, "math": 0.4}, rng()
+    sizes, tokens = (each.ravel() for each in np.meshgrid(np.geomspace(3e7, 1e9, 5), np.geomspace(1e9, 6.4e10, 7)))
+    far = tokens > 2e10
+    known = {"params_active": sizes, "tokens": tokens}
+    parts = {}
+    for name, beta in betas.items():
+        law = dataclasses.replace(HOFFMANN_2022, tokens_exponent=beta, tokens_scale=0.5 * 1e9**beta)
+        predicted = evaluate(law, **known)
+        left = predicted - evaluate(law, params_active=sizes, tokens=np.inf)
+        parts[name] = (predicted + random.normal(0.0, NOISE, len(sizes)), predicted, left)
+    whole, together = (sum(shares[name] * parts[name][i] for name in shares) for i in (0, 1))
+    # What one exponent makes of the sum of two powers: right where it was fitted, too high or low beyond.
+    beta = sum(shares[name] * betas[name] for name in shares)
+    one = together + sum(shares[name] * (0.5 * (tokens / 1e9) ** -beta - parts[name][2]) for name in shares)
+    parts |= {ONE_LAW: (whole, one, np.nan), BY_DOMAIN: (whole, together, np.nan)}
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "domain": name,
+                "role": np.where(far, "held out", "fitted"),
+                "tokens": tokens,
+                "measured": measured,
+                "predicted": predicted,
+                "data_term": left,
+            }
+        )
+        for name, (measured, predicted, left) in parts.items()
+    )

@@ -37,6 +37,12 @@ class Evaluated:
                 found |= _losses(f"_{part.name}", nats, part.targets, part.bytes)
         return found
 
+    def shares(self) -> dict[str, float]:
+        """Of a mixture, the share of each source in the targets, as ``share_NAME``: weights of the losses' mean."""
+        parts = self.validation.parts
+        every = self.validation.targets
+        return {f"share_{part.name}": part.targets / every for part in parts} if len(parts) > 1 and every else {}
+
     def for_log(self) -> dict[str, float]:
         """The losses that are known, as ``validation_loss`` and so on, beside those of a batch."""
         return {f"validation_{name}": value for name, value in self.losses().items() if value is not None}

@@ -17,7 +17,7 @@ import moejax
 from moejax.data.corpus import Summary
 from moejax.errors import UserError
 from moejax.kernels import cpu
-from moejax.laws.accounting import design_of, flops_per_token
+from moejax.laws.accounting import design_of, flops_per_token, params_active_served
 from moejax.model import transformer
 from moejax.routing.statistics import statistics
 from moejax.routing.sums import RoutingSums
@@ -77,6 +77,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
     trunk = [line for line in measured.log if line["phase"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["phase"] == measured.branch]
     seconds = sum(lines[-1]["seconds"] for lines in (trunk, branch) if lines)
+    routing = _routing(measured.evaluated.routing)
     return {
         "model": training.name,
         "group": training.name,
@@ -105,8 +106,10 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "decay_tokens": tokens - training.recipe.tokens(start),
         "validation_tokens": measured.evaluated.validation.tokens,
         **losses,
+        **measured.evaluated.shares(),
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
-        **_routing(measured.evaluated.routing),
+        **routing,
+        "params_active_served": params_active_served(architecture, routing["dropped_share"] or 0.0),
         "tokens_per_second": tokens / seconds,
         "train_seconds": seconds,
         "mfu": Speed(training).of(tokens, seconds).get("mfu"),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, params
+from moejax.laws.accounting import Flops, Params, design_of, flops_per_token, params, params_active_served
 from moejax.laws.matrices import matrices
 
 DENSE = Architecture(
@@ -186,3 +186,10 @@ def test_laws_read_a_shared_expert_by_its_width_and_not_by_how_it_is_cut():
 def test_a_dense_model_has_no_shared_experts_however_wide_they_would_be():
     assert design_of(DENSE, 1e9).num_shared_experts == 0
     assert design_of(DENSE.replace(shared_hidden=64), 1e9).num_shared_experts == 0
+
+
+@pytest.mark.parametrize("architecture", [QWEN3_30B, DEEPSEEK_V3, EVERY_SWITCH])
+def test_half_of_the_assignments_dropped_leave_the_active_parameters_of_half_as_many_experts(architecture):
+    half = architecture.replace(top_k=architecture.top_k // 2)
+    assert params_active_served(architecture, 0.5) == params(half).active
+    assert params_active_served(architecture, 0.0) == params(architecture).active

@@ -49,7 +49,7 @@ def drawn():
 
 def test_the_papers_figures_are_in_the_table_under_their_numbers():
     named = {f"{paper}-{number}" for paper, numbers in PAPERS.items() for number in numbers}
-    assert named | {"chapter-002", "li-1a", "li-7"} <= set(ALL)
+    assert named | {"chapter-002-widget", "chapter-002-grid", "li-1a", "li-7"} <= set(ALL)
 
 
 def test_every_function_that_draws_a_named_figure_is_in_the_table():
@@ -119,6 +119,19 @@ def test_of_synthetic_runs_every_step_from_equation_4_to_11_lowers_the_held_out_
     assert missed == sorted(missed, reverse=True)
 
 
+def test_no_run_with_as_little_compute_beats_the_frontier_of_its_kind(drawn):
+    rows, loss = drawn["chapter-002-runs"].rows, "loss_nats_per_token"
+    for kind, mark in {"frontier of dense runs": "dense", "frontier of mixtures": "G = "}.items():
+        own = [row for row in rows if row.get("series", "").startswith(mark)]
+        best = [row for row in rows if row.get("series") == kind]
+        assert 1 < len(best) <= len(own)
+        for point in best:
+            assert point[loss] == min(row[loss] for row in own if row["flops"] <= point["flops"])
+    # Of synthetic runs of the chapter's law, the largest G of the grid is best at a budget.
+    (star,) = [row for row in rows if row.get("series") == "least"]
+    assert star["expansion"] == pytest.approx(max(row["expansion"] for row in rows if "expansion" in row))
+
+
 def test_stars_of_a_slice_are_its_least_loss(drawn):
     rows = pd.DataFrame(drawn["abnar-2"].rows)
     stars = rows[rows["series"] == "least loss"]["loss_nats_per_token"]
@@ -164,7 +177,9 @@ def test_every_number_of_a_document_is_drawn_or_has_its_reason():
 
 def test_a_paper_s_figures_are_drawn_or_why_not_is_said_by_number(tmp_path, capsys):
     assert main(["plot", "--paper", "chapter-002", "--out", str(tmp_path), "--format", "svg"]) == DONE
-    assert "1 of 1 figures drawn" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 of 4 figures drawn" in said
+    assert "chapter-002-runs (chapter 002, Listing 2, of runs) is drawn from a table" in " ".join(said.split())
     assert main(["plot", "--paper", "zhoa", "--out", str(tmp_path)]) == USERS
     assert "did you mean zhao" in capsys.readouterr().err
 

@@ -57,6 +57,7 @@ def test_each_sources_loss_is_told_and_the_whole_is_their_mean_by_tokens(mixed, 
         for part, loss in zip(parts, losses, strict=True):
             bits_per_byte = loss * part.targets / part.bytes / math.log(2)
             assert found[f"{prefix}bits_per_byte_{part.name}"] == pytest.approx(bits_per_byte, rel=1e-5)
+    assert [rows[0][f"share_{part.name}"] for part in parts] == pytest.approx(list(targets / targets.sum()))
     # A row of a run table, whatever its sources are called.
     import pandas as pd
 

@@ -38,6 +38,7 @@ def test_a_row_tells_what_was_trained(uninterrupted):
     assert build(Training, json.loads(rows[0]["config"])) == training
     assert rows[0]["params_active"] < rows[0]["params_total"]
     assert rows[0]["dropped_share"] == 0
+    assert rows[0]["params_active_served"] == rows[0]["params_active"]
     assert {line["phase"] for line in log} == {"trunk", "branch-2048", "branch-4096"}
     assert rows[0]["bits_per_byte"] > rows[0]["loss"] / np.log(2)
     # A token for each byte and one for the end, of every document that is not held out.

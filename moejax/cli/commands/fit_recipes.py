@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from moejax.cli.progress import progress
 from moejax.errors import UserError
 from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.column_names import with_derived
+from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import split_by
 from moejax.fit.launch_check import LaunchCheck, launch_check
@@ -25,6 +27,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.stored_structure import with_structure
 from moejax.folder import atomic_write
 from moejax.papers.plots import ALL
+from moejax.quantities import parse
 from moejax.report import render
 from moejax.report.figures.files import write_figure
 from moejax.report.plots import chosen, draw, inputs_of
@@ -67,6 +70,39 @@ def write_launch_check(folder: Path, found: LaunchCheck) -> None:
         for name, fit in found.fits().items():
             fit.save(folder / "fits" / f"{name}.json")
         found.best.save(folder / "fit.json")
+
+
+def _domains(arguments: argparse.Namespace) -> int:
+    law = law_of(arguments)
+    read = read_table(arguments, law)
+    domains = domains_of(read.frame, _shares(arguments.shares))
+    split = split_by(read, (arguments.hold_out or ["tokens"])[0])
+    with progress() as show:
+        found = domain_laws(law, read.runs, split, domains, dropped=read.dropped, seed=arguments.seed, progress=show)
+        if arguments.out:
+            write_domains(arguments.out, found, read)
+    return _show(found, "domains", arguments)
+
+
+def _shares(text: str | None) -> dict[str, float] | None:
+    """The shares that --shares gives; None if it is not there.
+
+    Raises:
+      UserError: one is no number above 0.
+    """
+    if text is None:
+        return None
+    shares = {name: parse(value) for name, value in pairs(text.split(","), "--shares")}
+    for name, share in shares.items():
+        if not 0 < share < math.inf:
+            raise UserError(f"--shares gives {name} a share of {share:g}; it must be above 0.")
+    return {name: float(share) for name, share in shares.items()}
+
+
+def write_domains(folder: Path, found: DomainLaws, read: ReadRuns) -> None:
+    """Write the laws of a mixture's domains, with what they predict; ``fit.json`` is the law of the aggregate."""
+    tables = {"predicted_by_domain": found.table()}
+    write_recipe(folder, "chapter-002", found.all_fits(), tables, read.frame, best=AGGREGATE, laws={})
 
 
 def _zhao(arguments: argparse.Namespace) -> int:
@@ -197,5 +233,5 @@ def _show(found: Any, name: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-RECIPES = {"launch-check": _launch_check, "zhao": _zhao, "tian": _tian, "abnar": _abnar}
+RECIPES = {"launch-check": _launch_check, "domains": _domains, "zhao": _zhao, "tian": _tian, "abnar": _abnar}
 """Recipes by name; each reads its table, prints what it found and returns the exit status."""

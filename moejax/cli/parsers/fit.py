@@ -15,7 +15,9 @@ from moejax.errors import UserError
 NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
 HELP = "Fit a law to a table of runs."
-RECIPES = ("launch-check", "zhao", "tian", "abnar")
+RECIPES = ("launch-check", "domains", "zhao", "tian", "abnar")
+OF_ANY_LAW = ("launch-check", "domains")
+"""Recipes that fit the law that is named."""
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
@@ -57,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whole.add_argument("--pilot", type=Path, metavar="RUNS", help="the large training's first losses, for launch-check")
     whole.add_argument(
         "--correct", default="", metavar="NAME", help="coefficient that launch-check refits to the held-out runs alone"
+    )
+    whole.add_argument(
+        "--shares",
+        metavar="NAME=SHARE,…",
+        help="shares of losses loss_NAME, for domains (default: columns share_NAME)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write fit.json, summary.txt and predictions.csv")
@@ -102,7 +109,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"--form is a law, and --recipe {arguments.recipe} a whole procedure with laws of the catalogue; leave one "
             f"out."
         )
-    if arguments.recipe in (None, "launch-check") and arguments.law is None and arguments.form is None:
+    if arguments.recipe in (None, *OF_ANY_LAW) and arguments.law is None and arguments.form is None:
         raise UserError(
             "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."
         )
