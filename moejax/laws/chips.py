@@ -28,16 +28,84 @@ class Chip:
     """2 or 3 for chips that are joined to a torus, two neighbours in each dimension; else 0."""
     cycles_per_second: float = 0.0
     """Clock of a matrix unit: the peak over two operations of 128 x 128 cells of all units; 0 where not entered."""
+    fp8_flops_per_second: float = 0.0
+    """Peak of dense matrix products in float8; 0 for a chip without them, or where it is not entered."""
+    nvlink_bytes_per_second: float = 0.0
+    """Bandwidth of a GPU into the NVLink switches that join it to others, one way; 0 for chips of a torus."""
+    nvlink_gpus: int = 0
+    """How many GPUs at most are joined by NVLink: those of a host, or of a rack."""
+    host_gpus: int = 0
+    """GPUs of one host."""
+    network_bytes_per_second: float = 0.0
+    """Bandwidth of a GPU's own network card, InfiniBand, to GPUs that NVLink does not reach; one way."""
 
 
 _TPU = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"
 _NVIDIA = "NVIDIA data sheet of"
+_WITHOUT_SPARSITY = "products: half of the figures with sparsity; NVLink: half of the figure for both directions"
+_CONNECTX_7 = "a ConnectX-7 of 400 Gb/s for each GPU"
 
 CHIPS: dict[str, Chip] = {
-    "a100": Chip("NVIDIA A100 SXM 80 GB", 312e12, 80e9, f"{_NVIDIA} A100", 2039e9),
-    "h100": Chip("NVIDIA H100 SXM", 989.4e12, 80e9, f"{_NVIDIA} H100, half of the figure with sparsity", 3350e9),
-    "h200": Chip("NVIDIA H200 SXM", 989.4e12, 141e9, f"{_NVIDIA} H200, half of the figure with sparsity", 4800e9),
+    "a100": Chip(
+        "NVIDIA A100 SXM 80 GB",
+        312e12,
+        80e9,
+        f"{_NVIDIA} A100, of DGX A100: a ConnectX-6 of 200 Gb/s for each GPU; {_WITHOUT_SPARSITY}",
+        2039e9,
+        nvlink_bytes_per_second=300e9,
+        nvlink_gpus=8,
+        host_gpus=8,
+        network_bytes_per_second=25e9,
+    ),
+    "h100": Chip(
+        "NVIDIA H100 SXM",
+        989.4e12,
+        80e9,
+        f"{_NVIDIA} H100, of DGX H100: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        3350e9,
+        fp8_flops_per_second=1978.9e12,
+        nvlink_bytes_per_second=450e9,
+        nvlink_gpus=8,
+        host_gpus=8,
+        network_bytes_per_second=50e9,
+    ),
+    "h200": Chip(
+        "NVIDIA H200 SXM",
+        989.4e12,
+        141e9,
+        f"{_NVIDIA} H200, of DGX H200: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        4800e9,
+        fp8_flops_per_second=1978.9e12,
+        nvlink_bytes_per_second=450e9,
+        nvlink_gpus=8,
+        host_gpus=8,
+        network_bytes_per_second=50e9,
+    ),
     "h800": Chip("NVIDIA H800 SXM", 989.4e12, 80e9, "an H100 SXM but for NVLink and float64; no data sheet is public"),
+    "b200": Chip(
+        "NVIDIA B200 SXM",
+        2250e12,
+        180e9,
+        f"{_NVIDIA} DGX B200, over its 8 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        8000e9,
+        fp8_flops_per_second=4500e12,
+        nvlink_bytes_per_second=900e9,
+        nvlink_gpus=8,
+        host_gpus=8,
+        network_bytes_per_second=50e9,
+    ),
+    "gb200": Chip(
+        "NVIDIA GB200, one GPU of it",
+        2500e12,
+        186e9,
+        f"{_NVIDIA} GB200 NVL72, over its 72 GPUs: {_CONNECTX_7}; {_WITHOUT_SPARSITY}",
+        8000e9,
+        fp8_flops_per_second=5000e12,
+        nvlink_bytes_per_second=900e9,
+        nvlink_gpus=72,
+        host_gpus=4,
+        network_bytes_per_second=50e9,
+    ),
     "v4": Chip(
         "TPU v4",
         275e12,

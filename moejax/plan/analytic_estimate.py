@@ -39,7 +39,7 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
         for kind, axes, bytes_ in communication_volume(training, mesh):
             if axes and bytes_:
                 name = "+".join(axes)
-                if math.prod(mesh[axis] for axis in axes) == topology.devices:
+                if topology.chip.torus_dimensions and math.prod(mesh[axis] for axis in axes) == topology.devices:
                     # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)

@@ -1,8 +1,13 @@
-"""How long chips of a torus take to exchange bytes along the axes of a mesh.
+"""How long chips take to exchange bytes along the axes of a mesh, and over which links.
 
-A mesh axis covers dimensions of the torus, or parts of them. Along a ring a chip has two links, along a line one that
-all bytes of its end must pass; dimensions work at once (Austin et al. 2025, "How to Scale Your Model", Sec. 3). Only
-bandwidth counts: latency and what else travels at the same time do not.
+Only bandwidth counts: latency and what else travels at the same time do not.
+
+On a torus of TPUs, a mesh axis covers dimensions, or parts of them. Along a ring a chip has two links, along a line one
+that all bytes of its end must pass; dimensions work at once (Austin et al. 2025, "How to Scale Your Model", Sec. 3).
+
+GPUs of a host, or of a rack, are joined by NVLink's switches at one bandwidth for each of them, and to all others by a
+network card of each. What several of a group in one host need from outside they fetch in parts, each through its own
+card, and pass on over NVLink, both at once (there, Sec. 12). Sums in switches (SHARP) are left out.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from jax.experimental import mesh_utils
 
 from moejax.plan.topology import Topology
 from moejax.sharding import MESH_AXES
+from moejax.train.collectives import sent_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +43,26 @@ class TorusSegment:
         return (2 if self.is_ring else 1) / self.stride
 
 
+ICI, NVLINK, INFINIBAND = "ICI", "NVLink", "InfiniBand"
+"""Kinds of links: of a TPU's torus, of GPUs in a host or rack, and between those."""
+ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
+
+
+class Interconnect(Protocol):
+    """Links between the chips of a mesh. ``bytes_`` of a collective are counted as ``Collective.bytes``."""
+
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+        """Bytes that one chip sends in a collective over so many bytes, by the kind of links."""
+        ...
+
+    def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
+        """Seconds of one collective over an array of so many bytes."""
+        ...
+
+
 @dataclass(frozen=True)
-class Interconnect:
-    """Links between the chips of a mesh."""
+class Torus:
+    """Links between TPUs."""
 
     mesh: Mapping[str, int]
     segments: Mapping[tuple[str, ...], tuple[TorusSegment, ...]]
@@ -46,40 +70,96 @@ class Interconnect:
     link_bytes_per_second: float
     """One way."""
 
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+        """All of it over the torus."""
+        devices = math.prod(self.mesh[axis] for axis in axes)
+        return {ICI: bytes_ * sent_share(kind, devices)} if devices > 1 else {}
+
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
-        """Seconds of one collective over an array of so many bytes, counted as ``Collective.bytes``."""
+        """By the slowest part of a way."""
         segments = self.segments.get(tuple(axes), ())
         if not segments:
             return 0.0
-        devices = math.prod(self.mesh[axis] for axis in axes)
-        others = (devices - 1) / devices
-        if kind in ("all-to-all", "ragged-all-to-all"):
+        if kind in ALL_TO_ALL:
             # Half of the group sends half of its bytes to the other half, through the links between them.
             across = max(s.chips / (4 * s.links) for s in segments)
             return bytes_ * across / self.link_bytes_per_second
-        if kind == "collective-permute":
-            return bytes_ / self.link_bytes_per_second
-        links = sum(s.links for s in segments)
-        return bytes_ * others * (2 if kind == "all-reduce" else 1) / (links * self.link_bytes_per_second)
+        (sent,) = self.bytes_sent(kind, axes, bytes_).values()
+        links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
+        return sent / (links * self.link_bytes_per_second)
+
+
+@dataclass(frozen=True)
+class Switched:
+    """Links between GPUs: NVLink in groups, a network between these."""
+
+    mesh: Mapping[str, int]
+    neighbours: Mapping[tuple[str, ...], int]
+    """For every set of mesh axes, in their order: how many of those along them NVLink joins to a GPU, itself counted;
+    the fewest of any GPU."""
+    bytes_per_second: Mapping[str, float]
+    """One way, by the kind of links."""
+
+    def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
+        """Over NVLink what it reaches, over the network the rest, of which each GPU of a host sends its part."""
+        devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
+        if devices <= 1:
+            return {}
+        outside = (devices - near) / devices
+        if kind in ALL_TO_ALL:
+            shares = {NVLINK: (near - 1) / devices, INFINIBAND: outside}
+        elif kind == "collective-permute":
+            shares = {NVLINK: float(near == devices), INFINIBAND: float(near < devices)}
+        else:
+            whole, network = sent_share(kind, devices), sent_share(kind, devices) * outside / near
+            network *= devices / (devices - 1)
+            shares = {NVLINK: whole - network, INFINIBAND: network}
+        return {link: bytes_ * share for link, share in shares.items() if share > 0}
+
+    def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
+        """Of the slower kind of links: both work at once."""
+        sent = self.bytes_sent(kind, axes, bytes_)
+        return max((amount / self.bytes_per_second[link] for link, amount in sent.items()), default=0.0)
 
 
 def interconnect(topology: Topology, mesh: Mapping[str, int]) -> Interconnect | None:
-    """The links of a mesh over a slice of a torus; None for a topology that is none."""
+    """The links of a mesh over a topology; None for devices of a CPU."""
     return _interconnect(topology, tuple(mesh[axis] for axis in MESH_AXES))
 
 
 @functools.lru_cache(maxsize=4096)
 def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | None:
-    if topology.chip is None or not topology.chip.torus_dimensions:
+    chip = topology.chip
+    if chip is None:
         return None
     mesh: dict[str, int] = dict(zip(MESH_AXES, sizes, strict=True))
+    if topology.is_gpu:
+        speeds = {NVLINK: chip.nvlink_bytes_per_second, INFINIBAND: chip.network_bytes_per_second}
+        groups = np.arange(topology.devices).reshape(sizes) // topology.shape[1]
+        return Switched(mesh, {axes: _fewest(_along(groups, axes)) for axes in _sets_of_axes()}, speeds)
     placed = _coordinates(topology, mesh)
     segments = {}
-    for count in range(1, len(MESH_AXES) + 1):
-        for axes in itertools.combinations(MESH_AXES, count):
-            group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
-            segments[axes] = _segments(group.reshape(-1, placed.shape[-1]), topology)
-    return Interconnect(mesh, segments, topology.chip.link_bytes_per_second)
+    for axes in _sets_of_axes():
+        group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
+        segments[axes] = _segments(group.reshape(-1, placed.shape[-1]), topology)
+    return Torus(mesh, segments, chip.link_bytes_per_second)
+
+
+def _sets_of_axes() -> list[tuple[str, ...]]:
+    counts = range(1, len(MESH_AXES) + 1)
+    return [axes for count in counts for axes in itertools.combinations(MESH_AXES, count)]
+
+
+def _along(placed: np.ndarray, axes: Sequence[str]) -> np.ndarray:
+    """Rows of what belongs to those that some mesh axes join."""
+    joined = [MESH_AXES.index(axis) for axis in axes]
+    others = [axis for axis in range(len(MESH_AXES)) if axis not in joined]
+    return placed.transpose(*others, *joined).reshape(-1, math.prod(placed.shape[axis] for axis in joined))
+
+
+def _fewest(rows: np.ndarray) -> int:
+    """How often, in its row, a number comes that comes most seldom."""
+    return min(int(np.unique(row, return_counts=True)[1].min()) for row in np.unique(rows, axis=0))
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class CollectiveVolume:
     """Bytes of the whole arrays, over all runs."""
     bytes_sent: float
     """Bytes sent by one chip, over all runs."""
+    links: dict[str, float]
+    """Those bytes by the kind of links (ICI, NVLink, InfiniBand); none where it is not known."""
     seconds: float
     """At the bandwidth of the links; 0 where it is not known."""
     rare_bytes: float
@@ -181,7 +183,7 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
     ``text_to`` names a file for the text of the compiled step.
 
     Raises:
-      UserError: it cannot be trained so, or libtpu is missing. What does not fit is no error.
+      UserError: it cannot be trained so, or what compiles is missing. What does not fit is no error.
     """
     check_plan(training, topology)
     mesh = make_mesh(training.recipe.mesh, topology.compile_only_devices())
@@ -317,6 +319,10 @@ def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interc
     # Where buffers may be too small, the usual way is the one with an all-to-all; all else in a branch is for overflow.
     often = [one for one in alike if not one.in_branch or kind.endswith("all-to-all")]
     sizes = [(one.times, one.bytes) for one in often]
+    by_link: dict[str, float] = {}
+    for times, bytes_ in sizes:
+        for link, sent in ({} if links is None else links.bytes_sent(kind, axes, float(bytes_))).items():
+            by_link[link] = by_link.get(link, 0.0) + times * sent
     return CollectiveVolume(
         kind=kind,
         axes="+".join(axes),
@@ -325,6 +331,7 @@ def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interc
         written=len(often),
         bytes=float(sum(one.times * one.bytes for one in often)),
         bytes_sent=float(sum(one.times * one.bytes_sent for one in often)),
+        links=by_link,
         seconds=0.0 if links is None else sum((t * links.seconds(kind, axes, float(b)) for t, b in sizes), 0.0),
         rare_bytes=float(sum(one.times * one.bytes for one in alike if one not in often)),
     )

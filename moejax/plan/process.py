@@ -23,7 +23,7 @@ def plan(training: Training, topology: Topology, *, text_to: Path | None = None)
     ``text_to`` names a file for the compiled program's text.
 
     Raises:
-      UserError: it cannot be trained so, or libtpu is missing. What does not fit is no error, but says so.
+      UserError: it cannot be trained so, or what compiles is missing. What does not fit is no error, but says so.
     """
     check_plan(training, topology)
     check_compiler(topology)

@@ -9,7 +9,7 @@ from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, percent
 
 if TYPE_CHECKING:
-    from moejax.plan.plan import Plan
+    from moejax.plan.plan import CollectiveVolume, Plan
     from moejax.plan.step_time import Roofline
 
 
@@ -109,14 +109,22 @@ def _communication(plan: Plan) -> list[Table]:
         Column("chips"),
         Column("times", ","),
         Column("sent by a chip", lambda value: format_bytes(value, 3)),
+        Column("over", words=True),
         Column("at least", lambda value: f"{1000 * value:,.3g} ms"),
     )
     rows = [
-        [one.kind, one.axes, one.devices, one.count, one.bytes_sent, one.seconds or None]
+        [one.kind, one.axes, one.devices, one.count, one.bytes_sent, _over(one), one.seconds or None]
         for one in sorted(plan.communication, key=lambda one: -one.bytes_sent)
         if one.count
     ]
     return [Table("communication of a step", columns, rows)] if rows else []
+
+
+def _over(one: CollectiveVolume) -> str:
+    """Kinds of links, each with its bytes if there are several."""
+    if len(one.links) < 2:
+        return "".join(one.links)
+    return ", ".join(f"{link} {format_bytes(sent, 3)}" for link, sent in one.links.items())
 
 
 def _time(plan: Plan, found: Roofline, price: float | None) -> Table:

@@ -1,4 +1,5 @@
-"""Which chips, and how they are joined: ``v5p:8x8x16`` is a torus of 1,024, ``cpu:8`` are 8 devices of this machine."""
+"""Which chips, and how they are joined: ``v5p:8x8x16`` is a torus of 1,024 TPUs, ``h100:8x8`` are 8 hosts of 8 GPUs,
+``cpu:8`` are 8 devices of this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.laws.chips import CHIPS, Chip
+from moejax.plan.gpu_target import TARGETS, has_cuda_plugin
 from moejax.wording import did_you_mean
 
 CPU = "cpu"
@@ -21,21 +23,28 @@ CUBE = 4
 """Chips along an edge of the cubes that slices of a three-dimensional torus are made of."""
 _LONGEST = {"v4": (4096, 16), "v5p": (6144, 24)}
 """Chips of the largest slice, and along its longest edge."""
+MOST_GPUS = 2**14
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice of chips."""
+    """A slice of TPUs, or a cluster of GPUs."""
 
     chip_name: str
     """A key of ``moejax.laws.chips.CHIPS``, or ``cpu``."""
     shape: tuple[int, ...]
-    """Chips along each dimension of the torus."""
+    """Chips along each dimension of the torus; of GPUs, groups that NVLink joins, and GPUs of each."""
 
     @property
     def name(self) -> str:
         """As it is written."""
-        return f"{self.chip_name}:{'x'.join(map(str, self.shape))}"
+        shape = self.shape[1:] if self.is_gpu and self.shape[0] == 1 else self.shape
+        return f"{self.chip_name}:{'x'.join(map(str, shape))}"
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether its chips are NVIDIA GPUs."""
+        return self.chip_name in TARGETS
 
     @property
     def devices(self) -> int:
@@ -57,7 +66,7 @@ class Topology:
         """The devices that a program can be compiled for: of a TPU none is needed.
 
         Raises:
-          ValueError: libtpu is not installed, or this process has too few devices of a CPU.
+          ValueError: what compiles is not installed, or this process has too few devices of a CPU.
         """
         import jax
         from jax.experimental import topologies
@@ -70,16 +79,38 @@ class Topology:
                 )
             return jax.devices("cpu")[: self.devices]
         check_compiler(self)
+        if self.is_gpu:
+            return self._gpus()
         # The two cores of a chip of v4 work as one device, as on the chips that came after it.
         options = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
         devices = topologies.get_topology_desc(self.name, "tpu", **options).devices
         assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
         return devices
 
+    def _gpus(self) -> list[Any]:
+        from jax.experimental import topologies
+
+        assert self.chip is not None
+        groups, gpus = self.shape
+        a_host = min(gpus, self.chip.host_gpus)
+        # Slices, hosts of each, GPUs of each of these; hosts that NVLink does not join are in one slice.
+        slices_, hosts = (groups, gpus // a_host) if self.chip.nvlink_gpus > self.chip.host_gpus else (1, groups)
+        devices = topologies.get_topology_desc(
+            "", "cuda", target_config=TARGETS[self.chip_name].text(), topology=f"{slices_}x{hosts}x{a_host}"
+        ).devices
+        assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
+        return devices
+
 
 def check_compiler(topology: Topology) -> None:
-    """Raise ``ValueError`` if what compiles for the chips is not installed."""
-    if topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
+    """Raise ``UserError`` if what compiles for the chips is not installed."""
+    if topology.is_gpu:
+        if not has_cuda_plugin():
+            raise UserError(
+                f"Compiling for {topology.name} needs JAX's CUDA plugin, which is not installed; no GPU is needed: "
+                f"pip install 'moejax[cuda13]' (4 GB; docs/plans.md has how to keep it in an environment of its own)."
+            )
+    elif topology.chip_name != CPU and importlib.util.find_spec("libtpu") is None:
         raise UserError(
             f"Compiling for {topology.name} needs libtpu, which is not installed; no TPU is needed: "
             f"pip install 'moejax[plan]'."
@@ -87,16 +118,16 @@ def check_compiler(topology: Topology) -> None:
 
 
 def parse(text: str) -> Topology:
-    """The topology that is written ``CHIP:AxB`` or ``CHIP:AxBxC``, or ``cpu:N``.
+    """The topology that is written ``CHIP:AxB`` or ``CHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
 
     Raises:
       ValueError: no such chip or slice; the sentence offers the nearest.
     """
     chip, _, sizes = text.strip().lower().partition(":")
-    tori = [name for name, one in CHIPS.items() if one.torus_dimensions]
-    if chip not in (*tori, CPU):
-        why = "; its chips are not joined to a torus" if chip in CHIPS else ""
-        raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, (*tori, CPU))}")
+    known = [*(name for name, one in CHIPS.items() if one.torus_dimensions), *TARGETS, CPU]
+    if chip not in known:
+        why = "; how its chips are joined is not known" if chip in CHIPS else ""
+        raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, known)}")
     if chip == CPU:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
             raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
@@ -104,14 +135,39 @@ def parse(text: str) -> Topology:
     if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})*", sizes):
         raise UserError(f"The topology is {text!r}; write it as {' or '.join(_names(chip)[-3:])}.")
     shape = tuple(int(size) for size in sizes.split("x"))
+    if chip in TARGETS:
+        return _gpu_cluster(chip, shape if len(shape) != 1 else (1, *shape), text)
     if shape not in slices(chip):
         near = ", ".join(_nearest(chip, shape))
         raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
     return Topology(chip, shape)
 
 
+def _gpu_cluster(name: str, shape: tuple[int, ...], text: str) -> Topology:
+    chip = CHIPS[name]
+    most, host = chip.nvlink_gpus, chip.host_gpus
+    rule = f"write HOSTSxGPUS, as {name}:{host} or {name}:8x{host}; a host has {host} GPUs, all of which are taken"
+    if most > host:
+        rule = (
+            f"write RACKSxGPUS, as {name}:{most} or {name}:2x64; NVLink joins the {most} GPUs of a rack, of which "
+            f"whole hosts of {host} are taken"
+        )
+    if len(shape) != 2 or min(shape) < 1:
+        raise UserError(f"The topology is {text!r}; {rule}.")
+    groups, gpus = shape
+    whole = gpus % host == 0 or (groups == 1 and gpus < host and host % gpus == 0)
+    if gpus > most or not whole or groups * gpus > MOST_GPUS:
+        alone = "" if most > host else ", or of one host alone 1, 2 or 4"
+        raise UserError(f"There is no {text!r}; {rule}{alone}, and at most {MOST_GPUS:,} together.")
+    return Topology(name, (groups, gpus))
+
+
 def slices(chip: str) -> list[tuple[int, ...]]:
-    """The shapes of slices of a chip, from small to large."""
+    """The shapes of slices of a chip, from small to large; of GPUs, those of powers of two."""
+    if chip in TARGETS:
+        largest = 1 << (CHIPS[chip].nvlink_gpus.bit_length() - 1)
+        alone = [(1, 1 << power) for power in range(largest.bit_length())]
+        return [*alone, *((1 << power, largest) for power in range(1, (MOST_GPUS // largest).bit_length()))]
     if CHIPS[chip].torus_dimensions == 2:
         return list(_FLAT)
     most, longest = _LONGEST[chip]
@@ -129,7 +185,7 @@ def _rule(chip: str) -> str:
 
 
 def _names(chip: str) -> list[str]:
-    return [f"{chip}:{'x'.join(map(str, shape))}" for shape in slices(chip)]
+    return [Topology(chip, shape).name for shape in slices(chip)]
 
 
 def _nearest(chip: str, shape: tuple[int, ...]) -> list[str]:

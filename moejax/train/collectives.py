@@ -59,8 +59,13 @@ class Collective:
     @property
     def bytes_sent(self) -> float:
         """By one device in one exchange, if each link carries as little as it can (rings, or pairs)."""
-        others = (self.devices - 1) / self.devices
-        return self.bytes * {"all-reduce": 2 * others, "collective-permute": 1.0}.get(self.kind, others)
+        return self.bytes * sent_share(self.kind, self.devices)
+
+
+def sent_share(kind: str, devices: int) -> float:
+    """What each of so many devices sends in a collective, over the bytes of the whole array."""
+    others = (devices - 1) / devices
+    return {"all-reduce": 2 * others, "collective-permute": 1.0}.get(kind, others)
 
 
 def collectives(program: str, mesh: Mapping[str, int]) -> list[Collective]:

@@ -18,6 +18,8 @@ CHIP_OF_DEVICE = {
     "NVIDIA H100 80GB HBM3": "h100",
     "NVIDIA H200": "h200",
     "NVIDIA H800": "h800",
+    "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
     "TPU v4": "v4",
     "TPU v5 lite": "v5e",
     "TPU v5e": "v5e",

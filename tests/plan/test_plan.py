@@ -17,6 +17,7 @@ from moejax.laws.accounting import params
 from moejax.model.loss import LossWeights
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
+from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import Plan, measure
 from moejax.plan.process import plan
@@ -238,6 +239,19 @@ def test_a_step_compiles_for_a_tpu_that_is_not_there(communication, tmp_path):
     kinds = {(e.kind, e.axes) for e in found.communication if e.count}
     assert {("all-gather", "fsdp"), ("reduce-scatter", "fsdp")} <= kinds
     assert (("all-to-all", "expert") in kinds) == (communication == "all_to_all")
+
+
+@pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA plugin is not installed (extra: cuda13)")
+@pytest.mark.parametrize("chip", ["h100", "b200"])
+def test_a_step_compiles_for_gpus_that_are_not_there(chip):
+    one = training(MeshShape(data=2, fsdp=4, expert=2), compute_dtype="bfloat16", remat="full")
+    found = plan(one, parse(f"{chip}:2x8"))
+    assert found.fits
+    assert found.memory.parameters == parameter_bytes(one, found.mesh)
+    assert 0 < found.mfu_without_overlap <= found.mfu < 1
+    by_axes = {e.axes: e for e in found.communication if e.count}
+    assert set(by_axes["fsdp"].links) == {"NVLink"}
+    assert set(by_axes["data"].links) == {"InfiniBand"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")

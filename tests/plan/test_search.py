@@ -179,6 +179,18 @@ def test_where_nothing_fits_more_chips_are_tried():
     assert tried > {"v5e:4x4"}
 
 
+def test_tokens_that_stay_in_a_host_are_estimated_to_travel_faster():
+    topology, one = parse("h100:2x8"), training()
+    runtime = replace(one.recipe.runtime, expert_communication="all_to_all")
+
+    def seconds(mesh):
+        estimated = analytic_estimate(replace(one, recipe=replace(one.recipe, mesh=mesh, runtime=runtime)), topology)
+        return estimated.roofline.link_seconds["expert"]
+
+    assert seconds(MeshShape(data=2, expert=8)) < 0.5 * seconds(MeshShape(data=1, expert=16))
+    assert {found.topology for found in candidates(one, topology)} == {topology}
+
+
 def test_a_dense_model_has_no_expert_axis():
     one = training()
     dense = replace(one, architecture=one.architecture.replace(num_experts=0, top_k=0, dense_hidden=4096))

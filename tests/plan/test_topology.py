@@ -20,7 +20,16 @@ def links(text, **axes):
 
 @pytest.mark.parametrize(
     ("text", "shape", "devices"),
-    [("v5p:8x8x16", (8, 8, 16), 1024), ("V5E:16x16", (16, 16), 256), ("v4:2x2x1", (2, 2, 1), 4), ("cpu:8", (8,), 8)],
+    [
+        ("v5p:8x8x16", (8, 8, 16), 1024),
+        ("V5E:16x16", (16, 16), 256),
+        ("v4:2x2x1", (2, 2, 1), 4),
+        ("cpu:8", (8,), 8),
+        ("H100:8", (1, 8), 8),
+        ("h200:8x8", (8, 8), 64),
+        ("gb200:2x72", (2, 72), 144),
+        ("a100:2", (1, 2), 2),
+    ],
 )
 def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
     found = parse(text)
@@ -31,7 +40,12 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
     ("text", "sentence"),
     [
         ("v5x:4x4", "No plan can be made for 'v5x'; did you mean v5p or v5e"),
-        ("h100:8", "No plan can be made for 'h100'; its chips are not joined to a torus"),
+        ("h800:8", "No plan can be made for 'h800'; how its chips are joined is not known; did you mean h200"),
+        ("h100:8x16", "There is no 'h100:8x16'; write HOSTSxGPUS, as h100:8 or h100:8x8"),
+        ("h100:3", "or of one host alone 1, 2 or 4"),
+        ("h100:2x4", "a host has 8 GPUs, all of which are taken"),
+        ("gb200:2x2", "There is no 'gb200:2x2'; write RACKSxGPUS, as gb200:72 or gb200:2x64"),
+        ("h100:2x2x8", "The topology is 'h100:2x2x8'; write HOSTSxGPUS"),
         ("v5p:8x8x9", "The nearest are .*v5p:8x8x8"),
         ("v5p:16x8x8", "The nearest are v5p:8x8x16"),
         ("v5e:4x4x4", "slices are 1x1, 2x2, 2x4"),
@@ -51,11 +65,44 @@ def test_slices_are_cubes_of_four():
     assert all(size % 4 == 0 for shape in slices("v5p")[6:] for size in shape)
 
 
-def test_without_libtpu_its_extra_is_named(monkeypatch):
+def test_what_compiles_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"no GPU is needed: pip install 'moejax\[cuda13\]'"):
+        check_compiler(parse("h100:8"))
     with pytest.raises(ValueError, match=r"pip install 'moejax\[plan\]'"):
         check_compiler(parse("v5p:4x4x4"))
     check_compiler(Topology("cpu", (8,)))
+
+
+def test_clusters_of_gpus_are_of_whole_hosts():
+    assert slices("h100")[:6] == [(1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8)]
+    assert slices("gb200")[5:8] == [(1, 32), (1, 64), (2, 64)]
+    assert all(parse(Topology(chip, shape).name).shape == shape for chip in ("b200", "gb200") for shape in slices(chip))
+
+
+def test_inside_a_host_all_goes_over_nvlink():
+    found = links("h100:8x8", data=8, fsdp=8)
+    assert found.seconds("all-gather", ["fsdp"], 8 * GB) == pytest.approx(7 / 450)
+    assert found.seconds("all-to-all", ["fsdp"], 8 * GB) == pytest.approx(7 / 450)
+    # A GPU of each host, through the network card of each.
+    assert found.bytes_sent("all-reduce", ["data"], 8 * GB) == {"InfiniBand": pytest.approx(14 * GB)}
+    assert found.seconds("all-reduce", ["data"], 8 * GB) == pytest.approx(14 / 50)
+
+
+def test_the_gpus_of_a_host_fetch_what_is_outside_in_parts():
+    found = links("h100:4x8", fsdp=32)
+    sent = found.bytes_sent("all-gather", ["fsdp"], 32 * GB)
+    # Of 24 GB from other hosts an eighth each, the other 28 of 31 from neighbours.
+    assert sent == {"NVLink": pytest.approx(28 * GB), "InfiniBand": pytest.approx(3 * GB)}
+    assert found.seconds("all-gather", ["fsdp"], 32 * GB) == pytest.approx(28 / 450)
+    assert found.seconds("all-to-all", ["fsdp"], 32 * GB) == pytest.approx(24 / 50)
+    assert found.seconds("collective-permute", ["fsdp"], GB) == pytest.approx(1 / 50)
+
+
+def test_nvlink_reaches_a_rack_of_gb200():
+    found = links("gb200:2x64", data=2, expert=64)
+    assert found.seconds("all-to-all", ["expert"], 64 * GB) == pytest.approx(63 / 900)
+    assert set(found.bytes_sent("all-reduce", ["data", "expert"], GB)) == {"NVLink", "InfiniBand"}
 
 
 def test_a_gather_over_a_whole_cube_uses_six_links():

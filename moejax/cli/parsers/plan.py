@@ -15,6 +15,7 @@ HELP = "Compile a training's step for a pod without having one: memory, communic
 EXAMPLE = """\
   moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
   moejax plan --config=configs/plans/moe_mini.py --topology v5e:16x16 --search
+  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology h100:8x8 --search --price 2.5
   moejax plan --config=configs/tiny.py --topology cpu:8 --mesh expert=4,tensor=2 --json"""
 
 
@@ -22,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     add_config_argument(parser, TRAINING)
     parser.add_argument(
-        "--topology", required=True, metavar="CHIP:SHAPE", help="v5p:8x8x8, v5e:16x16, …; cpu:8 for this CPU's devices"
+        "--topology",
+        required=True,
+        metavar="CHIP:SHAPE",
+        help="v5p:8x8x8, v5e:16x16, …; h100:8x8 for 8 hosts of 8 GPUs; cpu:8 for this CPU's devices",
     )
     parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor; -1 takes what the others leave")
     parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
