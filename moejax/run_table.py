@@ -15,6 +15,7 @@ from typing import Any
 from moejax import table_file
 from moejax.errors import UserError
 from moejax.folder import atomic_write, check_as_written
+from moejax.run_sources import source
 from moejax.stored import foreign_json
 from moejax.wording import says, some, told
 
@@ -24,6 +25,8 @@ Series = Any
 """A ``pandas.Series``."""
 
 
+TABLE = "runs.parquet"
+"""The run table in the folder of a study."""
 MOST_SHOWN = 80
 """Characters of a wrong cell that an error shows."""
 
@@ -112,7 +115,8 @@ COLUMNS: dict[str, RunColumn] = {
 
 
 def read(path: str | Path) -> DataFrame:
-    """The table in a Parquet, CSV (also compressed) or JSON-lines file, its known columns checked and typed.
+    """The table in a Parquet, CSV (also compressed) or JSON-lines file, or of a tracker's runs
+    (``moejax.run_sources.source``), its known columns checked and typed.
 
     Raises:
       UserError: there is no such file, it is of no known kind, or a known column holds what it may not.
@@ -121,13 +125,16 @@ def read(path: str | Path) -> DataFrame:
 
 
 def read_as_it_is(path: str | Path) -> DataFrame:
-    """The table in a file, its columns unchecked: for those that must be renamed or computed first.
+    """The table in a file or of a tracker's runs, its columns unchecked: for those that must be renamed or computed
+    first. What must be known about it is in ``attrs["notes"]``.
 
     Of a Parquet table that moejax wrote, the hash is compared first: a library may give other numbers for a flipped
     bit, or end the process.
     """
-    path = Path(path)
-    reader = check_file(path)
+    reader = check_source(path)
+    if reader is None:
+        return _with_rows(source.read(path), path)
+    path = Path(table_in(path))
     if path.suffix == ".parquet":
         check_as_written(path)
     try:
@@ -136,17 +143,32 @@ def read_as_it_is(path: str | Path) -> DataFrame:
         raise UserError(f"{path} cannot be read as a table ({says('the reader', error)}).") from error
     except ValueError as error:
         raise UserError(f"{path} cannot be read as a table: {told(error)}.") from error
+    return _with_rows(frame, path)
+
+
+def _with_rows(frame: DataFrame, path: str | Path) -> DataFrame:
     if not len(frame):
         raise UserError(f"{path} has no rows.")
     return frame
 
 
-def check_file(path: Path) -> Callable[[Path], DataFrame]:
-    """What reads a file as a table.
+def table_in(path: str | Path) -> str | Path:
+    """The table of a study's folder; anything else as it is."""
+    return Path(path, TABLE) if Path(path, TABLE).is_file() else path
+
+
+def check_source(path: str | Path) -> Callable[[Path], DataFrame] | None:
+    """What reads a file as a table; None if it is a tracker's folder or server.
 
     Raises:
-      UserError: its name is not one of a table, or there is no such file.
+      UserError: its name is not one of a table, there is no such file, or a folder has no runs.
     """
+    path = table_in(path)
+    if source.kind_of(path):
+        return None
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(source.no_runs(path))
     reader = _by_suffix(path, _READERS)
     if not path.is_file():
         raise UserError(f"There is no run table at {path}; name a file that is there ({', '.join(_READERS)}).")

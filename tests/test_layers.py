@@ -31,6 +31,7 @@ BASE = {
     "ranges",
     "result",
     "say",
+    "run_sources",
     "run_table",
     "sharding",
     "stored",

@@ -56,8 +56,8 @@ def validate_files(arguments: argparse.Namespace) -> None:
         if not Path(config.partition(":")[0]).exists():
             say(f"moejax: {config} is not here, so moejax's own is read: {file}")
     for name in ("runs", "pilot", "candidates"):
-        if (table := getattr(arguments, name, None)) is not None and not table.exists():
-            run_table.check_file(table)
+        if (table := getattr(arguments, name, None)) is not None and not Path(table).exists():
+            run_table.check_source(table)
     for name in ("fit", "law"):
         if str(fit := getattr(arguments, name, None)).endswith(".json"):
             validate_fit(Path(str(fit)))

@@ -164,11 +164,18 @@ def _meanings(column: str) -> list[tuple[str, float]]:
     plain = _plain(column)
     if plain in BATCH:
         return [("batch", 1.0)]
+    if plain not in _BY_SYNONYM and "." in column:
+        # A tracker's nested setting: model.num_layers.
+        return _meanings(column.partition(".")[2]) or _itself(column.rpartition(".")[2])
     if (name := _BY_SYNONYM.get(plain)) is not None:
         return [(name, 1.0)]
     stem, unit = _stem_and_unit(plain)
     name = _BY_SYNONYM.get(stem, stem)
     return [] if unit is None or name not in (*COUNTED, "one_size") else [(name, unit)]
+
+
+def _itself(name: str) -> list[tuple[str, float]]:
+    return [(name, 1.0)] if name in run_table.COLUMNS else []
 
 
 def said_unit(column: str) -> float | None:

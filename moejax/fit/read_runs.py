@@ -59,7 +59,8 @@ def read_runs(
     Columns under other names that are in use (``val_loss``, ``active_params``, ``lr``) are read, and said.
 
     Args:
-      path: a CSV, Parquet or JSON-lines file, or a pandas DataFrame.
+      path: a CSV, Parquet or JSON-lines file, a study's folder, where a tracker keeps runs
+        (``moejax.run_sources.source``), or a pandas DataFrame.
       law: a law, its name, a formula, or the names of the Design fields that must be there.
       mapping: our column by theirs, or by arithmetic on theirs: ``{"tokens": "step * 520000"}``.
       where: conditions on the columns that a row must meet, in the language of ``moejax.expression``.
@@ -79,12 +80,13 @@ def read_runs(
       UserError: a column is missing or unknown, holds no numbers, or holds numbers that cannot be.
     """
     frame = run_table.read_as_it_is(path) if isinstance(path, (str, Path)) else path
+    about = tuple(frame.attrs.get("notes", ()))
     frame = as_is = frame.reset_index(drop=True)
     named = str(path) if isinstance(path, (str, Path)) else "The table"
     mapping = dict(mapping or {})
     ours = with_our_names(frame, (*mapping, *(() if loss == "loss" or loss in OUTPUTS else ("loss",))))
     frame, selected = select(mapped(ours.frame, mapping, named), where, named)
-    notes = (*ours.notes, *selected)
+    notes = (*about, *ours.notes, *selected)
     if isinstance(law, str):
         law = law_of_formula(law, as_is, mapping=mapping, loss=loss) if is_formula(law) else law_class(law)
     inputs = law if isinstance(law, tuple) else law.inputs

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from moejax import run_table
 from moejax.json_text import finite
+from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
-from moejax.study.storage import TABLE
 from moejax.train import metrics
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from moejax.errors import UserError
 from moejax.folder import has_writer
 from moejax.plan.step_time import Roofline
 from moejax.report.findings import layer_loads
+from moejax.run_sources.source import kind_of
+from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
-from moejax.study.storage import TABLE
 from moejax.train.attempts import RUNNING, Attempt, read_attempts
 from moejax.train.identity import TRAINING
 from moejax.train.row_file import read_rows
@@ -176,11 +177,11 @@ def run_table_of(source: Path) -> Path:
     Raises:
       UserError: a folder has none.
     """
-    if not source.is_dir():
+    if not source.is_dir() or kind_of(found := run_table.table_in(source)):
         return source
-    if not (source / TABLE).is_file():
+    if found == source:
         raise UserError(f"{source} has no {TABLE}; name a table, or the folder of a study that has trained its models.")
-    return source / TABLE
+    return Path(found)
 
 
 def read(name: str, source: Path) -> pd.DataFrame:

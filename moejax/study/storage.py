@@ -15,10 +15,6 @@ from moejax.errors import UserError
 from moejax.stored import Damaged, parse_json, sealed
 from moejax.wording import says
 
-TABLE = "runs.parquet"
-"""The run table in a study's folder."""
-
-
 REMEDY = "bring back a copy, or give the study's config with --config and another --out"
 """What can be done about a ``study.json`` or ``analysis.json`` that cannot be read."""
 

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=show,
         )
-    result = summary(found, f"Laws compared on {arguments.runs.name}")
+    result = summary(found, f"Laws compared on {named(arguments.runs)}")
     if arguments.out:
         with out_set(arguments.out):
             _write(arguments.out, found, read, result)

@@ -21,6 +21,7 @@ from moejax.laws.predict import check_scale
 from moejax.quantities import format, parse
 from moejax.report import render
 from moejax.result import Column, Result, Table
+from moejax.run_sources.source import has_prefix, with_condition
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _of_tables(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     families = []
     for text in (arguments.a, arguments.b):
-        path, _, condition = text.partition(":")
-        if not Path(path).is_file():
+        path, condition = with_condition(text)
+        if not has_prefix(path) and not Path(path).exists():
             raise UserError(f"There is no table {path}. Give tables of runs, or a --law for {text}.")
         given = argparse.Namespace(**vars(arguments))
-        given.runs, given.where = Path(path), [*arguments.where, *([condition] if condition else [])]
+        given.runs, given.where = path, [*arguments.where, *([condition] if condition else [])]
         families.append(read_table(given, ("flops",)).runs)
     a, b = families
     at = None if arguments.flops is None else np.asarray(arguments.flops)

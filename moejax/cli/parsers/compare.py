@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments
-from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
+from moejax.run_sources.source import source
 
 NAME = "compare"
 OUTPUTS = ("compare.json", "compare.md", "predicted_vs_actual.csv")
@@ -21,7 +22,7 @@ moejax compare runs.csv --laws chinchilla,effective_params,zhao --folds 5 --json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("runs", type=source, metavar="RUNS", help=RUNS_HELP)
     parser.add_argument(
         "--laws", metavar="NAMES", help="names of laws, separated by commas, or all (all; with --form, none)"
     )

@@ -12,6 +12,7 @@ from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
+from moejax.run_sources.source import source
 
 NAME = "design"
 OUTPUTS = ("design.json", "config.py", "frontier.png", "landscape.png")
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=LOW:HIGH",
         help="the frontier along a constraint, with a figure in --out; given twice, a landscape over two choices",
     )
-    around.add_argument("--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for intervals")
+    around.add_argument(
+        "--runs", type=source, metavar="RUNS", help="the table that the law was fitted to, for intervals"
+    )
     around.add_argument("--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples of --runs")
     around.add_argument(
         "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"

@@ -8,9 +8,10 @@ from typing import Any
 
 from moejax.cli.number import number, resamples
 from moejax.cli.parsers.fit_options import add_law_argument, add_objective_arguments, add_search_arguments
-from moejax.cli.parsers.run_table_options import add_split_arguments, add_table_arguments
+from moejax.cli.parsers.run_table_options import RUNS_HELP, add_split_arguments, add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
+from moejax.run_sources.source import source
 
 NAME = "fit"
 OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "bootstrap.npz")
@@ -32,7 +33,7 @@ moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out p
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("runs", type=source, metavar="RUNS", help=RUNS_HELP)
     add_law_argument(parser)
     add_table_arguments(parser)
     fitting = parser.add_argument_group("fitting")

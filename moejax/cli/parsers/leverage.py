@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from moejax.cli.number import SEEDS, number, resamples
 from moejax.cli.parsers.run_table_options import add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.cli.validation import law_or_fit
 from moejax.errors import UserError
+from moejax.run_sources.source import source
 
 NAME = "leverage"
 HELP = "Efficiency leverage of A over B: the FLOPs that B needs for A's loss, per FLOP of A, with an interval."
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level", type=number, default=0.9, metavar="SHARE", help="coverage of the intervals (%(default)s)"
     )
     parser.add_argument(
-        "--runs", type=Path, metavar="RUNS", help="the table that the law was fitted to, for an interval"
+        "--runs", type=source, metavar="RUNS", help="the table that the law was fitted to, for an interval"
     )
     parser.add_argument("--bootstrap", type=resamples, default=0, metavar="COUNT", help="number of resamples of --runs")
     parser.add_argument(

@@ -8,9 +8,10 @@ from pathlib import Path
 from moejax.cli.number import count, number
 from moejax.cli.parsers.fit_options import add_formula_arguments, add_objective_arguments, add_search_arguments
 from moejax.cli.parsers.options import add_architecture_arguments, add_sequence_length
-from moejax.cli.parsers.run_table_options import add_table_arguments
+from moejax.cli.parsers.run_table_options import RUNS_HELP, add_table_arguments
 from moejax.cli.process import compile_quickly
 from moejax.errors import UserError
+from moejax.run_sources.source import source
 
 NAME = "next"
 OUTPUTS = ("next.json", "study.py")
@@ -24,7 +25,7 @@ moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T -
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="CSV, Parquet or JSON-lines file, one row per run")
+    parser.add_argument("runs", type=source, metavar="RUNS", help=RUNS_HELP)
     parser.add_argument(
         "--law",
         metavar="NAME[,NAME…]",

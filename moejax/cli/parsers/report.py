@@ -53,7 +53,7 @@ def check(arguments: argparse.Namespace) -> None:
     if source.name.endswith(".json"):
         validate_fit(source)
     elif source.name.endswith(TABLES):
-        run_table.check_file(source)
+        run_table.check_source(source)
     else:
         identity(source)
     if not source.is_dir():

@@ -7,6 +7,11 @@ from typing import Any
 
 from moejax.cli.number import count
 
+RUNS_HELP = (
+    "CSV, Parquet or JSON-lines file, one row per run; a study's folder; or where a tracker keeps runs: a folder or "
+    "database of MLflow, W&B or TensorBoard, mlflow:URL, wandb:ENTITY/PROJECT, hf:OWNER/NAME"
+)
+
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what a table of runs is read with."""

@@ -1,0 +1,214 @@
+"""What a user names as a table of runs and no file of a table is: trackers' folders and servers, and data sets.
+
+| named as | what is read |
+|---|---|
+| ``FOLDER`` of a study | its ``runs.parquet`` |
+| ``mlflow.db``, ``mlruns/``, ``mlflow:http://HOST:PORT`` | MLflow's store or server; ``#NAME`` one experiment |
+| ``wandb:ENTITY/PROJECT``, a folder with ``*.wandb`` | Weights & Biases by its API, or what it wrote offline |
+| a folder with ``events.out.tfevents.*`` | TensorBoard: a run for each folder with events |
+| ``hf:OWNER/NAME``, a folder of ``save_to_disk`` | a data set of Hugging Face; ``#SPLIT`` one split |
+
+A run becomes a row: its name, its settings (nested ones joined by dots), and the last value of each metric.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moejax.errors import UserError
+from moejax.table_file import MOST_CELLS, MOST_COLUMNS
+from moejax.wording import counted, some
+
+DataFrame = Any
+"""A ``pandas.DataFrame``."""
+
+MOST_FILES = 200_000
+"""Files of a folder that are looked at to tell what it is."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as a tracker keeps it."""
+
+    name: str
+    settings: Mapping[str, Any]
+    """What was set before it: parameters, config, hyperparameters; may be nested."""
+    metrics: Mapping[str, Any]
+    """The last value of each metric."""
+    about: Mapping[str, str]
+    """Its id, experiment and status, as far as the tracker has them."""
+    finished: bool = True
+    """Whether the tracker says that it ended well."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A tracker or a library whose runs are read."""
+
+    title: str
+    read: Callable[[str], Iterable[TrackedRun] | DataFrame]
+    """The runs, or a table of them, from what stands after the prefix, or from a path."""
+    is_file: Callable[[Path], bool]
+    """Whether a file's name and place show that the folder above is of this kind."""
+
+
+def source(text: str) -> Path | str:
+    """For ``add_argument("runs", type=source)``: a path, or a text with a prefix such as ``wandb:`` as it is."""
+    return text if has_prefix(text) else Path(text)
+
+
+def has_prefix(text: str | Path) -> bool:
+    """Whether it begins with the name of a kind, as ``wandb:`` does."""
+    return bool(_prefix(str(text)))
+
+
+def with_condition(text: str) -> tuple[Path | str, str]:
+    """``RUNS:CONDITION`` as the source and the condition, which is empty if none is given."""
+    prefix = f"{_prefix(text)}:" if has_prefix(text) else ""
+    address = re.match(r"(https?://[^/:#]+(:\d+)?|sqlite:)?", text.removeprefix(prefix))
+    begins = prefix + (address[0] if address else "")
+    place, _, condition = text.removeprefix(begins).partition(":")
+    return source(begins + place), condition
+
+
+def named(source: Path | str) -> str:
+    """What tables of a source are called in titles and folders: the last part of its name."""
+    return str(source).partition("#")[0].rstrip("/").rpartition("/")[2] or str(source)
+
+
+def _prefix(text: str) -> str:
+    prefix = text.partition(":")[0]
+    return prefix if ":" in text and prefix in kinds() else ""
+
+
+@functools.cache
+def kinds() -> Mapping[str, Kind]:
+    """Every kind by its prefix; each file imports its library where it reads."""
+    from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
+
+    return {
+        "mlflow": Kind("MLflow", mlflow.read, mlflow.is_file),
+        "wandb": Kind("Weights & Biases", wandb.read, wandb.is_file),
+        "tensorboard": Kind("TensorBoard", tensorboard.read, tensorboard.is_file),
+        "hf": Kind("Hugging Face datasets", hugging_face.read, hugging_face.is_file),
+    }
+
+
+def kind_of(source: Path | str) -> str:
+    """The prefix of what a source is: given, or seen in the folder; empty for none.
+
+    Raises:
+      UserError: a folder holds runs of several trackers.
+    """
+    if prefix := _prefix(str(source)):
+        return prefix
+    path = Path(str(source).partition("#")[0])
+    if path.is_file():
+        return "mlflow" if path.suffix in (".db", ".sqlite", ".sqlite3") else ""
+    seen = [prefix for prefix, kind in kinds().items() if any(map(kind.is_file, _files(path)))]
+    if len(seen) > 1:
+        titles = " and ".join(kinds()[prefix].title for prefix in seen)
+        raise UserError(
+            f"{path} has runs of {titles}; say which are meant: {' or '.join(f'{prefix}:{path}' for prefix in seen)}."
+        )
+    return seen[0] if seen else ""
+
+
+def _files(path: Path) -> list[Path]:
+    found: list[Path] = []
+    # Links are not followed: a tracker's `latest-run` is a run that stands there already.
+    for folder, _, names in os.walk(path):
+        found += [Path(folder, name) for name in names]
+        if len(found) > MOST_FILES:
+            raise UserError(f"{path} has more than {MOST_FILES:,} files; name the folder of the runs, or its kind.")
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _read_once(text: str, prefix: str) -> DataFrame:
+    """A source, read once by a process: some take minutes over a network."""
+    kind = kinds()[prefix]
+    found = kind.read(text.removeprefix(f"{prefix}:"))
+    return _table(text, kind, list(found)) if not hasattr(found, "columns") else found
+
+
+def read(source: Path | str) -> DataFrame:
+    """The table of a source that is no file of a table, one row a run; sentences about it are in ``attrs["notes"]``.
+
+    Raises:
+      UserError: it is of no kind, or cannot be read as one.
+    """
+    prefix = kind_of(source)
+    if not prefix:
+        raise UserError(no_runs(source))
+    frame = _read_once(str(source), prefix)
+    copy = frame.copy()
+    copy.attrs = dict(frame.attrs)
+    return copy
+
+
+def no_runs(folder: Path | str) -> str:
+    """What is said of a folder without runs."""
+    titles = ", ".join(kind.title for kind in kinds().values())
+    return f"{folder} is a folder without runs: it has no runs.parquet of a study, and no files of {titles}."
+
+
+def _table(text: str, kind: Kind, runs: list[TrackedRun]) -> DataFrame:
+    import pandas as pd
+
+    rows = [_row(run) for run in runs]
+    names = {name for row in rows for name in row}
+    if len(names) > MOST_COLUMNS or len(names) * len(rows) > MOST_CELLS:
+        raise UserError(
+            f"{text} has {len(rows):,} runs with {len(names):,} settings and metrics together; a table has "
+            f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells at most. Name one experiment."
+        )
+    frame = pd.DataFrame(rows)
+    for name in frame.columns:
+        frame[name] = _as_numbers(frame[name])
+    notes = [f"{kind.title}: {counted(len(runs), 'run')}; of every metric the last value."]
+    if unfinished := [run for run in runs if not run.finished]:
+        states = sorted({run.about.get("status", "") for run in unfinished})
+        good = next((run.about["status"] for run in runs if run.finished and "status" in run.about), "finished")
+        notes.append(
+            f"{counted(len(unfinished), 'run')} did not finish ({', '.join(states)}): "
+            f"{some([run.name for run in unfinished], most=3)}; --where 'status == \"{good}\"' leaves them out."
+        )
+    frame.attrs["notes"] = tuple(notes)
+    return frame
+
+
+def _row(run: TrackedRun) -> dict[str, Any]:
+    """A run's cells; where a setting has the name of a metric, it stands under ``config.NAME``."""
+    row: dict[str, Any] = {"run": run.name, **run.about, **run.metrics}
+    for name, value in _flat(run.settings).items():
+        row[f"config.{name}" if name in row else name] = value
+    return row
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = str(value) if isinstance(value, list | tuple) else value
+    return flat
+
+
+def _as_numbers(column: Any) -> Any:
+    """A column as numbers, if all that it holds can be read so: trackers keep settings as texts."""
+    import pandas as pd
+
+    if not all(value is None or isinstance(value, str | int | float) for value in column):
+        return column
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column

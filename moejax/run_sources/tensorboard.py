@@ -1,0 +1,105 @@
+"""TensorBoard's runs: event files, a run for every folder that has some."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from moejax.errors import UserError
+from moejax.run_sources.source import TrackedRun
+
+EVENTS = "events.out.tfevents."
+NUMBERS = {1: ("<f4", "float_val"), 2: ("<f8", "double_val"), 3: ("<i4", "int_val"), 9: ("<i8", "int64_val")}
+"""TensorFlow's types of a number: how NumPy calls it, and the field of a tensor that holds it."""
+
+
+def is_file(path: Path) -> bool:
+    """Whether it has events."""
+    return path.name.startswith(EVENTS)
+
+
+def read(text: str) -> Iterator[TrackedRun]:
+    """The last value of every scalar, and hyperparameters where they were written; ``step`` is the last step.
+
+    Raises:
+      UserError: the folder has no events, a file is damaged, or tensorboardX is not installed.
+    """
+    folder = Path(text)
+    if importlib.util.find_spec("tensorboardX") is None:
+        raise UserError("TensorBoard's events need tensorboardX, which is missing: pip install 'moejax[tensorboard]'.")
+    files = sorted(path for path in folder.rglob(f"{EVENTS}*") if path.is_file())
+    if not files:
+        raise UserError(f"{folder} has no events of TensorBoard (files {EVENTS}*).")
+    runs: dict[Path, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for place in dict.fromkeys(path.parent for path in files):
+        settings, metrics = runs.setdefault(place, ({}, {}))
+        for path in (path for path in files if path.parent == place):
+            for event in _events(path):
+                for value in event.summary.value:
+                    if value.metadata.plugin_data.plugin_name == "hparams":
+                        settings.update(_hyperparameters(value.metadata.plugin_data.content))
+                    elif (number := _number(value)) is not None:
+                        # What was written last counts: a training that goes on repeats steps.
+                        metrics[value.tag] = number
+                        metrics["step"] = event.step
+    for place in [place for place, (settings, _) in runs.items() if settings]:
+        # add_hparams of PyTorch writes them, with metrics of their own, into a folder inside the run's.
+        if place.parent in runs and not runs[place.parent][0]:
+            settings, metrics = runs.pop(place)
+            runs[place.parent] = (settings, {**metrics, **runs[place.parent][1]})
+    for place, (settings, metrics) in runs.items():
+        name = str(place.relative_to(folder))
+        yield TrackedRun(folder.resolve().name if name == "." else name, settings, metrics, {})
+
+
+def _events(path: Path) -> Iterator[Any]:
+    """The events of a file; its end may be missing while it is being written.
+
+    A record is the length of its data, 8 bytes, their sum, 4, the data and their sum (TensorFlow's TFRecord).
+    """
+    from google.protobuf.message import DecodeError
+    from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
+    from tensorboardX.record_writer import masked_crc32c
+
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", head[:8])
+            wrong = masked_crc32c(head[:8]) != struct.unpack("<I", head[8:])[0]
+            content = b"" if wrong else file.read(length + 4)
+            if not wrong and len(content) < length + 4:
+                return
+            # Sums of pictures and histograms, which are large and not read, are not checked.
+            if not wrong and length < 65_536:
+                wrong = masked_crc32c(content[:length]) != struct.unpack("<I", content[length:])[0]
+            try:
+                event = None if wrong else Event.FromString(content[:length])
+            except DecodeError:
+                event = None
+            if event is None:
+                raise UserError(f"{path} is damaged before byte {file.tell():,}; copy it again, or move it away.")
+            yield event
+
+
+def _number(value: Any) -> float | None:
+    """A scalar as TensorBoard writes it (``simple_value``) or TensorFlow 2 (a tensor); None for anything else."""
+    import numpy as np
+
+    if value.HasField("simple_value"):
+        return value.simple_value
+    if not value.HasField("tensor") or value.tensor.dtype not in NUMBERS or value.tensor.tensor_shape.dim:
+        return None
+    kind, field = NUMBERS[value.tensor.dtype]
+    if value.tensor.tensor_content:
+        return float(np.frombuffer(value.tensor.tensor_content, kind)[0])
+    held = getattr(value.tensor, field)
+    return float(held[0]) if held else 0.0
+
+
+def _hyperparameters(content: bytes) -> dict[str, Any]:
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData  # type: ignore[attr-defined]
+
+    given = HParamsPluginData.FromString(content).session_start_info.hparams
+    return {name: getattr(value, value.WhichOneof("kind") or "string_value") for name, value in given.items()}

@@ -1,0 +1,125 @@
+"""Weights & Biases' runs: of a project by its API, and those of a folder that were logged offline."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from moejax.errors import UserError
+from moejax.run_sources.source import TrackedRun
+from moejax.wording import says
+
+HEADER, BLOCK = b":W&B\xe1\xbe\0", 32_768
+"""How a ``.wandb`` file of the only version begins, and its blocks: a log as of LevelDB, of protobuf records."""
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is what W&B keeps a run in."""
+    return path.suffix == ".wandb" and path.name.startswith("run-")
+
+
+def read(text: str) -> Iterator[TrackedRun]:
+    """The runs of a folder, or of ``ENTITY/PROJECT``.
+
+    Raises:
+      UserError: wandb is not installed, the project cannot be reached, or the folder has no runs or a damaged one.
+    """
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError("Runs of Weights & Biases need wandb, which is not installed: pip install 'moejax[wandb]'.")
+    folder = Path(text)
+    if not folder.is_dir():
+        return _of_project(text)
+    files = sorted(path for path in folder.rglob("run-*.wandb") if not path.parent.is_symlink())
+    if not files:
+        raise UserError(f"{folder} has no runs of Weights & Biases (files run-*.wandb).")
+    return map(_of_file, files)
+
+
+def _of_project(project: str) -> Iterator[TrackedRun]:
+    wandb: Any = importlib.import_module("wandb")
+    try:
+        for run in wandb.Api().runs(project, order="+created_at"):
+            metrics = {name: value for name, value in dict(run.summary).items() if isinstance(value, int | float | str)}
+            about = {"run_id": run.id, "status": run.state}
+            yield TrackedRun(run.name, _own(run.config), _own(metrics), about, run.state == "finished")
+    except Exception as error:
+        raise UserError(
+            f"Weights & Biases gives no runs of {project} ({says('wandb', error)}); name ENTITY/PROJECT and run wandb "
+            f"login, or name the folder of runs that were logged offline."
+        ) from error
+
+
+def _own(values: Any) -> dict[str, Any]:
+    """Without what W&B itself keeps among them."""
+    return {name: value for name, value in values.items() if not name.startswith("_") or name == "_step"}
+
+
+def _of_file(path: Path) -> TrackedRun:
+    from google.protobuf.message import DecodeError
+    from wandb.proto import wandb_internal_pb2  # type: ignore[import-not-found]
+
+    name, key, settings, metrics, summary, code = "", "", {}, {}, {}, None
+    for content in _records(path):
+        try:
+            record = wandb_internal_pb2.Record.FromString(content)
+        except DecodeError as error:
+            raise UserError(f"{path} has a record that wandb does not know; is it of a newer version?") from error
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            name, key = record.run.display_name or name, record.run.run_id
+            _update(settings, record.run.config.update)
+        elif kind == "config":
+            _update(settings, record.config.update)
+        elif kind == "history":
+            _update(metrics, record.history.item)
+        elif kind == "summary":
+            _update(summary, record.summary.update)
+        elif kind == "exit":
+            code = record.exit.exit_code
+    status = {None: "crashed", 0: "finished"}.get(code, "failed")
+    metrics = {name: value for name, value in {**metrics, **summary}.items() if isinstance(value, int | float | str)}
+    about = {"run_id": key, "status": status}
+    return TrackedRun(name or key or path.stem, _own(settings), _own(metrics), about, code == 0)
+
+
+def _update(values: dict[str, Any], items: Any) -> None:
+    """Take over items of a record, a name or a path of names with its value as JSON."""
+    for item in items:
+        *path, last = item.nested_key or [item.key]
+        place = values
+        for part in path:
+            inner = place.setdefault(part, {})
+            place = inner if isinstance(inner, dict) else place.__setitem__(part, {}) or place[part]
+        place[last] = json.loads(item.value_json)
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    """The records of a file; the last may be missing where a run was killed.
+
+    A part of a record is a sum of 4 bytes, a length of 2, a kind of 1 (whole, first, middle, last) and its bytes; no
+    part crosses a block.
+    """
+    content = path.read_bytes()
+    if content[:7] != HEADER:
+        raise UserError(f"{path} is no file of Weights & Biases, or of a newer version than this reads.")
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        if BLOCK - at % BLOCK < 7:
+            at += BLOCK - at % BLOCK
+            continue
+        total, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        data = content[at + 7 : at + 7 + length]
+        if len(data) < length or (total, length, kind) == (0, 0, 0):
+            return
+        if zlib.crc32(data, zlib.crc32(bytes([kind]))) != total:
+            raise UserError(f"{path} is damaged at byte {at:,}; copy it again, or move it away.")
+        parts = data if kind in (1, 2) else parts + data
+        if kind in (1, 4):
+            yield parts
+        at += 7 + length
