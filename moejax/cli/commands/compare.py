@@ -24,6 +24,7 @@ from moejax.report import render
 from moejax.report.figures import compared_laws
 from moejax.report.figures.files import write_figure
 from moejax.result import Result
+from moejax.run_sources import source
 from moejax.say import say
 from moejax.wording import listed
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=show,
         )
-    result = summary(found, f"Laws compared on {named(arguments.runs)}")
+    result = summary(found, f"Laws compared on {source.named(arguments.runs)}")
     if arguments.out:
         with out_set(arguments.out):
             _write(arguments.out, found, read, result)
