@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import sqlite3
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
 from moejax.run_sources.source import TrackedRun
+from moejax.stored import foreign_json
 from moejax.wording import did_you_mean, says
 
 STATUS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
@@ -31,7 +33,7 @@ def is_file(path: Path) -> bool:
     return path.name == "meta.yaml" and (path.parent / "meta.yaml").read_text(errors="replace").startswith("artifact_")
 
 
-def read(text: str) -> Iterator[TrackedRun]:
+def read(text: str) -> Iterable[TrackedRun]:
     """The runs that are not deleted, of all experiments or of the one after ``#``.
 
     Raises:
@@ -39,7 +41,10 @@ def read(text: str) -> Iterator[TrackedRun]:
     """
     place, _, experiment = text.partition("#")
     if place.startswith(("http://", "https://")):
-        return _of_server(place.rstrip("/"), experiment)
+        try:
+            return list(_of_server(place.rstrip("/"), experiment))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{place} answers as no MLflow server does ({says('it', error)}).") from error
     path = Path(place.removeprefix("sqlite:///"))
     if not path.exists():
         raise UserError(f"There is no MLflow store at {path}; name its database (mlflow.db), folder or server.")
@@ -165,11 +170,12 @@ def _ask(address: str, method: str, asked: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(f"{address}/api/2.0/mlflow/{method}", json.dumps(asked).encode(), headers)
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            return json.load(answer)
+            content = answer.read()
     except urllib.error.HTTPError as error:
         raise UserError(
             f"The MLflow server at {address} refused {method} ({error.code} {error.reason}); MLFLOW_TRACKING_TOKEN, or "
             f"MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, say who asks."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise UserError(f"No MLflow server answers at {address} ({says('it', error)}); is it running?") from error
+    return foreign_json(content, f"The answer of {address}", shape=dict, remedy="is it an MLflow server?")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import struct
 import zlib
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.run_sources.source import TrackedRun
+from moejax.stored import foreign_json
 from moejax.wording import says
 
 HEADER, BLOCK = b":W&B\xe1\xbe\0", 32_768
@@ -96,7 +96,7 @@ def _update(values: dict[str, Any], items: Any) -> None:
         for part in path:
             inner = place.setdefault(part, {})
             place = inner if isinstance(inner, dict) else place.__setitem__(part, {}) or place[part]
-        place[last] = json.loads(item.value_json)
+        place[last] = foreign_json(item.value_json, f"A value of {last}", remedy="log the run again")
 
 
 def _records(path: Path) -> Iterator[bytes]:
