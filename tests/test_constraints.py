@@ -13,7 +13,7 @@ PYTHONS = sorted(Path("constraints").glob("python*.txt"))
 TOGETHER = ("docs", "explore", "parity")
 """Beside one file of a Python's version; the engines have an environment of their own."""
 EXTRAS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-PARITY = ["torch", "transformers", "accelerate", "lm-eval", "tokamax"]
+PARITY = ["torch", "transformers", "accelerate", "lm-eval", "tokamax", "wandb"]
 """What the Makefile installs beside the extra dev, to compare with."""
 
 

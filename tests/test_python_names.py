@@ -117,3 +117,11 @@ def test_a_public_class_name_stands_for_one_thing():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path.name)
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_a_test_files_name_stands_once_because_pytest_imports_files_by_their_names():
+    places: dict[str, list[str]] = {}
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        if path.name not in ("conftest.py", "__init__.py"):
+            places.setdefault(path.name, []).append(str(path))
+    assert not {name: where for name, where in places.items() if len(where) > 1}

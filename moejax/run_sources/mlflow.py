@@ -173,7 +173,7 @@ def _ask(address: str, method: str, asked: dict[str, Any]) -> dict[str, Any]:
             content = answer.read()
     except urllib.error.HTTPError as error:
         raise UserError(
-            f"The MLflow server at {address} refused {method} ({error.code} {error.reason}); MLFLOW_TRACKING_TOKEN, or "
+            f"The MLflow server at {address} refused {method} (HTTP status {error.code}); MLFLOW_TRACKING_TOKEN, or "
             f"MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, say who asks."
         ) from error
     except (OSError, ValueError, http.client.HTTPException) as error:

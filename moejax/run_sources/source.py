@@ -48,7 +48,7 @@ class TrackedRun:
 
 
 @dataclass(frozen=True)
-class Kind:
+class SourceKind:
     """A tracker or a library whose runs are read."""
 
     title: str
@@ -88,15 +88,15 @@ def _prefix(text: str) -> str:
 
 
 @functools.cache
-def kinds() -> Mapping[str, Kind]:
+def kinds() -> Mapping[str, SourceKind]:
     """Every kind by its prefix; each file imports its library where it reads."""
     from moejax.run_sources import hugging_face, mlflow, tensorboard, wandb
 
     return {
-        "mlflow": Kind("MLflow", mlflow.read, mlflow.is_file),
-        "wandb": Kind("Weights & Biases", wandb.read, wandb.is_file),
-        "tensorboard": Kind("TensorBoard", tensorboard.read, tensorboard.is_file),
-        "hf": Kind("Hugging Face datasets", hugging_face.read, hugging_face.is_file),
+        "mlflow": SourceKind("MLflow", mlflow.read, mlflow.is_file),
+        "wandb": SourceKind("Weights & Biases", wandb.read, wandb.is_file),
+        "tensorboard": SourceKind("TensorBoard", tensorboard.read, tensorboard.is_file),
+        "hf": SourceKind("Hugging Face datasets", hugging_face.read, hugging_face.is_file),
     }
 
 
@@ -159,7 +159,7 @@ def no_runs(folder: Path | str) -> str:
     return f"{folder} is a folder without runs: it has no runs.parquet of a study, and no files of {titles}."
 
 
-def _table(text: str, kind: Kind, runs: list[TrackedRun]) -> DataFrame:
+def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
     import pandas as pd
 
     rows = [_row(run) for run in runs]

@@ -25,7 +25,6 @@ from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
 from moejax.study.compute_optimum import claims, decide
 from moejax.study.run import Concluded, read_study
 from moejax.study.sanity_checks import sanity_checks
-from moejax.study.storage import TABLE
 from moejax.study.study import Analysis, Study
 from moejax.train.attempts import ATTEMPTS, Attempt
 from moejax.train.identity import TRAINING
@@ -102,7 +101,7 @@ def write_study(folder: Path, study: Study = STUDY, noise: float = 0.003) -> Pat
         attempts = [Attempt(began=0.0, until=60.0, state="interrupted"), Attempt(began=90.0, until=99.0, state="done")]
         write_json(folder / "models" / name / ATTEMPTS, dump(attempts))
         (folder / "models" / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run_table.write(rows, folder / TABLE)
+    run_table.write(rows, folder / run_table.TABLE)
     return folder
 
 
@@ -150,7 +149,7 @@ def _row(study: Study, training: Training, tokens: int, factor: float, draws: np
 
 def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
     """Conclusions as if the known law had been fitted, its resamples apart by ``spread`` e-folds; nothing is fitted."""
-    study, runs = read_study(folder), run_table.read(folder / TABLE)
+    study, runs = read_study(folder), run_table.read(folder / run_table.TABLE)
     design = Design(**{name: runs[name].to_numpy() for name in TRUTH.inputs})
     table = runs_from(design, runs["loss"].to_numpy(), group=list(runs["group"]))
     fitted, decisions = [], []

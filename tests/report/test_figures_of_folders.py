@@ -13,8 +13,8 @@ from moejax.papers.plots import ALL
 from moejax.plan.summary import as_data
 from moejax.report import sources
 from moejax.report.plots import PLOTS, draw, inputs_of
+from moejax.run_table import TABLE
 from moejax.stored import write_json
-from moejax.study.storage import TABLE
 from moejax.train.attempts import ATTEMPTS, Attempt
 
 HOUR = 3600.0
