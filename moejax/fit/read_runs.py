@@ -17,6 +17,7 @@ from moejax.fit import table_checks
 from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
 from moejax.fit.formula_columns import is_formula, law_of_formula
 from moejax.fit.runs import Runs, runs_from
+from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words
 from moejax.fit.units import gaps, wrong_units
 from moejax.laws import LAWS
@@ -52,6 +53,7 @@ def read_runs(
     drop_invalid: bool = False,
     drop_duplicates: bool = False,
     best_by: Sequence[str] = (),
+    smooth: bool = False,
     trust_units: bool = False,
 ) -> ReadRuns:
     """Runs of a law from a file.
@@ -73,6 +75,8 @@ def read_runs(
         with a note: a rounded table has them by chance.
       best_by: columns that were swept, such as a learning rate: of rows that differ only in them, the one of the
         lowest loss is kept.
+      smooth: in place of that run, the minimum of a quadratic through the runs near it (``swept_optimum``), which
+        counts by its standard error if ``weight`` is not given.
       trust_units: take sizes, tokens and FLOPs that nobody trains, or that contradict each other, as they stand, with
         a note; else they are an error, as numbers in billions are.
 
@@ -109,8 +113,17 @@ def read_runs(
         best_by = [_theirs_or_ours(name, frame) for name in best_by]
         judge = "loss" if output != "loss" else loss
         _require(frame, (judge,), named, ours)
-        frame, beaten = table_checks.best_by(frame, told_apart_by, judge, best_by, named)
+        table_checks.check_settings(frame, told_apart_by, judge, best_by, named)
+        # Models of other sizes are other sweeps, also where the law does not read a size.
+        named_sizes = [name for name in mapping if name not in (*table_checks.NO_SIZES, *best_by, judge, group, weight)]
+        models = list(dict.fromkeys((*told_apart_by, *known, *named_sizes)))
+        best = smooth_best_by if smooth else table_checks.best_by
+        frame, beaten = best(frame, models, judge, best_by, named)
         dropped += beaten
+    elif smooth:
+        raise UserError(
+            "--smooth is about the settings that --best-by names; add --best-by learning_rate, for example."
+        )
     if drop_duplicates:
         frame, repeated = _once(frame, told_apart_by, loss)
         dropped += repeated
@@ -124,7 +137,7 @@ def read_runs(
     runs = runs_from(
         design,
         frame[loss].to_numpy(np.float64),
-        weight=None if weight is None else frame[weight].to_numpy(np.float64),
+        weight=_weights(frame, loss, output, weight, smooth),
         group=None if label is None else list(frame[label]),
         output=output,
     )
@@ -147,7 +160,7 @@ def read_runs(
             *dropped,
             *_weighed(runs, weight),
             *unsure,
-            *check_table(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law),
+            *check_table(believed, told_apart_by, loss, used, None if isinstance(law, tuple) else law, bool(best_by)),
         ),
         dropped=dropped,
     )
@@ -324,6 +337,18 @@ def _once(frame: Any, told_apart_by: Sequence[str], loss: str) -> tuple[Any, tup
     rows = frame.index[again]
     note = f"Dropped: {rows_in_words(rows)} ({len(rows)} in all), which repeat an earlier row's sizes and loss exactly."
     return frame[~again], (note,) if len(rows) else ()
+
+
+def _weights(frame: Any, loss: str, output: str, weight: str | None, smooth: bool) -> Any:
+    """The column of weights; else, of minima of sweeps, the weights of their standard errors; else None."""
+    if weight is not None:
+        return frame[weight].to_numpy(np.float64)
+    column = standard_error_column(loss)
+    if not smooth or column not in frame:
+        return None
+    errors = frame[column].to_numpy(np.float64)
+    # A fit's residuals are of logarithms, as the standard errors of settings already are.
+    return precision(errors / frame[loss].to_numpy(np.float64) if output == "loss" else errors)
 
 
 def _weighed(runs: Runs, weight: str | None) -> tuple[str, ...]:

@@ -52,12 +52,8 @@ def sentence(frame: Any, inputs: Sequence[str], settings: Sequence[str]) -> str:
     )
 
 
-def best_by(
-    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
-) -> tuple[Any, tuple[str, ...]]:
-    """The row of the lowest loss among those that differ only in settings; and what that leaves out, in words.
-
-    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is named.
+def check_settings(frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str) -> None:
+    """Refuse settings that cannot be what a table sweeps.
 
     Raises:
       UserError: the table lacks a column, or one is what the law reads or the loss.
@@ -71,7 +67,19 @@ def best_by(
                 f"--best-by names {name}, which {'is fitted' if name == loss else 'the law reads'}; name what was "
                 f"tuned at equal {', '.join(inputs) or 'sizes'}, such as learning_rate."
             )
-    alike = [*inputs, *(["seed"] if "seed" in columns and "seed" not in settings else [])]
+
+
+def best_by(
+    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+) -> tuple[Any, tuple[str, ...]]:
+    """The row of the lowest loss among those that differ only in settings; and what that leaves out, in words.
+
+    Rows of several seeds (column ``seed``) are replicates and each keeps its best, unless ``seed`` is named.
+
+    Raises:
+      UserError: nothing tells models apart, or no row has a loss.
+    """
+    alike = [*inputs, *(["seed"] if "seed" in frame.columns and "seed" not in settings else [])]
     if not alike:
         raise UserError(f"{named} has no column that tells models apart; --best-by keeps the best run of each.")
     losses = run_table.numbers(frame[loss], where=named)
@@ -113,6 +121,8 @@ COUNTED_ALIKE = 1.05
 """FLOPs this near to 6 N D are the same count."""
 MEASURED = tuple(COLUMNS)[list(COLUMNS).index("loss") :]
 """Columns of a run table that are found by training, and so differ between any two runs."""
+NO_SIZES = (*SETTINGS, *MEASURED, "seed")
+"""Columns that do not say which model a run is of."""
 EXPERTS = ("num_experts", "top_k", "params_total")
 """What tells mixtures from dense models and from each other."""
 ALIKE = 0.85
@@ -126,7 +136,7 @@ def rows_in_words(rows: Any) -> str:
 
 
 def check_table(
-    frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (), law: type | None = None
+    frame: Any, inputs: Sequence[str], loss: str, used: Sequence[str] = (), law: type | None = None, tuned: bool = False
 ) -> tuple[str, ...]:
     """Sentences about a table, its rows by their index.
 
@@ -134,9 +144,10 @@ def check_table(
       inputs: the columns that set a run's prediction.
       used: columns that are read besides ``inputs`` and ``loss``.
       law: what is to be fitted, if that is known.
+      tuned: whether the rows are the optima of sweeps already.
     """
     return (
-        *_repeats(frame, inputs, loss, law),
+        *_repeats(frame, inputs, loss, law, tuned),
         *_never_vary(frame, inputs),
         *_counted_otherwise(frame),
         *_slips(frame, {*inputs, loss, *used}),
@@ -153,7 +164,7 @@ def duplicates(frame: Any, inputs: Sequence[str], loss: str) -> Any:
     return frame.duplicated([*inputs, loss])
 
 
-def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None) -> tuple[str, ...]:
+def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None, tuned: bool) -> tuple[str, ...]:
     if not inputs:
         return ()
     same = duplicates(frame, inputs, loss)
@@ -169,7 +180,7 @@ def _repeats(frame: Any, inputs: Sequence[str], loss: str, law: type | None) -> 
             f"{rows_in_words(frame.index[replicates])} ({replicates.sum()} in all) repeat an earlier row's sizes with "
             f"another loss, and are no replicates: {unread}."
         )
-    elif replicates.any() and (settings := swept(frame, inputs)):
+    elif replicates.any() and not tuned and (settings := swept(frame, inputs)):
         notes.append(sentence(frame, inputs, settings))
     elif replicates.any():
         notes.append(

@@ -301,7 +301,7 @@ PAPERS = by_name(
         chapter_002.grid,
         "Listing 2",
         law="effective_params",
-        shows="loss by active parameters and expansion, and gain by compute",
+        shows="loss of a grid of models",
     ),
     _chapter(
         "runs",
@@ -310,7 +310,7 @@ PAPERS = by_name(
         columns=expansion_frontier.COLUMNS,
         from_runs=FromRuns(reads=expansion_frontier.INPUTS, table=expansion_frontier.frontier_table),
         example=synthetic.expansions,
-        shows="the frontier of a run table, dense and mixtures",
+        shows="frontier of a run table",
     ),
     _chapter(
         "domains",
@@ -318,7 +318,7 @@ PAPERS = by_name(
         "Engineering Reality, 3",
         columns=("domain", "role", "tokens", "measured", "predicted", "data_term"),
         example=synthetic.domains,
-        shows="beta of a mixture's domains, and one law for all",
+        shows="beta of each domain",
     ),
     Plot(
         name="li-1a",

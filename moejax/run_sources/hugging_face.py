@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ def read(text: str) -> Any:
     """
     if importlib.util.find_spec("datasets") is None:
         raise UserError("Data sets of Hugging Face need datasets, which is not installed: pip install 'moejax[hf]'.")
-    import datasets  # type: ignore[import-not-found]
-
+    datasets: Any = importlib.import_module("datasets")
     name, _, split = text.partition("#")
     try:
         found = datasets.load_from_disk(name) if _is_saved(Path(name)) else datasets.load_dataset(name)

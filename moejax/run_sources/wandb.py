@@ -62,8 +62,8 @@ def _own(values: Any) -> dict[str, Any]:
 
 def _of_file(path: Path) -> TrackedRun:
     from google.protobuf.message import DecodeError
-    from wandb.proto import wandb_internal_pb2  # type: ignore[import-not-found]
 
+    wandb_internal_pb2: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     name, key, settings, metrics, summary, code = "", "", {}, {}, {}, None
     for content in _records(path):
         try:

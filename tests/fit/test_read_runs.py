@@ -472,6 +472,61 @@ def test_the_best_learning_rates_of_a_sweep_are_what_a_law_of_them_is_fitted_to(
     assert len(read.runs) == frame["flops"].nunique()
 
 
+def bowls(seeds=2, noise=3e-4, steeper=0.0):
+    """Sweeps over a learning rate in factors of two and a batch, of known optima that lie between what was tried."""
+    generator, found = np.random.default_rng(0), []
+    for size, tokens, offset in [(1e8, 2e9, 0.0), (2e8, 4e9, 0.2), (4e8, 8e9, 0.4), (8e8, 1.6e10, 0.55)]:
+        for lr in 2.0 ** np.arange(-13, -5):
+            for bs in (32, 64, 128, 256, 512):
+                x, y = np.log(lr / 1e-3) + offset, np.log(bs / 150) - offset
+                loss = 3 - offset + 0.01 * x**2 + 0.004 * y**2 + 0.002 * x * y + steeper * max(x, 0) ** 4
+                for seed in range(seeds):
+                    row = {"params_active": size, "tokens": tokens, "lr": lr, "bs": bs, "batch_tokens": 2048 * bs}
+                    found.append(row | {"seed": seed, "loss": loss + noise * generator.normal(), "offset": offset})
+    return pd.DataFrame(found)
+
+
+def test_the_minimum_of_a_sweep_lies_between_what_was_tried_and_has_its_error():
+    frame = read_runs(bowls(), "lr = k*params_active^a", best_by=["learning_rate", "bs"], smooth=True).frame
+    assert len(frame) == 4
+    np.testing.assert_allclose(frame["batch_tokens"], 2048 * frame["bs"])
+    errors = np.log(frame["lr"] / 1e-3) + frame["offset"]
+    assert abs(errors).max() < 0.03
+    assert (abs(errors) < 4 * frame["lr_standard_error"]).all()
+    assert (abs(frame["loss"] - (3 - frame["offset"])) < 5 * frame["loss_standard_error"]).all()
+    skewed = read_runs(bowls(steeper=0.001), Chinchilla, best_by=["lr", "bs"], smooth=True).frame
+    assert abs(np.log(skewed["lr"] / 1e-3) + skewed["offset"]).max() < 0.06
+    best = read_runs(bowls(), Chinchilla, best_by=["lr", "bs"]).frame
+    assert abs(np.log(best["lr"] / 1e-3) + best["offset"]).max() > 0.2
+
+
+def test_a_law_of_the_best_loss_weighs_sweeps_by_their_precision():
+    frame = bowls()
+    few = frame[(frame["params_active"] > 1e8) | frame["seed"].eq(0)]
+    runs = read_runs(few, Chinchilla, best_by=["lr", "bs"], smooth=True).runs
+    assert runs.weight[0] < runs.weight[1:].min()
+    assert np.isclose(runs.weight.mean(), 1)
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (["bs < 200"], "no sweep over lr and bs has a minimum within what was tried .bs above what was tried: 4"),
+        (["lr > 9e-4", "lr < 1e-3"], "too few runs near the best"),
+    ],
+)
+def test_sweeps_without_a_smooth_minimum_are_said_by_reason(where, words):
+    with pytest.raises(ValueError, match=words):
+        read_runs(bowls(), Chinchilla, best_by=["lr", "bs"], smooth=True, where=where)
+
+
+def test_a_smooth_minimum_needs_a_sweep_of_numbers_above_0():
+    with pytest.raises(ValueError, match="add --best-by"):
+        read_runs(bowls(), Chinchilla, smooth=True)
+    with pytest.raises(ValueError, match="logarithms of lr"):
+        read_runs(bowls().assign(lr=0.0), Chinchilla, best_by=["lr"], smooth=True)
+
+
 def test_a_group_that_is_the_same_in_all_rows_groups_nothing():
     read = read_runs(FRAME.assign(group="all_data"), Chinchilla)
     assert len(set(read.runs.group)) == 4

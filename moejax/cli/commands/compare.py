@@ -83,7 +83,7 @@ def next_command(arguments: argparse.Namespace, law: str) -> str:
     for name, value in {**usual, "delta": None}.items():
         if (given := getattr(arguments, name)) != value:
             words += [f"--{name.replace('_', '-')}", str(given)]
-    for name in ("drop_invalid", "drop_duplicates", "trust_units"):
+    for name in ("smooth", "drop_invalid", "drop_duplicates", "trust_units"):
         words += [f"--{name.replace('_', '-')}"] if getattr(arguments, name) else []
     return shlex.join([*words, "--bootstrap", "200", "--out", "fit"])
 

@@ -24,6 +24,7 @@ def read_table(arguments: argparse.Namespace, law: Any) -> Any:
         drop_invalid=arguments.drop_invalid,
         drop_duplicates=arguments.drop_duplicates,
         best_by=[name.strip() for name in (arguments.best_by or "").split(",") if name.strip()],
+        smooth=arguments.smooth,
         trust_units=arguments.trust_units,
     )
     for note in read.notes:

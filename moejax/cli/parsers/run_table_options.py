@@ -49,6 +49,11 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
         help="columns that were swept (learning_rate,batch_tokens): keep the best of rows that differ only in them",
     )
     table.add_argument(
+        "--smooth",
+        action="store_true",
+        help="with --best-by: take the minimum of a quadratic through the runs near the best one, and its precision",
+    )
+    table.add_argument(
         "--trust-units", action="store_true", help="accept sizes, tokens and FLOPs whose units look wrong"
     )
 

@@ -1,0 +1,278 @@
+"""The optimum of a sweep over settings, as a least-squares quadratic has it, with standard errors.
+
+The run of the lowest loss in a sweep (``table_checks.best_by``) lies on the sweep's grid, and its loss is the luckiest
+of several. Near the optimum the loss is a quadratic in the logarithms of the settings; its minimum uses every run
+around the best one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from moejax import run_table
+from moejax.errors import UserError
+from moejax.float64 import float64
+from moejax.wording import listed, some
+
+NEAREST_VALUES = 3
+"""Values of a setting, on either side of the best run's, whose runs the quadratic is fitted to."""
+NEAR_LOSS = 0.01
+"""Share of the lowest loss above which a run is not near the optimum: a quadratic does not describe it, nor a run that
+diverged."""
+FLATTEST = 1e-12
+"""Share of the loss that its quadratic must rise by, over the settings that were tried, to be told from a plane."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptOptimum:
+    """The minimum of one quadratic."""
+
+    loss: float
+    settings: Float[np.ndarray, " settings"]
+    """Where it lies."""
+    loss_standard_error: float
+    relative_standard_errors: Float[np.ndarray, " settings"]
+    """Standard errors of the logarithms of ``settings``."""
+
+
+def _monomials(x: Float[np.ndarray, "runs settings"]) -> Float[np.ndarray, "runs terms"]:
+    """1, every setting, and every product of two."""
+    count = x.shape[1]
+    pairs = [(i, j) for i in range(count) for j in range(i, count)]
+    return np.column_stack([np.ones(len(x)), x, *(x[:, i] * x[:, j] for i, j in pairs)])
+
+
+def _hessian(coefficients: Any, count: int) -> Any:
+    """Second derivatives of a quadratic, from its coefficients in the order of ``_monomials``."""
+    upper = jnp.zeros((count, count)).at[jnp.triu_indices(count)].set(coefficients[1 + count :])
+    return upper + upper.T
+
+
+def _minimum(coefficients: Any, count: int) -> Any:
+    """Where a quadratic is stationary, followed by its value there."""
+    slope = coefficients[1 : 1 + count]
+    at = -jnp.linalg.solve(_hessian(coefficients, count), slope)
+    return jnp.append(at, coefficients[0] + slope @ at / 2)
+
+
+@partial(jax.jit, static_argnums=1)
+def _minimum_and_jacobian(coefficients: Any, count: int) -> tuple[Any, Any]:
+    """The minimum, and its derivatives by the quadratic's coefficients."""
+    return _minimum(coefficients, count), jax.jacobian(_minimum)(coefficients, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Quadratic:
+    """A least-squares quadratic of losses in logarithms of settings, about the best run's."""
+
+    coefficients: np.ndarray
+    inverse: np.ndarray
+    """Inverse of the normal matrix."""
+    residual: float
+    """Sum of squares."""
+    degrees_of_freedom: int
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    """Ends of the settings that were tried, less ``middle``."""
+
+
+def _near(x: np.ndarray, losses: np.ndarray) -> Bool[np.ndarray, " runs"]:
+    """The runs near the best one: few values of every setting away, and little worse."""
+    best = int(np.argmin(losses))
+    near = losses <= losses[best] * (1 + NEAR_LOSS)
+    for values in x.T:
+        tried = np.unique(values)
+        near &= np.abs(np.searchsorted(tried, values) - np.searchsorted(tried, values[best])) <= NEAREST_VALUES
+    return near
+
+
+def _quadratic(x: np.ndarray, losses: np.ndarray) -> _Quadratic | str:
+    """The quadratic of the runs near the best of a group, or why there is none."""
+    near = _near(x, losses)
+    middle = x[int(np.argmin(losses))]
+    around, found = x[near] - middle, losses[near]
+    terms = _monomials(around)
+    if len(found) < terms.shape[1] or np.linalg.matrix_rank(terms) < terms.shape[1]:
+        return "too few runs near the best"
+    # Columns of equal size: the rank and the inverse do not depend on a setting's range.
+    size = np.linalg.norm(terms, axis=0)
+    coefficients, *_ = np.linalg.lstsq(terms / size, found, rcond=None)
+    coefficients = coefficients / size
+    inverse = np.linalg.inv((terms / size).T @ (terms / size)) / np.outer(size, size)
+    return _Quadratic(
+        coefficients=coefficients,
+        inverse=inverse,
+        residual=float(np.sum((found - terms @ coefficients) ** 2)),
+        degrees_of_freedom=len(found) - terms.shape[1],
+        middle=middle,
+        low=around.min(axis=0),
+        high=around.max(axis=0),
+    )
+
+
+def _optimum(quadratic: _Quadratic, noise: float, names: Sequence[str]) -> SweptOptimum | str:
+    """The minimum of a quadratic, or why it has none; ``noise`` is the variance of one run's loss."""
+    count = len(quadratic.middle)
+    with float64():
+        hessian = np.asarray(_hessian(jnp.asarray(quadratic.coefficients), count))
+        width = quadratic.high - quadratic.low
+        if np.linalg.eigvalsh(hessian * np.outer(width, width)).min() <= FLATTEST * abs(quadratic.coefficients[0]):
+            return "no minimum"
+        minimum, jacobian = map(np.asarray, _minimum_and_jacobian(jnp.asarray(quadratic.coefficients), count))
+    outside = [
+        f"{name} {'below' if here < low else 'above'} what was tried"
+        for name, here, low, high in zip(names, minimum, quadratic.low, quadratic.high, strict=False)
+        if not low <= here <= high
+    ]
+    if outside:
+        return outside[0]
+    errors = np.sqrt(np.clip(np.diag(jacobian @ (noise * quadratic.inverse) @ jacobian.T), 0, None))
+    return SweptOptimum(
+        loss=float(minimum[-1]),
+        settings=np.exp(quadratic.middle + minimum[:-1]),
+        loss_standard_error=float(errors[-1]),
+        relative_standard_errors=errors[:-1],
+    )
+
+
+def standard_error_column(name: str) -> str:
+    """The column of a loss's standard error, and of the standard error of a setting's logarithm."""
+    return f"{name}_standard_error"
+
+
+def smooth_best_by(
+    frame: Any, inputs: Sequence[str], loss: str, settings: Sequence[str], named: str
+) -> tuple[Any, tuple[str, ...]]:
+    """One row a model, of the minimum of a quadratic through the runs near its best; and what was done, in words.
+
+    The row is the best run's with the loss and the settings of the minimum, and columns of their standard errors
+    (``standard_error_column``; of settings in logarithms), at the noise that the residuals of all quadratics have
+    together. Runs of several seeds are runs of one sweep. A model whose quadratic has no minimum within what was
+    tried is left out, and said.
+
+    Args:
+      inputs: the columns that tell models apart.
+      settings: the columns that were swept, all above 0.
+
+    Raises:
+      UserError: a setting holds what has no logarithm, nothing is left, or no group has a run to spare for the noise.
+    """
+    x = {name: run_table.numbers(frame[name], where=named).to_numpy(np.float64) for name in settings}
+    for name, values in x.items():
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise UserError(
+                f"{named}: --smooth takes logarithms of {name}, and not all of its values are numbers above 0; leave "
+                f"those rows out with --where, or leave {name} out of --best-by."
+            )
+    logs = np.log(np.column_stack(list(x.values())))
+    losses = run_table.numbers(frame[loss], where=named).to_numpy(np.float64)
+    known = np.isfinite(losses)
+    groups = frame.groupby(list(inputs), sort=False, dropna=False).indices.values()
+    found, best, refused = [], [], Counter[str]()
+    for rows in (rows[known[rows]] for rows in groups):
+        if not len(rows):
+            continue
+        quadratic = _quadratic(logs[rows], losses[rows])
+        if isinstance(quadratic, str):
+            refused[quadratic] += 1
+            continue
+        found.append(quadratic)
+        best.append(rows[int(np.argmin(losses[rows]))])
+    spare = sum(quadratic.degrees_of_freedom for quadratic in found)
+    if not spare:
+        terms = _monomials(np.zeros((1, len(settings)))).shape[1]
+        raise UserError(
+            f"{named}: --smooth fits {terms} coefficients to the runs near the best of each {', '.join(inputs)}, and "
+            f"no sweep over {listed(settings)} has more of them than that ({_reasons(refused)}); leave --smooth out to "
+            f"keep the best run of each."
+        )
+    noise = sum(quadratic.residual for quadratic in found) / spare
+    kept, optima = [], []
+    for row, quadratic in zip(best, found, strict=True):
+        optimum = _optimum(quadratic, noise, settings)
+        if isinstance(optimum, str):
+            refused[optimum] += 1
+        else:
+            kept.append(row)
+            optima.append(optimum)
+    if not optima:
+        raise UserError(
+            f"{named}: no sweep over {listed(settings)} has a minimum within what was tried ({_reasons(refused)}); "
+            f"leave --smooth out to keep the best run of each."
+        )
+    order = np.argsort(kept)
+    optima = [optima[index] for index in order]
+    table = frame.iloc[[kept[index] for index in order]].copy()
+    table[loss] = [optimum.loss for optimum in optima]
+    table[standard_error_column(loss)] = [optimum.loss_standard_error for optimum in optima]
+    for index, name in enumerate(settings):
+        for column, factor in _proportional(frame, x[name], {*inputs, loss}).items():
+            table[column] = [optimum.settings[index] * factor for optimum in optima]
+            table[standard_error_column(column)] = [optimum.relative_standard_errors[index] for optimum in optima]
+    return table, _notes(table, len(frame), loss, settings, inputs, math.sqrt(noise), refused)
+
+
+def _proportional(frame: Any, values: np.ndarray, but: set[str]) -> dict[str, float]:
+    """The columns that are the setting itself, in any unit, and by which factor: a batch in sequences and in tokens."""
+    found = {}
+    for column in map(str, frame.columns):
+        if column in but or frame[column].dtype.kind not in "iuf":
+            continue
+        ratio = frame[column].to_numpy(np.float64) / values
+        if ratio[0] != 0 and np.allclose(ratio, ratio[0], rtol=1e-9, atol=0):
+            found[column] = float(ratio[0])
+    return found
+
+
+def _reasons(refused: Counter[str]) -> str:
+    return some([f"{why}: {count}" for why, count in refused.most_common()])
+
+
+def _notes(
+    table: Any,
+    runs: int,
+    loss: str,
+    settings: Sequence[str],
+    inputs: Sequence[str],
+    noise: float,
+    refused: Counter[str],
+) -> tuple[str, ...]:
+    def middle(name: str) -> str:
+        return f"{float(table[standard_error_column(name)].median()):.2g}"
+
+    said = [
+        f"{runs} rows are {len(table)} sweeps over {listed(settings)} of equal {', '.join(inputs)}: each is the "
+        f"minimum of a quadratic in their logarithms through the runs near its best, which scatter by {noise:.2g} of "
+        f"{loss}. "
+        f"Median standard error of {loss}: {middle(loss)}; of the logarithm of "
+        f"{', of '.join(f'{name}: {middle(name)}' for name in settings)}. They are columns, such as "
+        f"{standard_error_column(settings[0])}."
+    ]
+    if refused:
+        said.append(
+            f"Dropped: {sum(refused.values())} of {len(table) + sum(refused.values())} sweeps, which have no minimum "
+            f"within what was tried ({_reasons(refused)})."
+        )
+    return tuple(said)
+
+
+def precision(standard_errors: Float[np.ndarray, " runs"]) -> Float[np.ndarray, " runs"]:
+    """Weights of a mean of 1 by which optima of unequal standard errors are fitted.
+
+    A law is off by something of its own at every model, which more runs do not make smaller; its variance is taken to
+    be the median of the optima's (a random effect, as DerSimonian and Laird 1986 add to each variance).
+    """
+    variances = np.square(standard_errors)
+    weights = 1 / (variances + np.median(variances)) if variances.any() else np.ones(len(variances))
+    return weights / weights.mean()
