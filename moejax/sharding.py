@@ -2,7 +2,7 @@
 
 The mesh has four axes. Tokens are split over ``data``, ``fsdp`` and ``expert``; ``fsdp`` also splits parameters along
 the residual width or that of a latent, ``expert`` splits the experts, ``tensor`` splits heads, hidden units and
-vocabulary.
+vocabulary. Slices of TPUs are the outermost part of ``data``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 T = TypeVar("T")
 
 DATA, FSDP, EXPERT, TENSOR = MESH_AXES = ("data", "fsdp", "expert", "tensor")
+
+DCN_DATA = "dcn_data"
+"""The part of ``data`` that joins slices of TPUs over the data center's network."""
 
 GROUP_AXES = (DATA, FSDP)
 """Mesh axes that split tokens into groups, whose devices hold the same experts' shards."""

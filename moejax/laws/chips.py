@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moejax.config import unknown
 from moejax.errors import UserError
@@ -37,10 +37,29 @@ class Chip:
     host_gpus: int = 0
     """GPUs of one host."""
     network_bytes_per_second: float = 0.0
-    """Bandwidth of a GPU's own network card, InfiniBand, to GPUs that NVLink does not reach; one way."""
+    """Bandwidth of a chip's share of the network, one way: of a GPU its own card, InfiniBand, to those that NVLink does
+    not reach; of a TPU the data center's network (DCN), to other slices; 0 where nobody states it."""
+    devices: int = 1
+    """Devices that JAX has of one chip, each with its share of all else."""
+
+    @property
+    def device(self) -> Chip:
+        """What one of its devices has: an equal share, of the links too."""
+        share = 1 / self.devices
+        return replace(
+            self,
+            flops_per_second=self.flops_per_second * share,
+            memory_bytes=self.memory_bytes * share,
+            memory_bytes_per_second=self.memory_bytes_per_second * share,
+            link_bytes_per_second=self.link_bytes_per_second * share,
+            fp8_flops_per_second=self.fp8_flops_per_second * share,
+            network_bytes_per_second=self.network_bytes_per_second * share,
+            devices=1,
+        )
 
 
 _TPU = "Google Cloud documentation, docs.cloud.google.com/tpu/docs"
+_POD = "of a pod of 256"
 _NVIDIA = "NVIDIA data sheet of"
 _WITHOUT_SPARSITY = "products: half of the figures with sparsity; NVLink: half of the figure for both directions"
 _CONNECTX_7 = "a ConnectX-7 of 400 Gb/s for each GPU"
@@ -116,9 +135,50 @@ CHIPS: dict[str, Chip] = {
         3,
         1.05e9,
     ),
-    "v5e": Chip("TPU v5e", 197e12, 16 * GIB, f"{_TPU}/v5e: 400 GB/s both ways over 4 ports", 819e9, 50e9, 2, 1.5e9),
-    "v5p": Chip("TPU v5p", 459e12, 95 * GIB, f"{_TPU}/v5p: 1200 GB/s both ways over 6 ports", 2765e9, 100e9, 3, 1.75e9),
-    "v6e": Chip("TPU v6e", 918e12, 32 * GIB, f"{_TPU}/v6e: 800 GB/s both ways over 4 ports", 1638e9, 100e9, 2),
+    "v5e": Chip(
+        "TPU v5e",
+        197e12,
+        16 * GIB,
+        f"{_TPU}/v5e: 400 GB/s both ways over 4 ports; DCN: {_POD} 6.4 Tb/s",
+        819e9,
+        50e9,
+        2,
+        1.5e9,
+        network_bytes_per_second=25e9 / 8,
+    ),
+    "v5p": Chip(
+        "TPU v5p",
+        459e12,
+        95 * GIB,
+        f"{_TPU}/v5p: 1200 GB/s both ways over 6 ports; DCN 50 Gb/s",
+        2765e9,
+        100e9,
+        3,
+        1.75e9,
+        network_bytes_per_second=50e9 / 8,
+    ),
+    "v6e": Chip(
+        "TPU v6e",
+        918e12,
+        32 * GIB,
+        f"{_TPU}/v6e: 800 GB/s both ways over 4 ports; DCN: {_POD} 25.6 Tb/s",
+        1638e9,
+        100e9,
+        2,
+        network_bytes_per_second=100e9 / 8,
+    ),
+    "tpu7x": Chip(
+        "TPU7x, Ironwood",
+        2307e12,
+        192 * GIB,
+        f"{_TPU}/tpu7x: 1200 GB/s both ways over 6 ports; DCN 100 Gb/s; two devices a chip",
+        7380e9,
+        100e9,
+        3,
+        fp8_flops_per_second=4614e12,
+        network_bytes_per_second=100e9 / 8,
+        devices=2,
+    ),
 }
 """Chips by name."""
 

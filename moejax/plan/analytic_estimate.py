@@ -13,9 +13,10 @@ from moejax.laws.accounting import params
 from moejax.laws.memory import training_memory
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import parameter_bytes
-from moejax.plan.plan import mesh_sizes
+from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
 from moejax.plan.step_time import Roofline, roofline
 from moejax.plan.topology import Topology
+from moejax.sharding import DATA, DCN_DATA
 from moejax.train.training import Training
 
 
@@ -33,17 +34,24 @@ def analytic_estimate(training: Training, topology: Topology) -> AnalyticEstimat
     held = parameter_bytes(training, mesh)
     step_roofline = None
     if topology.chip is not None:
-        links = interconnect(topology, mesh)
+        inside = slice_mesh_sizes(training, topology)
+        links = interconnect(topology, inside)
         assert links is not None
+        assert topology.device is not None
+        slice_devices = topology.devices // topology.slices
         seconds: dict[str, float] = {}
         for kind, axes, bytes_ in communication_volume(training, mesh):
             if axes and bytes_:
                 name = "+".join(axes)
-                if topology.chip.torus_dimensions and math.prod(mesh[axis] for axis in axes) == topology.devices:
+                if topology.slices > 1 and DATA in axes:
+                    # Added up within slices first, of which each device then sends its part to the others.
+                    part = bytes_ / math.prod(inside[axis] for axis in axes)
+                    seconds[DCN_DATA] = seconds.get(DCN_DATA, 0.0) + links.seconds(kind, (DCN_DATA,), part)
+                if topology.chip.torus_dimensions and math.prod(inside[axis] for axis in axes) == slice_devices:
                     # Over a whole slice XLA's TPU compiler adds up instead of gathering and scattering.
                     kind = "all-reduce"
                 seconds[name] = seconds.get(name, 0.0) + links.seconds(kind, axes, bytes_)
-        step_roofline = roofline(training, mesh, topology.chip, held, seconds)
+        step_roofline = roofline(training, mesh, topology.device, held, seconds)
     return AnalyticEstimate(memory_bytes=_memory(training, mesh, held), roofline=step_roofline)
 
 

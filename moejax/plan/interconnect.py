@@ -3,7 +3,9 @@
 Only bandwidth counts: latency and what else travels at the same time do not.
 
 On a torus of TPUs, a mesh axis covers dimensions, or parts of them. Along a ring a chip has two links, along a line one
-that all bytes of its end must pass; dimensions work at once (Austin et al. 2025, "How to Scale Your Model", Sec. 3).
+that all bytes of its end must pass; dimensions work at once (Austin et al. 2025, "How to Scale Your Model",
+Sec. 3). Where a chip is two devices, these share its links; what they exchange within the chip is counted and takes no
+time here. Slices are joined by the data center's network (DCN), along ``dcn_data`` alone.
 
 GPUs of a host, or of a rack, are joined by NVLink's switches at one bandwidth for each of them, and to all others by a
 network card of each. What several of a group in one host need from outside they fetch in parts, each through its own
@@ -23,7 +25,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 
 from moejax.plan.topology import Topology
-from moejax.sharding import MESH_AXES
+from moejax.sharding import DCN_DATA, MESH_AXES
 from moejax.train.collectives import sent_share
 
 
@@ -43,8 +45,8 @@ class TorusSegment:
         return (2 if self.is_ring else 1) / self.stride
 
 
-ICI, NVLINK, INFINIBAND = "ICI", "NVLink", "InfiniBand"
-"""Kinds of links: of a TPU's torus, of GPUs in a host or rack, and between those."""
+ICI, CHIP, DCN, NVLINK, INFINIBAND = "ICI", "within the chip", "DCN", "NVLink", "InfiniBand"
+"""Kinds of links: of a TPU's torus, of a TPU's two devices, between slices; of GPUs in a host or rack, and between."""
 ALL_TO_ALL = ("all-to-all", "ragged-all-to-all")
 
 
@@ -65,28 +67,41 @@ class Torus:
     """Links between TPUs."""
 
     mesh: Mapping[str, int]
+    """Sizes of the axes within a slice."""
     segments: Mapping[tuple[str, ...], tuple[TorusSegment, ...]]
     """For every set of mesh axes, in their order, what a group along them covers."""
     link_bytes_per_second: float
-    """One way."""
+    """One way; a device's share."""
+    slices: int = 1
+    network_bytes_per_second: float = 0.0
+    """Of a device, to other slices; one way."""
 
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
-        """All of it over the torus."""
+        """Between slices over their network; within one over the torus, but for what stays in a chip."""
+        if tuple(axes) == (DCN_DATA,):
+            return {DCN: bytes_ * sent_share(kind, self.slices)}
         devices = math.prod(self.mesh[axis] for axis in axes)
-        return {ICI: bytes_ * sent_share(kind, devices)} if devices > 1 else {}
+        segments = self.segments.get(tuple(axes), ())
+        chips = math.prod(segment.chips for segment in segments)
+        shares = _shares(kind, devices, devices // chips)
+        return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
         """By the slowest part of a way."""
+        sent = self.bytes_sent(kind, axes, bytes_)
+        if DCN in sent:
+            return sent[DCN] / self.network_bytes_per_second
         segments = self.segments.get(tuple(axes), ())
-        if not segments:
+        if ICI not in sent:
             return 0.0
         if kind in ALL_TO_ALL:
             # Half of the group sends half of its bytes to the other half, through the links between them.
+            chips = math.prod(segment.chips for segment in segments)
+            a_chip = math.prod(self.mesh[axis] for axis in axes) // chips
             across = max(s.chips / (4 * s.links) for s in segments)
-            return bytes_ * across / self.link_bytes_per_second
-        (sent,) = self.bytes_sent(kind, axes, bytes_).values()
+            return bytes_ * a_chip * across / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
-        return sent / (links * self.link_bytes_per_second)
+        return sent[ICI] / (links * self.link_bytes_per_second)
 
 
 @dataclass(frozen=True)
@@ -103,18 +118,8 @@ class Switched:
     def bytes_sent(self, kind: str, axes: Sequence[str], bytes_: float) -> dict[str, float]:
         """Over NVLink what it reaches, over the network the rest, of which each GPU of a host sends its part."""
         devices, near = math.prod(self.mesh[axis] for axis in axes), self.neighbours.get(tuple(axes), 1)
-        if devices <= 1:
-            return {}
-        outside = (devices - near) / devices
-        if kind in ALL_TO_ALL:
-            shares = {NVLINK: (near - 1) / devices, INFINIBAND: outside}
-        elif kind == "collective-permute":
-            shares = {NVLINK: float(near == devices), INFINIBAND: float(near < devices)}
-        else:
-            whole, network = sent_share(kind, devices), sent_share(kind, devices) * outside / near
-            network *= devices / (devices - 1)
-            shares = {NVLINK: whole - network, INFINIBAND: network}
-        return {link: bytes_ * share for link, share in shares.items() if share > 0}
+        shares = zip((NVLINK, INFINIBAND), _shares(kind, devices, near), strict=True)
+        return {link: bytes_ * share for link, share in shares if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
         """Of the slower kind of links: both work at once."""
@@ -122,14 +127,29 @@ class Switched:
         return max((amount / self.bytes_per_second[link] for link, amount in sent.items()), default=0.0)
 
 
+def _shares(kind: str, devices: int, near: int) -> tuple[float, float]:
+    """What each of so many devices sends in a collective, over the bytes of the whole array: to the ``near`` ones that
+    are joined to it directly, itself counted, and to the others, of which each of the near fetches a part for all."""
+    if devices <= 1:
+        return 0.0, 0.0
+    outside = (devices - near) / devices
+    if kind in ALL_TO_ALL:
+        return (near - 1) / devices, outside
+    if kind == "collective-permute":
+        return float(near == devices), float(near < devices)
+    whole = sent_share(kind, devices)
+    network = whole * outside / near * devices / (devices - 1)
+    return whole - network, network
+
+
 def interconnect(topology: Topology, mesh: Mapping[str, int]) -> Interconnect | None:
-    """The links of a mesh over a topology; None for devices of a CPU."""
+    """The links of a mesh over a topology; None for devices of a CPU. ``mesh`` has the sizes within a slice."""
     return _interconnect(topology, tuple(mesh[axis] for axis in MESH_AXES))
 
 
 @functools.lru_cache(maxsize=4096)
 def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | None:
-    chip = topology.chip
+    chip = topology.device
     if chip is None:
         return None
     mesh: dict[str, int] = dict(zip(MESH_AXES, sizes, strict=True))
@@ -142,7 +162,7 @@ def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | 
     for axes in _sets_of_axes():
         group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
         segments[axes] = _segments(group.reshape(-1, placed.shape[-1]), topology)
-    return Torus(mesh, segments, chip.link_bytes_per_second)
+    return Torus(mesh, segments, chip.link_bytes_per_second, topology.slices, chip.network_bytes_per_second)
 
 
 def _sets_of_axes() -> list[tuple[str, ...]]:
@@ -172,15 +192,20 @@ class _Place:
     core_on_chip: int = 0
 
 
-_KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
+_KINDS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "tpu7x": "TPU7x"}
 """What libtpu calls the chips."""
 
 
 def _coordinates(topology: Topology, mesh: Mapping[str, int]) -> np.ndarray:
-    """Coordinates of the chips of a mesh, as ``moejax.train.mesh.make_mesh`` places them."""
+    """Coordinates of the chips of the devices of a slice's mesh, as ``moejax.train.mesh.make_mesh`` places them."""
     kind = _KINDS[topology.chip_name]
     shape = (*topology.shape, 1)[:3]
-    places = [_Place(coords[::-1], kind) for coords in itertools.product(*(range(size) for size in shape[::-1]))]
+    assert topology.chip is not None
+    places = [
+        _Place(coords[::-1], kind, core_on_chip=core)
+        for coords in itertools.product(*(range(size) for size in shape[::-1]))
+        for core in range(topology.chip.devices)
+    ]
     sizes = [mesh[axis] for axis in MESH_AXES]
     placed = mesh_utils.create_device_mesh(sizes, places, allow_split_physical_axes=True)  # type: ignore[arg-type]
     coordinates = np.asarray([place.coords[: len(topology.shape)] for place in placed.flat])

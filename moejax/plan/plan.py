@@ -12,7 +12,6 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.laws.accounting import flops_per_token
-from moejax.laws.chips import find
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
 from moejax.plan.step_time import (
@@ -24,8 +23,8 @@ from moejax.plan.step_time import (
     stated_seconds,
     step_flops,
 )
-from moejax.plan.topology import Topology
-from moejax.sharding import MESH_AXES
+from moejax.plan.topology import Topology, parse
+from moejax.sharding import DCN_DATA, MESH_AXES
 from moejax.train.collectives import collectives
 from moejax.train.mesh import batch_sharding, check_fits, make_mesh
 from moejax.train.program import Program, make_program
@@ -67,7 +66,10 @@ class Plan:
     name: str
     topology: str
     chips: int
+    devices: int
+    """Of the mesh: one for each chip, of some chips two. What is said of a chip is said of one device."""
     mesh: dict[str, int]
+    """Sizes of its axes: ``dcn_data``, and those of a slice."""
     batch_tokens: int
     sequence_length: int
     microbatches: int
@@ -134,8 +136,9 @@ class Plan:
         return self._mfu(self.program_seconds) if self.roofline else math.nan
 
     def _mfu(self, seconds: float) -> float:
-        peak = self.chips * find(self.topology.partition(":")[0]).flops_per_second
-        return self.model_flops / (seconds * peak)
+        chip = parse(self.topology).chip
+        assert chip is not None
+        return self.model_flops / (seconds * self.chips * chip.flops_per_second)
 
     @property
     def tokens_per_day(self) -> float:
@@ -169,12 +172,18 @@ def check_plan(training: Training, topology: Topology) -> None:
 
 
 def mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
-    """Sizes of the mesh's axes.
+    """Sizes of the mesh's axes, over all slices.
 
     Raises:
       UserError: the mesh does not tile the topology.
     """
-    return dict(zip(MESH_AXES, training.recipe.mesh.sizes(topology.devices), strict=True))
+    return dict(zip(MESH_AXES, training.recipe.mesh.sizes(topology.devices, topology.slices), strict=True))
+
+
+def slice_mesh_sizes(training: Training, topology: Topology) -> dict[str, int]:
+    """The same within a slice."""
+    sizes = training.recipe.mesh.slice_sizes(topology.devices, topology.slices)
+    return dict(zip(MESH_AXES, sizes, strict=True))
 
 
 def measure(training: Training, topology: Topology, *, text_to: str = "") -> Plan:
@@ -213,7 +222,7 @@ def _plan(
     refused: str,
     seconds: float,
 ) -> Plan:
-    recipe, sizes = training.recipe, dict(mesh.shape)
+    recipe, sizes = training.recipe, slice_mesh_sizes(training, topology)
     per_token = flops_per_token(training.architecture, recipe.data.sequence_length)
     memory = _memory(program, topology, compiled, evaluation, refused)
     communication: tuple[CollectiveVolume, ...] = ()
@@ -221,17 +230,18 @@ def _plan(
     text = "" if compiled is None else compiled.as_text()
     xla_seconds, kernel_seconds = _program_seconds(training, text, topology)
     if text:
-        communication = _communication(text, sizes, interconnect(topology, sizes))
-    if compiled is not None and topology.chip is not None:
+        communication = _communication(text, sizes, topology)
+    if compiled is not None and topology.device is not None:
         links: dict[str, float] = {}
         for one in communication:
             links[one.axes] = links.get(one.axes, 0.0) + one.seconds
-        step_roofline = roofline(training, sizes, topology.chip, memory.parameters, links)
+        step_roofline = roofline(training, dict(mesh.shape), topology.device, memory.parameters, links)
     return Plan(
         name=training.name,
         topology=topology.name,
-        chips=topology.devices,
-        mesh=sizes,
+        chips=topology.chips,
+        devices=topology.devices,
+        mesh={DCN_DATA: topology.slices, **sizes},
         batch_tokens=recipe.batch_tokens,
         sequence_length=recipe.data.sequence_length,
         microbatches=recipe.microbatches,
@@ -258,7 +268,7 @@ def _memory(program: Program, topology: Topology, compiled: Any, evaluation: Any
     optimizer = shard_bytes(abstract.optimizer, shardings.optimizer)
     state = shard_bytes(abstract, shardings)
     batch = shard_bytes(program.batch, jax.tree.map(lambda _: batch_sharding(program.mesh), program.batch))
-    chip = topology.chip
+    chip = topology.device
     if compiled is None:
         (temporaries, code), (of_evaluation, other_code) = (max(_asked_for(refused) - state - batch, 0), 0), (0, 0)
     else:
@@ -299,16 +309,17 @@ def _refusal(refused: str) -> str:
     return used[0] if used else f"XLA says: {refused[:300]}"
 
 
-def _communication(text: str, mesh: dict[str, int], links: Interconnect | None) -> tuple[CollectiveVolume, ...]:
+def _communication(text: str, mesh: dict[str, int], topology: Topology) -> tuple[CollectiveVolume, ...]:
+    links = interconnect(topology, mesh)
     groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
-    for one in collectives(text, mesh):
+    for one in collectives(text, mesh, topology.slices):
         groups.setdefault((one.kind, one.axes), []).append(one)
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
 def _program_seconds(training: Training, text: str, topology: Topology) -> tuple[float, float]:
     """Seconds of XLA's own kernels, and of those of Pallas."""
-    chip = topology.chip
+    chip = topology.device
     if not text or chip is None:
         return 0.0, 0.0
     attention = attention_flops(training) / topology.devices / chip.flops_per_second

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from moejax.model.runtime import REMAT_POLICIES
 from moejax.plan.analytic_estimate import analytic_estimate, divisors
 from moejax.plan.memory import abstract_mesh
-from moejax.plan.plan import Plan, mesh_sizes
+from moejax.plan.plan import Plan, mesh_sizes, slice_mesh_sizes
 from moejax.plan.topology import CPU, Topology, slices
 from moejax.progress import StageCallback
 from moejax.train.mesh import MeshShape, check_fits
@@ -45,7 +45,7 @@ class PlanCandidate:
 
 def ways(training: Training, topology: Topology) -> str:
     """How a training is run: its mesh, remat policy and microbatches."""
-    sizes = mesh_sizes(training, topology)
+    sizes = slice_mesh_sizes(training, topology)
     mesh = ",".join(f"{axis}={size}" for axis, size in sizes.items() if size > 1) or "data=1"
     return f"--mesh {mesh} --remat {training.recipe.runtime.remat} --microbatches {training.recipe.microbatches}"
 
@@ -133,20 +133,20 @@ def remedies(
 
 
 def _limit(topology: Topology) -> float:
-    return float("inf") if topology.chip is None else topology.chip.memory_bytes
+    return float("inf") if topology.device is None else topology.device.memory_bytes
 
 
 def _more_chips(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
     if topology.chip_name == CPU:
         return
     for shape in slices(topology.chip_name):
-        larger = Topology(topology.chip_name, shape)
+        larger = replace(topology, shape=shape)
         if topology.devices < larger.devices <= 8 * topology.devices:
             yield from candidates(training, larger)[:1]
 
 
 def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
-    for shape in _meshes(topology.devices):
+    for shape in _meshes(topology.devices // topology.slices):
         for parts in divisors(training.recipe.batch_sequences):
             if parts > MOST_PARTS:
                 break
@@ -183,7 +183,7 @@ def _divides(training: Training, topology: Topology) -> bool:
 
 def _candidate(training: Training, topology: Topology) -> PlanCandidate:
     recipe = training.recipe
-    sizes = mesh_sizes(training, topology)
+    sizes = slice_mesh_sizes(training, topology)
     whole = replace(training, recipe=replace(recipe, mesh=MeshShape(**sizes)))
     estimate = analytic_estimate(whole, topology)
     if estimate.roofline is None:

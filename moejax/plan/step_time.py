@@ -1,9 +1,9 @@
 """How long a training step takes on one chip: at least, by its roofline, and as its compiled program says.
 
 The roofline takes products at the chip's peak, and bytes at the bandwidth of memory and links. What overlaps is
-assumed, not known. Products and the chip's own memory always do. Weights and gradients, which travel along ``data`` and
-``fsdp``, do not wait for the layer before and so hide behind the work of other layers, as far as it lasts. Tokens that
-travel along ``expert`` and ``tensor`` are waited for: their time is added.
+assumed, not known. Products and the chip's own memory always do. Weights and gradients, which travel along
+``dcn_data``, ``data`` and ``fsdp``, do not wait for the layer before and so hide behind the work of other layers, as
+far as it lasts. Tokens that travel along ``expert`` and ``tensor`` are waited for: their time is added.
 
 ``compiler_seconds`` and ``stated_seconds`` add up the compiled program's kernels instead, each by what XLA or the
 kernel states of itself. What runs only where a condition says so is left out.
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
+from moejax.sharding import DATA, DCN_DATA, FSDP
 from moejax.train.program_text import Instruction, instructions
 from moejax.train.training import Training
 
-HIDDEN_AXES = {"data", "fsdp"}
+HIDDEN_AXES = {DCN_DATA, DATA, FSDP}
 """Mesh axes along which weights and gradients travel."""
 
 

@@ -35,8 +35,9 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
 
 def summary(plan: Plan, price: float | None = None) -> Result:
     """What one chip holds, what chips send each other in a step, how long it takes."""
+    devices = "" if plan.devices == plan.chips else f" of {plan.devices // plan.chips} devices"
     title = (
-        f"{plan.name} on {plan.topology}: {plan.chips:,} chips, {_mesh(plan) or 'one device'}; steps of "
+        f"{plan.name} on {plan.topology}: {plan.chips:,} chips{devices}, {_mesh(plan) or 'one device'}; steps of "
         f"{format(plan.batch_tokens)} tokens in {plan.microbatches} microbatches, remat {plan.remat}, "
         f"expert communication {plan.expert_communication}"
     )
@@ -128,10 +129,11 @@ def _over(one: CollectiveVolume) -> str:
 
 
 def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
+    one = "chip" if plan.devices == plan.chips else "device"
     rows = [
-        ["products at the peak", found.compute_seconds, f"{plan.step_flops / plan.chips:.3g} FLOPs a chip"],
+        ["products at the peak", found.compute_seconds, f"{plan.step_flops / plan.devices:.3g} FLOPs a {one}"],
         ["memory at its bandwidth", found.memory_seconds, "estimated traffic"],
-        ["links, behind the work", found.hidden_seconds, "along data and fsdp"],
+        ["links, behind the work", found.hidden_seconds, "along data and fsdp, between slices"],
         ["links, waited for", found.exposed_seconds, "along expert and tensor"],
         ["a step, by the roofline", found.step_seconds, f"limited by {found.limited_by}"],
         ["if nothing overlapped", found.step_seconds_without_overlap, f"MFU {plan.mfu_without_overlap:.1%}"],

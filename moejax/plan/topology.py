@@ -1,5 +1,5 @@
-"""Which chips, and how they are joined: ``v5p:8x8x16`` is a torus of 1,024 TPUs, ``h100:8x8`` are 8 hosts of 8 GPUs,
-``cpu:8`` are 8 devices of this machine."""
+"""Which chips, and how they are joined: ``v5p:8x8x16`` is a torus of 1,024 TPUs, ``2xv5p:4x4x4`` are two slices,
+``h100:8x8`` are 8 hosts of 8 GPUs, ``cpu:8`` are 8 devices of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import itertools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moejax.errors import UserError
@@ -21,25 +21,29 @@ _FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 _SMALL = ((1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 CUBE = 4
 """Chips along an edge of the cubes that slices of a three-dimensional torus are made of."""
-_LONGEST = {"v4": (4096, 16), "v5p": (6144, 24)}
+_LONGEST = {"v4": (4096, 16), "v5p": (6144, 24), "tpu7x": (9216, 36)}
 """Chips of the largest slice, and along its longest edge."""
+MOST_SLICES = 64
 MOST_GPUS = 2**14
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice of TPUs, or a cluster of GPUs."""
+    """One slice of TPUs or several, or a cluster of GPUs."""
 
     chip_name: str
     """A key of ``moejax.laws.chips.CHIPS``, or ``cpu``."""
     shape: tuple[int, ...]
     """Chips along each dimension of the torus; of GPUs, groups that NVLink joins, and GPUs of each."""
+    slices: int = 1
+    """How many of the shape, joined by the data center's network; of GPUs one."""
 
     @property
     def name(self) -> str:
         """As it is written."""
         shape = self.shape[1:] if self.is_gpu and self.shape[0] == 1 else self.shape
-        return f"{self.chip_name}:{'x'.join(map(str, shape))}"
+        several = f"{self.slices}x" if self.slices > 1 else ""
+        return f"{several}{self.chip_name}:{'x'.join(map(str, shape))}"
 
     @property
     def is_gpu(self) -> bool:
@@ -47,14 +51,29 @@ class Topology:
         return self.chip_name in TARGETS
 
     @property
-    def devices(self) -> int:
-        """Chips, each of which is one device of a mesh."""
+    def chips_of_slice(self) -> int:
+        """Chips of one slice."""
         return math.prod(self.shape)
+
+    @property
+    def chips(self) -> int:
+        """Chips of all slices."""
+        return self.slices * self.chips_of_slice
+
+    @property
+    def devices(self) -> int:
+        """Devices of a mesh: one for each chip, of some chips two."""
+        return self.chips * (1 if self.chip is None else self.chip.devices)
 
     @property
     def chip(self) -> Chip | None:
         """What one chip can do; None for devices of a CPU, of which nobody states it."""
         return CHIPS.get(self.chip_name)
+
+    @property
+    def device(self) -> Chip | None:
+        """What one device can do."""
+        return None if self.chip is None else self.chip.device
 
     def is_ring(self, dimension: int) -> bool:
         """Whether the last chip along a dimension is joined to the first: in whole cubes, or a full edge of a pod."""
@@ -82,8 +101,9 @@ class Topology:
         if self.is_gpu:
             return self._gpus()
         # The two cores of a chip of v4 work as one device, as on the chips that came after it.
-        options = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
-        devices = topologies.get_topology_desc(self.name, "tpu", **options).devices
+        options: dict[str, Any] = {"chip_config_name": "megacore"} if self.chip_name == "v4" else {}
+        options |= {"num_slices": self.slices} if self.slices > 1 else {}
+        devices = topologies.get_topology_desc(replace(self, slices=1).name, "tpu", **options).devices
         assert len(devices) == self.devices, f"{self.name} has {len(devices)} devices"
         return devices
 
@@ -118,16 +138,20 @@ def check_compiler(topology: Topology) -> None:
 
 
 def parse(text: str) -> Topology:
-    """The topology that is written ``CHIP:AxB`` or ``CHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
+    """The topology that is written ``CHIP:AxB`` or ``CHIP:AxBxC``, ``2xCHIP:AxBxC``, ``GPU:HOSTSxGPUS`` or ``cpu:N``.
 
     Raises:
       ValueError: no such chip or slice; the sentence offers the nearest.
     """
     chip, _, sizes = text.strip().lower().partition(":")
+    several = re.fullmatch(r"(\d{1,6})x(.+)", chip)
+    chip = several[2] if several else chip
     known = [*(name for name, one in CHIPS.items() if one.torus_dimensions), *TARGETS, CPU]
     if chip not in known:
         why = "; how its chips are joined is not known" if chip in CHIPS else ""
         raise UserError(f"No plan can be made for {chip!r}{why}; {did_you_mean(chip, known)}")
+    if several and (chip not in CHIPS or not CHIPS[chip].torus_dimensions):
+        raise UserError(f"The topology is {text!r}; slices are of TPUs, as 2xv5p:4x4x4, and hosts of GPUs h100:2x8.")
     if chip == CPU:
         if not re.fullmatch(r"[1-9][0-9]{0,5}", sizes):
             raise UserError(f"The topology is {text!r}; write the number of a CPU's devices, as cpu:8.")
@@ -140,7 +164,14 @@ def parse(text: str) -> Topology:
     if shape not in slices(chip):
         near = ", ".join(_nearest(chip, shape))
         raise UserError(f"There is no slice {chip}:{sizes}; slices {_rule(chip)}. The nearest are {near}.")
-    return Topology(chip, shape)
+    found = Topology(chip, shape, int(several[1]) if several else 1)
+    if not 1 <= found.slices <= MOST_SLICES:
+        raise UserError(f"The topology is {text!r}; give 1 to {MOST_SLICES} slices, as 2x{chip}:{sizes}.")
+    if found.slices > 1 and not CHIPS[chip].network_bytes_per_second:
+        raise UserError(
+            f"No plan can be made for slices of {chip}, whose network nobody states; take one, {chip}:{sizes}."
+        )
+    return found
 
 
 def _gpu_cluster(name: str, shape: tuple[int, ...], text: str) -> Topology:

@@ -103,12 +103,19 @@ class GkeEngine:
                         {"name": "mistakes", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
                     ],
                 },
-                "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": self._job(task)}}],
+                "replicatedJobs": [
+                    {
+                        "name": "slice",
+                        # GKE tells the machines of each replica which slice of how many theirs is (MEGASCALE_*).
+                        "replicas": parse(task.resources.topology).slices,
+                        "template": {"spec": self._job(task)},
+                    }
+                ],
             },
         }
 
     def _job(self, task: Task) -> dict[str, Any]:
-        hosts = task.resources.nodes
+        hosts = task.resources.nodes // parse(task.resources.topology).slices
         mistakes = {"containerName": _CONTAINER, "operator": "In", "values": _MISTAKES}
         return {
             "parallelism": hosts,
@@ -201,9 +208,10 @@ class XpkEngine:
         return {task.name: self.gke.name(task) for task in tasks}
 
     def _command(self, task: Task) -> list[str]:
-        kind = cloud_tpu_type(parse(task.resources.topology))
+        topology = parse(task.resources.topology)
+        kind = cloud_tpu_type(topology)
         command = ["xpk", "workload", "create", "--cluster", self.cluster, "--workload", self.gke.name(task)]
-        command += ["--tpu-type", kind, "--num-slices", "1", "--docker-image", self.gke.image]
+        command += ["--tpu-type", kind, "--num-slices", str(topology.slices), "--docker-image", self.gke.image]
         words = shlex.join(["python", "-m", "moejax", *task.words])
         return [*command, "--max-restarts", str(RESTARTS), "--command", words]
 

@@ -33,7 +33,7 @@ class ResourceRequest:
     topology: str = ""
     """The slice, as ``moejax.plan.topology`` writes it, where the chips are a TPU's."""
     nodes: int = 1
-    """Machines."""
+    """Machines, of all slices."""
     processes: int = 1
     """Processes of the training, over all machines."""
     cores: int = 1
@@ -49,8 +49,9 @@ def gpu_sizes(per_node: int) -> list[int]:
     return [*(size for size in (1, 2, 4, 8) if size < per_node), *range(per_node, MOST_CHIPS, per_node)]
 
 
-def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[int]) -> int:
+def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[int], slices: int = 1) -> int:
     """The fewest chips, of the numbers that can be had, that hold a training and that its mesh and batch divide into.
+    Of several ``slices``, each holds all of it.
 
     Raises:
       UserError: no such number; the sentence says why.
@@ -65,9 +66,9 @@ def chips_for(training: Training, estimated: EstimatedTraining, sizes: Iterable[
         )
     problems = []
     for size in sizes:
-        if size < estimated.chips_at_least:
+        if size // slices < estimated.chips_at_least:
             continue
-        problems.append(_does_not_divide(training, size))
+        problems.append(_does_not_divide(training, size, slices))
         if not problems[-1]:
             return size
     raise UserError(
@@ -82,10 +83,10 @@ def minutes_for(estimated: EstimatedTraining, chips: int) -> int:
     return min(max(wanted, LEAST_MINUTES), MOST_MINUTES)
 
 
-def _does_not_divide(training: Training, chips: int) -> str:
+def _does_not_divide(training: Training, chips: int, slices: int) -> str:
     recipe = training.recipe
     try:
-        sizes = dict(zip(MESH_AXES, recipe.mesh.sizes(chips), strict=True))
+        sizes = dict(zip(MESH_AXES, recipe.mesh.sizes(chips, slices), strict=True))
     except ValueError as error:
         return told(error)
     shards = math.prod(sizes[axis] for axis in TOKEN_AXES)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from moejax.sharding import DCN_DATA
 from moejax.train.program_text import Instruction, instructions
 
 _KINDS = (
@@ -68,11 +69,12 @@ def sent_share(kind: str, devices: int) -> float:
     return {"all-reduce": 2 * others, "collective-permute": 1.0}.get(kind, others)
 
 
-def collectives(program: str, mesh: Mapping[str, int]) -> list[Collective]:
+def collectives(program: str, mesh: Mapping[str, int], slices: int = 1) -> list[Collective]:
     """The collectives of an optimised program, ``compiled.as_text()``, in the order in which they are written.
 
-    ``mesh`` gives the sizes of the axes in their order, as ``Mesh.shape`` does. Those that reach no other device are
-    left out.
+    ``mesh`` gives the sizes of the axes in their order, as ``Mesh.shape`` does, within a slice. Those that reach no
+    other device are left out. XLA compiles one program for each of several slices, with what goes to others in
+    instructions of their own, which are collectives along ``dcn_data`` here.
 
     Raises:
       ValueError: the text is no optimised program, or says something in a form that is not known here.
@@ -81,7 +83,28 @@ def collectives(program: str, mesh: Mapping[str, int]) -> list[Collective]:
     found = [
         _collective(run, match, sizes) for run in instructions(program) if (match := _COLLECTIVE.match(run.opcode))
     ]
+    found += [
+        _between_slices(run, between["kind"], slices)
+        for run in instructions(program)
+        if run.opcode == "send" and (between := _BETWEEN_SLICES.search(run.rest))
+    ]
     return _once_each(collective for collective in found if collective.devices > 1)
+
+
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(?P<kind>\w+)"')
+
+
+def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
+    kind, sent = kind.lower().replace("_", "-"), _bytes_of_arrays(one.type)[0]
+    return Collective(
+        kind=kind,
+        axes=(DCN_DATA,),
+        devices=slices,
+        bytes=sent * (slices if kind == "all-gather" else 1),
+        times=one.times,
+        loops=one.loops,
+        in_branch=one.in_branch,
+    )
 
 
 def _once_each(found: Iterable[Collective]) -> list[Collective]:

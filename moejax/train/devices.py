@@ -27,6 +27,7 @@ CHIP_OF_DEVICE = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
 }
 """Chips of ``moejax.laws.chips`` by what JAX calls their devices. Of A100s, memory alone differs."""
 
@@ -37,7 +38,7 @@ class Speed:
     def __init__(self, training: Training):
         self._flops = flops_per_token(training.architecture, training.recipe.data.sequence_length).training_causal
         chip = CHIPS.get(CHIP_OF_DEVICE.get(jax.devices()[0].device_kind, ""))
-        self._peak = chip.flops_per_second * jax.device_count() if chip else None
+        self._peak = chip.device.flops_per_second * jax.device_count() if chip else None
 
     def of(self, tokens: int, seconds: float) -> dict[str, float]:
         """``tokens_per_second`` and, where the chip is known, ``mfu``: FLOPs that the model needs, the masked half of

@@ -22,47 +22,85 @@ Devices = Annotated[int, whole(-1, 1_000_000)]
 
 @dataclass(frozen=True, kw_only=True)
 class MeshShape:
-    """Devices along each axis of the mesh; -1 on one axis takes what the others leave."""
+    """Devices along each axis of the mesh, within a slice; -1 on one axis takes what the others leave.
 
+    Slices of TPUs are joined by the data center's network (DCN) alone. Each holds a copy of the state, and nothing but
+    sums over tokens, those of gradients above all, crosses from one to another.
+    """
+
+    dcn_data: Devices = -1
+    """Slices; -1 for as many as there are. They are the outermost part of the mesh's axis ``data``."""
     data: Devices = -1
     fsdp: Devices = 1
     expert: Devices = 1
     tensor: Devices = 1
 
-    def sizes(self, devices: int) -> tuple[int, ...]:
-        """Sizes in the order of ``MESH_AXES``.
+    def sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
+        """Sizes in the order of ``MESH_AXES``, for devices of so many slices; ``data`` counts those of all slices.
 
         Raises:
-          UserError: the axes do not multiply to the number of devices.
+          UserError: the axes do not multiply to the number of devices, or others than ``dcn_data`` cross slices.
         """
+        data, *others = self.slice_sizes(devices, slices)
+        return (data * self._slices(devices, slices), *others)
+
+    def slice_sizes(self, devices: int, slices: int = 1) -> tuple[int, ...]:
+        """The same within a slice."""
+        slices = self._slices(devices, slices)
+        devices //= slices
         given = tuple(getattr(self, axis) for axis in MESH_AXES)
         fixed = math.prod(size for size in given if size != -1)
         text = ", ".join(f"{axis}={size}" for axis, size in zip(MESH_AXES, given, strict=True))
         if given.count(-1) > 1 or any(size < 1 and size != -1 for size in given):
             raise UserError(f"mesh is {text}; axes are positive, and at most one may be -1.")
         if (-1 in given and devices % fixed) or (-1 not in given and fixed != devices):
+            where = f"{devices} devices"
+            if slices > 1:
+                where = (
+                    f"the {devices} devices of each of {slices} slices, and axes other than dcn_data would send tokens "
+                    f"or weights over the data center's network"
+                )
             raise UserError(
-                f"mesh is {text}, which does not fit {devices} devices; the axes must multiply to {devices}"
+                f"mesh is {text}, which does not fit {where}; the axes must multiply to {devices}"
                 f" (use -1 on one axis to fill it)."
             )
         return tuple(devices // fixed if size == -1 else size for size in given)
+
+    def _slices(self, devices: int, slices: int) -> int:
+        wanted = slices if self.dcn_data == -1 else self.dcn_data
+        if wanted < 1 or (slices > 1 and wanted != slices):
+            raise UserError(
+                f"mesh.dcn_data is {self.dcn_data} and the devices are of {slices} slices; other axes would send "
+                f"tokens or weights over the data center's network: set it to {slices}, or to -1, which takes as "
+                f"many as there are."
+            )
+        if devices % wanted:
+            raise UserError(f"mesh.dcn_data is {wanted}, which does not divide {devices} devices; choose a divisor.")
+        return wanted
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over all devices of all processes, or those given; the compiler places what is not said (Auto axes).
 
-    On a torus, axes get whole dimensions where the sizes allow it, so that their devices are neighbours.
+    On a torus, axes get whole dimensions where the sizes allow it, so that their devices are neighbours. Off TPU there
+    are no slices: ``dcn_data`` takes the devices in their order, as many for each; of so many processes, those of each.
 
     Raises:
-      UserError: the axes do not multiply to the number of devices, or the devices are of several TPU slices.
+      UserError: the axes do not multiply to the number of devices, or others than ``dcn_data`` cross slices.
     """
     devices = jax.devices() if devices is None else devices
-    slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if slices > 1 and devices[0].platform == "tpu":
-        raise UserError(f"The devices are of {slices} TPU slices, and a mesh is laid on one: start a job per slice.")
-    placed = mesh_utils.create_device_mesh(
-        shape.sizes(len(devices)), devices, allow_split_physical_axes=devices[0].platform == "tpu"
-    )
+    on_tpu = devices[0].platform == "tpu"
+    slices = len({getattr(device, "slice_index", 0) for device in devices}) if on_tpu else 1
+    sizes = shape.sizes(len(devices), slices)
+    inside = shape.slice_sizes(len(devices), slices)
+    joined = sizes[0] // inside[0]
+    by_process = not on_tpu and joined == len({device.process_index for device in devices})
+    if slices > 1 or (joined > 1 and by_process):
+        placed = mesh_utils.create_hybrid_device_mesh(
+            inside, (joined, 1, 1, 1), devices, process_is_granule=by_process, allow_split_physical_axes=on_tpu
+        )
+    else:
+        placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=on_tpu)
     return Mesh(placed, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 

@@ -96,6 +96,19 @@ def test_xpk_gets_its_commands(printed):
     assert "--tpu-type v5p-2048 --num-slices 1 --docker-image registry/moejax:tpu" in command
 
 
+def test_several_slices_are_replicas_of_one(printed):
+    words = [*PILOT, "--topology", "2xv5p:4x8x8", "--out", "gs://b/x", *IMAGE]
+    (jobset,) = yaml.safe_load_all(printed("gke", *words))
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert (replicated["replicas"], job["parallelism"], job["completions"]) == (2, 64, 64)
+    selector = job["template"]["spec"]["nodeSelector"]
+    assert selector["cloud.google.com/gke-tpu-topology"] == "4x8x8"
+    assert "--distributed" in job["template"]["spec"]["containers"][0]["command"]
+    command = printed("gke", *words, "--xpk", "C").split("\n")[1]
+    assert "--tpu-type v5p-512 --num-slices 2" in command
+
+
 def test_skypilot_gets_a_task_file_for_each_training(printed):
     (task,) = yaml.safe_load_all(printed("sky", *PILOT, "--chip", "h200", "--out", "s3://b/pilot", "--infra", "aws"))
     assert task["resources"]["accelerators"] == {"H200": 8}
@@ -172,8 +185,8 @@ def test_a_slice_that_is_chosen_holds_the_training():
 @pytest.mark.parametrize("chip", GKE_ACCELERATORS)
 def test_slices_are_whole_machines(chip):
     for topology in rentable(chip):
-        assert topology.devices % chips_per_host(topology) == 0
-        assert cloud_tpu_type(topology).startswith("v")
+        assert topology.chips % chips_per_host(topology) == 0
+        assert cloud_tpu_type(topology).startswith(("v", "tpu7x"))
 
 
 def test_names_are_kubernetes_names_and_different_ones_stay_different():
@@ -198,6 +211,7 @@ def test_names_are_kubernetes_names_and_different_ones_stay_different():
         (["gke", TINY, "--out", "gs://b/x", *IMAGE, "--chip", "h100"], "h100 is no TPU that can be rented"),
         (["gke", TINY, "--out", "/other/x", *IMAGE, "--volume", "claim:/shared"], "a folder below PATH"),
         (["sky", TINY, "--out", "gs://b/x", "--chip", "h1000"], "did you mean h100"),
+        (["sky", TINY, "--out", "gs://b/x", "--topology", "2xv5p:2x2x1"], "moejax launch gke for several"),
     ],
 )
 def test_a_mistake_is_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):

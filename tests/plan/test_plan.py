@@ -241,6 +241,29 @@ def test_a_step_compiles_for_a_tpu_that_is_not_there(communication, tmp_path):
     assert (("all-to-all", "expert") in kinds) == (communication == "all_to_all")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+def test_between_two_slices_only_sums_travel():
+    one = training(MeshShape(data=1, fsdp=2, expert=2), compute_dtype="bfloat16", remat="full")
+    found = plan(one, parse("2xv5p:2x2x1"))
+    assert (found.chips, found.mesh["dcn_data"], found.mesh["data"]) == (8, 2, 1)
+    (between,) = [e for e in found.communication if "DCN" in e.links]
+    assert (between.axes, between.kind, set(between.links)) == ("dcn_data", "all-reduce", {"DCN"})
+    # Gradients in float32, each device its part, in whole tiles of memory.
+    assert between.bytes > found.memory.parameters
+    assert between.bytes == between.bytes_sent == between.links["DCN"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
+def test_a_chip_of_ironwood_is_two_devices():
+    one = training(MeshShape(data=2, fsdp=2, expert=2), compute_dtype="bfloat16", remat="full")
+    found = plan(one, parse("tpu7x:2x2x1"))
+    assert (found.chips, found.devices) == (4, 8)
+    assert found.memory.limit == 96 * 2**30
+    assert 0 < found.mfu < 1
+
+
 @pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA plugin is not installed (extra: cuda13)")
 @pytest.mark.parametrize("chip", ["h100", "b200"])
 def test_a_step_compiles_for_gpus_that_are_not_there(chip):

@@ -51,7 +51,8 @@ def planned(one, topology, memory=1.0, seconds=1.0):
     return Plan(
         name=one.name,
         topology=topology.name,
-        chips=topology.devices,
+        chips=topology.chips,
+        devices=topology.devices,
         mesh=vars(one.recipe.mesh),
         batch_tokens=one.recipe.batch_tokens,
         sequence_length=4096,

@@ -12,7 +12,8 @@ GB = 1e9
 def links(text, **axes):
     topology = parse(text)
     shape = MeshShape(**{"data": 1, **axes})
-    sizes = dict(zip(("data", "fsdp", "expert", "tensor"), shape.sizes(topology.devices), strict=True))
+    inside = shape.slice_sizes(topology.devices, topology.slices)
+    sizes = dict(zip(("data", "fsdp", "expert", "tensor"), inside, strict=True))
     found = interconnect(topology, sizes)
     assert found is not None
     return found
@@ -29,6 +30,8 @@ def links(text, **axes):
         ("h200:8x8", (8, 8), 64),
         ("gb200:2x72", (2, 72), 144),
         ("a100:2", (1, 2), 2),
+        ("2xv5p:4x4x4", (4, 4, 4), 128),
+        ("tpu7x:2x2x2", (2, 2, 2), 16),
     ],
 )
 def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
@@ -52,6 +55,10 @@ def test_a_topology_is_chips_along_each_dimension(text, shape, devices):
         (f"v5p:{'9' * 400}x1x1", "write it as"),
         (f"cpu:{'9' * 5_000}", "write the number of a CPU's devices"),
         ("v5p", "write it as"),
+        ("2xh100:8", "slices are of TPUs, as 2xv5p:4x4x4, and hosts of GPUs h100:2x8"),
+        ("2xcpu:8", "slices are of TPUs"),
+        ("0xv5p:2x2x1", "give 1 to 64 slices"),
+        ("2xv4:2x2x1", "whose network nobody states; take one, v4:2x2x1"),
         ("cpu:many", "as cpu:8"),
     ],
 )
@@ -129,6 +136,26 @@ def test_axes_that_share_a_dimension_share_its_links():
     alone, together = (found.segments[axes] for axes in (("expert",), ("fsdp", "expert")))
     assert sum(one.links for one in alone) < 2
     assert sum(one.links for one in together) == 6
+
+
+def test_slices_share_sums_over_the_data_centers_network():
+    found = links("2xv5p:4x4x4", data=4, fsdp=16)
+    assert found.bytes_sent("all-reduce", ["dcn_data"], GB) == {"DCN": pytest.approx(GB)}
+    assert found.seconds("all-reduce", ["dcn_data"], GB) == pytest.approx(8 / 50)
+    assert found.seconds("all-gather", ["fsdp"], GB) == links("v5p:4x4x4", data=4, fsdp=16).seconds(
+        "all-gather", ["fsdp"], GB
+    )
+
+
+def test_two_devices_of_a_chip_share_its_links():
+    """Of what a group has that covers whole chips, each device fetches a half."""
+    found = links("tpu7x:4x4x4", fsdp=128)
+    sent = found.bytes_sent("all-gather", ["fsdp"], 128 * GB)
+    assert sent == {"ICI": pytest.approx(63 * GB), "within the chip": pytest.approx(64 * GB)}
+    assert found.seconds("all-gather", ["fsdp"], 128 * GB) == pytest.approx(63 / 300)
+    pair = links("tpu7x:4x4x4", data=64, tensor=2)
+    assert set(pair.bytes_sent("all-reduce", ["tensor"], GB)) == {"within the chip"}
+    assert pair.seconds("all-reduce", ["tensor"], GB) == 0
 
 
 def test_axes_of_one_device_exchange_nothing():

@@ -78,11 +78,46 @@ def test_parameters_are_split_over_the_mesh(training):
         (MeshShape(fsdp=3), "does not fit 8 devices"),
         (MeshShape(data=-1, fsdp=-1), "at most one may be -1"),
         (MeshShape(tensor=0), "axes are positive"),
+        (MeshShape(dcn_data=3), "mesh.dcn_data is 3, which does not divide 8 devices"),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(shape, sentence):
     with pytest.raises(ValueError, match=sentence):
         shape.sizes(8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        (MeshShape(dcn_data=1), "of 2 slices; other axes would send tokens or weights over the data center's network"),
+        (MeshShape(dcn_data=4), "set it to 2, or to -1"),
+        (
+            MeshShape(data=1, fsdp=8),
+            "the 4 devices of each of 2 slices, and axes other than dcn_data would send",
+        ),
+        (MeshShape(data=2, expert=4), "the axes must multiply to 4"),
+    ],
+)
+def test_a_mesh_that_would_send_tokens_between_slices_is_refused(shape, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        shape.sizes(8, slices=2)
+
+
+class Chip(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_slices_are_the_outermost_part_of_data():
+    shape = MeshShape(data=-1, fsdp=2)
+    assert (shape.sizes(8, slices=2), shape.slice_sizes(8, slices=2)) == ((4, 2, 1, 1), (2, 2, 1, 1))
+    # Slices that do not come one after another, as a TPU's devices might.
+    devices = [
+        Chip(slice_index=n % 2, coords=(n // 2, 0, 0), core_on_chip=0, device_kind="TPU v5", platform="tpu")
+        for n in range(4)
+    ]
+    mesh = make_mesh(MeshShape(fsdp=2), devices)
+    assert [device.slice_index for device in mesh.devices.flat] == [0, 0, 1, 1]
+    assert mesh.shape["data"] == 2
 
 
 @pytest.mark.parametrize("shape", [MeshShape(data=1, fsdp=8), MeshShape(data=1, expert=8)], ids=["fsdp", "expert"])
@@ -102,9 +137,9 @@ def test_no_device_draws_more_of_a_large_models_parameters_than_it_holds(monkeyp
     assert memory.temp_size_in_bytes < 4 * memory.output_size_in_bytes
 
 
-def test_devices_of_several_tpu_slices_are_refused_in_a_sentence():
+def test_devices_of_two_tpu_slices_refuse_a_mesh_of_one():
     devices = [SimpleNamespace(platform="tpu", slice_index=number // 4) for number in range(8)]
-    with pytest.raises(ValueError, match="of 2 TPU slices"):
+    with pytest.raises(ValueError, match="the 4 devices of each of 2 slices"):
         make_mesh(MeshShape(data=8), devices)
 
 

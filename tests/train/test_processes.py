@@ -49,7 +49,9 @@ def stop_after(process, folder, more):
 
 @pytest.mark.matrix(1)
 def test_two_processes_train_what_one_does(place, config, alone):
-    process = run(place / "cache", f"--config={config}", "--out", place / "two", "--processes", 2)
+    """As two slices, that have nothing in common but sums."""
+    slices = "--config.recipe.mesh.dcn_data=2"
+    process = run(place / "cache", f"--config={config}", "--out", place / "two", "--processes", 2, slices)
     assert process.returncode == 0, process.stderr
     assert_close(place / "two", alone)
     assert "\nsmall " in process.stdout
@@ -86,13 +88,12 @@ def test_a_training_goes_on_with_one_two_four_and_one_process(place, config, alo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["data", "tensor", "expert"])
+@pytest.mark.parametrize("mesh", ["data", "tensor", "expert", "slices"])
 def test_four_processes_train_what_one_does_whatever_axis_they_lie_along(place, config, alone, mesh):
     """Along the tensor axis, two processes read the same rows; along the expert axis, tokens travel between them."""
-    axes = {"data": [4, 1, 1], "tensor": [2, 1, 2], "expert": [2, 2, 1]}[mesh]
-    sizes = [
-        f"--config.recipe.mesh.{axis}={size}" for axis, size in zip(("data", "expert", "tensor"), axes, strict=True)
-    ]
+    axes = {"data": [1, 4, 1, 1], "tensor": [1, 2, 1, 2], "expert": [1, 2, 2, 1], "slices": [2, 1, 2, 1]}[mesh]
+    names = ("dcn_data", "data", "expert", "tensor")
+    sizes = [f"--config.recipe.mesh.{axis}={size}" for axis, size in zip(names, axes, strict=True)]
     out = place / f"four-{mesh}"
     process = run(place / "cache", f"--config={config}", "--out", out, "--processes", 4, *sizes)
     assert process.returncode == 0, process.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import PurePosixPath
 from posixpath import normpath
 
@@ -57,19 +58,20 @@ def tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
     name = asked.chip_name if asked else chip.lower()
     if name not in GKE_ACCELERATORS:
         raise UserError(f"{name} is no TPU that can be rented; take {', '.join(GKE_ACCELERATORS)}.")
-    if asked and asked not in rentable(name):
+    if asked and replace(asked, slices=1) not in rentable(name):
         raise UserError(f"{asked.name} is no whole machine; the smallest slice is {rentable(name)[0].name}.")
-    slices = [asked] if asked else rentable(name)
-    by_name = {one.model: one for one in estimate(study, find(name), mfu=arguments.mfu).trainings}
+    topologies = [asked] if asked else rentable(name)
+    slices = asked.slices if asked else 1
+    by_name = {one.model: one for one in estimate(study, find(name).device, mfu=arguments.mfu).trainings}
     found = {}
     for training in study.trainings():
         one = by_name[training.name]
-        chips = chips_for(training, one, [topology.devices for topology in slices])
+        devices = chips_for(training, one, [topology.devices for topology in topologies], slices)
         # Of several shapes, the nearest to a cube has the shortest ways.
-        topology = min((one for one in slices if one.devices == chips), key=lambda one: max(one.shape))
-        hosts = chips // chips_per_host(topology)
-        minutes = minutes_for(one, chips)
+        topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
+        hosts = topology.chips // chips_per_host(topology)
+        minutes = minutes_for(one, devices)
         found[training.name] = ResourceRequest(
-            chips=chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
+            chips=topology.chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
         )
     return found

@@ -9,6 +9,7 @@ from moejax.cli.commands.launch_gke import tpu_resources
 from moejax.config import unknown
 from moejax.errors import UserError
 from moejax.laws.chips import find
+from moejax.plan.topology import parse
 from moejax.say import say
 from moejax.study.cloud import GKE_ACCELERATORS, mounted
 from moejax.study.estimate import estimate
@@ -29,6 +30,10 @@ def prepare(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyE
     """
     mount, folder = mounted(out)
     chip = (arguments.topology or arguments.chip or "h100").lower().partition(":")[0]
+    if arguments.topology and parse(arguments.topology).slices > 1:
+        raise UserError(
+            f"--topology is {arguments.topology}; SkyPilot is asked for one slice, and moejax launch gke for several."
+        )
     if arguments.topology or chip in GKE_ACCELERATORS:
         resources = tpu_resources(arguments, study, chip)
     elif chip in GPUS:

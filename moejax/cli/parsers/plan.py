@@ -26,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         required=True,
         metavar="CHIP:SHAPE",
-        help="v5p:8x8x8, v5e:16x16, …; h100:8x8 for 8 hosts of 8 GPUs; cpu:8 for this CPU's devices",
+        help="v5p:8x8x8, 2xv5p:4x4x4 for two slices, …; h100:8x8 for 8 hosts of 8 GPUs; cpu:8 for this CPU's devices",
     )
-    parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor; -1 takes what the others leave")
+    parser.add_argument(
+        "--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor of each slice; -1 takes what the others leave"
+    )
     parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
     parser.add_argument(
         "--microbatches", type=whole_number, metavar="N", help="parts of a batch that are computed one after another"
