@@ -26,6 +26,7 @@ from moejax.papers.tian_tables import TABLE_4
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import check_plan, mesh_sizes
 from moejax.plan.topology import parse
+from moejax.study.downstream import asked_tasks
 from moejax.study.estimate import estimate
 from moejax.study.run import read_study
 from moejax.study.stages import assumed
@@ -48,7 +49,7 @@ ARGUMENTS = {
         *("hyperparameters", "allocation", "balance", "table-13", "models"),
         *("tiny", "tiny-hyperparameters", "tiny-allocation", "tiny-balance"),
     ),
-    "abnar": ("grid", "search", "tiny"),
+    "abnar": ("grid", "search", "tuned", "downstream", "tiny", "tiny-search", "tiny-tuned", "tiny-downstream"),
     "iclr_2026": (
         *("arrangement", "gates", "top-K", "shape", "activation-rate", "activation-rate-7B", "activation-rate-14B"),
         *("re-search", "reuse", "greedy", "sparsity", "deepseek", "tiny", "tiny-greedy", "tiny-reuse"),
@@ -175,6 +176,10 @@ def test_a_tiny_twin_runs_through_to_its_fit(name, argument, tmp_path):
     assert len(run_table.read(tmp_path / "runs.parquet")) == len(estimate(found, CHIPS["h100"], mfu=0.4).runs)
     fitted = {path.stem for path in (tmp_path / "fits").glob("*.json")}
     assert fitted == set(found.analysis.laws)
+    if found.downstream.tasks:
+        scores = run_table.read(tmp_path / "scores.parquet")
+        assert len(scores) == len(run_table.read(tmp_path / "runs.parquet"))
+        assert "Errors in tasks by the loss" in (tmp_path / "report.md").read_text()
     if (name, argument) == ("tian", "tiny"):
         assert "Efficiency leverage by Algorithm 1" in (tmp_path / "report.md").read_text()
         assert (tmp_path / "tian" / "leverages.csv").is_file()
@@ -408,6 +413,62 @@ def test_abnars_search_is_all_of_table_1():
     assert {training.recipe.loss.router_z for training in found} == {0.001}
     assert {training.recipe.batch_tokens for training in found} == {1024 * 2048}
     assert len(found) == 6 * 2 * 3 * 2 * 3 + 3 * 3
+
+
+@pytest.mark.parametrize("part", ["search", "sweep"])
+def test_abnars_searches_are_all_of_table_1(part):
+    """The search at one size and budget; the sweep in every cell of the grid, 5,031 runs that take long to build."""
+    abnar = module("abnar")
+    cells = {name: (shape, recipe) for name, shape, recipe in abnar.PARTS[part]()}
+    seen = {}
+    for name, (shape, recipe) in cells.items():
+        mixture = shape.get("num_experts", 0)
+        sparsity = round(100 - 100 * shape["top_k"] / mixture) if mixture else 0
+        granularity = 4 * shape["model_dim"] // shape["expert_hidden"] if mixture else 1
+        tokens, optimizer = recipe["budgets_tokens"][0], recipe["optimizer"]
+        warmup = round(optimizer["warmup_tokens"] / tokens, 3)
+        cell = name.partition("-G")[0]
+        tried = (granularity, optimizer["learning_rate"], recipe["loss"]["balance"], warmup)
+        seen.setdefault((cell, sparsity), set()).add(tried)
+        assert optimizer["learning_rate"] * optimizer["weight_decay"] == pytest.approx(1e-5)
+    assert {sparsity for _, sparsity in seen} == {0, 25, 50, 75, 90, 95, 98}
+    table_1 = set(itertools.product((1, 2), (0.003, 0.002, 0.001), (0.02, 0.05), (0.02, 0.05, 0.1)))
+    dense = {one for one in table_1 if one[0] == 1 and one[2] == 0.02}
+    assert all(tried == (table_1 if sparsity else dense) for (_, sparsity), tried in seen.items())
+    assert len(seen) == (7 if part == "search" else 157)
+    assert sum(map(len, seen.values())) == len(cells) == (225 if part == "search" else 5_031)
+
+
+@pytest.mark.parametrize("part", ["tuned", "tiny-tuned"])
+def test_abnars_winners_at_each_sparsity_are_carried_into_its_grid(part):
+    abnar, tiny = module("abnar"), part.startswith("tiny")
+    names = [name for name, *_ in abnar.PARTS[part]()]
+    chosen = {name.split("-")[0]: name for name in names}
+    losses = {name: 2.0 - (name in chosen.values()) for name in names}
+    made = abnar.get_config(part).stages[1]["make"](type("Before", (), {"losses": losses}))
+    grid = list(abnar.tiny_grid() if tiny else abnar.grid())
+    assert len(made["models"]) == len(grid)
+    for name, recipe in made["recipes"].items():
+        won = abnar.Tuned(
+            *next(one for one in abnar.SPACE + abnar.TINY_SPACE if chosen[name.split("-")[1]].endswith(one.name))
+        )
+        assert recipe["optimizer"]["learning_rate"] == won.rate
+        assert recipe["loss"]["balance"] == won.balance
+        shape = made["models"][name]
+        assert 4 * shape["model_dim"] == won.granularity * shape.get("expert_hidden", shape.get("dense_hidden"))
+
+
+def test_abnars_tasks_are_those_of_appendix_d():
+    asked = {}
+    for one in asked_tasks(study("abnar", "downstream")):
+        asked.setdefault(one.category, []).append(one.name)
+    assert asked == {
+        "Common Sense Reasoning": ["PIQA", "CommonSenseQA", "OpenBookQA", "COPA"],
+        "Language Understanding": ["LAMBADA", "HellaSwag", "Winograd", "Winogrande"],
+        "Reading Comprehension": ["SQuAD", "CoQA", "BoolQ"],
+        "World Knowledge": ["TruthfulQA", "ARC-Easy", "ARC-Challenge"],
+    }
+    assert study("abnar", "downstream").models == study("abnar", "grid").models
 
 
 EQUAL = ("arrangement", "gates", "top-K", "activation-rate", "activation-rate-7B", "activation-rate-14B", "re-search")

@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "plan": {"plan", "train", "data", "model", "laws"} | BASE,
     "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model"} | BASE,
     "report": {"report", "plan", "study", "train", "fit", "design", "laws"} | BASE,
-    "papers": {"papers", "report", "fit", "model", "data", "laws"} | BASE,
+    "papers": {"papers", "report", "evaluation", "fit", "model", "data", "laws"} | BASE,
     "cli": {
         "cli",
         "report",

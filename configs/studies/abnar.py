@@ -1,35 +1,53 @@
 """The sparsity and IsoFLOP grid of Abnar et al. (2025), "Parameters vs FLOPs: Scaling Laws for Optimal Sparsity".
 
-Purpose:  IsoFLOP surfaces over size and sparsity, and the law of Eq. 6 with its held-out sparsity.
-Paper:    Section 2, Appendix B (Table 1), Appendix C (FLOPs), Appendix D.1 (budgets).
+Purpose:  IsoFLOP surfaces over size and sparsity, the law of Eq. 6 with its held-out sparsity, and whether downstream
+          tasks go with the loss whatever the sparsity.
+Paper:    Sections 2 and 4, Appendix B (Table 1), Appendix C (FLOPs), Appendices D.1 (budgets) and D.3 (tasks).
 Command:  moejax study --config=configs/studies/abnar.py --config.recipe.data.source=PATH
           :grid (the default), sizes by sparsities by budgets; :search, Table 1's whole search space at one size and
-          budget for every sparsity; :tiny, the grid's design in minutes here.
+          budget for every sparsity; :tuned, the search and then the grid, each sparsity with what won there, as two
+          stages; :sweep, Table 1's whole search space in every cell of the grid; :downstream, the grid and then D.3's
+          tasks of every checkpoint (pip install 'moejax[eval]'); :tiny, :tiny-search, :tiny-tuned and :tiny-downstream,
+          the same here, the last with a task of the study's own text.
 Data:     yours, tokenised by GPT-NeoX's tokenizer (50,432 entries); the paper has a part of RedPajama v1.
 Recipe:   dropless, 1024 sequences of 2048 a batch, QK-norm, router z-loss of 0.001 and no jitter, warm-up to a rate of
           0.002 and a cosine over the rest, without a shared trunk: one training per cell. Adam with decay of 1e-5 that
           does not scale with the rate, so 1e-5/rate here.
-Cost:     :grid 157 runs, 5.0e22 FLOPs, 33,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and 14,500 hours;
-          :tiny 18 runs, 3.6e12 FLOPs, minutes on two cores.
-Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3). Of
-          :tiny, losses below the unigram entropy and a fit of two laws.
+Cost:     :grid and :downstream 157 runs, 5.0e22 FLOPs, 33,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and
+          14,500 hours; :tuned COST_OF_TUNED; :sweep COST_OF_SWEEP;
+          :tiny and :tiny-downstream 18 runs, 3.6e12 FLOPs, :tiny-search COST_S, :tiny-tuned COST_T, minutes each on two
+          cores.
+Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3); a
+          task's error follows the loss whatever the sparsity, but in reading comprehension, where sparser models err
+          more (Figures 5 and 10). Of :tiny, losses below the unigram entropy and a fit of two laws; of :tiny-tuned, a
+          winner for every sparsity; of :tiny-downstream, an error that falls with the loss.
 
 The paper prints neither shapes nor sequence length, expert counts or the floor of the decay. Chosen here: width 64
 times the layers, heads of 64, experts of 4·d_model/granularity as in Appendix C, as few experts as make the sparsity
 exact, 2048 tokens a sequence, a decay to 0. Tokens are the budget over Appendix C's FLOPs per token; sizes are those
-that get between 2 and 500 tokens per active parameter.
+that get between 2 and 500 tokens per active parameter. Inferred, each for want of the number: that a cell without a
+search of its own has the middle rate and warm-up, the smaller balance and G = 1; the size and budget of the search
+(1024 wide at 1e20 FLOPs, both in the middle of the grid), as the paper says that optima differed between configurations
+and not which were swept; that in :tuned a sparsity's winner serves every size and budget.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from moejax.architecture import Architecture
 from moejax.laws.accounting import params
 from moejax.laws.conventions import FLOPS
+
+Shape = dict[str, Any]
+"""An architecture's settings."""
+Cell = tuple[str, Shape, dict[str, Any]]
+"""One training: its name, its shape, and what its recipe has otherwise."""
 
 SPARSITIES = {0: (1, 1), 25: (4, 3), 50: (2, 1), 75: (4, 1), 90: (10, 1), 95: (20, 1), 98: (50, 1)}
 """Total and active experts by sparsity in percent (Table 1), at a granularity of 1; 0 is a dense model."""
@@ -42,6 +60,27 @@ SEQUENCE, BATCH = 2048, 1024 * 2048
 TOKENS_PER_PARAM = (2, 500)
 
 
+class Tuned(NamedTuple):
+    """What Table 1 tunes beside the sparsity."""
+
+    granularity: int = 1
+    rate: float = 0.002
+    balance: float = 0.02
+    warmup: float = 0.05
+    """Share of the tokens."""
+
+    @property
+    def name(self) -> str:
+        """As part of a model's name."""
+        rate, balance, warm = 1000 * self.rate, 100 * self.balance, 100 * self.warmup
+        return f"G{self.granularity}-rate{rate:g}-balance{balance:g}-warm{warm:g}".replace(".", "_")
+
+
+USUAL = Tuned()
+SPACE = [Tuned(*one) for one in itertools.product(GRANULARITIES, RATES, BALANCES, WARMUPS)]
+TINY_SPACE = [Tuned(granularity, rate) for granularity in GRANULARITIES for rate in (0.003, 0.006)]
+
+
 def get_config(part: str = "grid") -> ConfigDict:
     """The study of one part."""
     config = ConfigDict()
@@ -50,11 +89,13 @@ def get_config(part: str = "grid") -> ConfigDict:
     if part not in PARTS:
         raise ValueError(f"there is no {part!r}; there are {', '.join(PARTS)}")
     cells = list(PARTS[part]())
-    tiny = part == "tiny"
+    tiny = part.startswith("tiny")
     config.models = {name: model for name, model, _ in cells}
     config.recipes = {name: exceptions for name, _, exceptions in cells}
     config.recipe = recipe() | (SMALL if tiny else {})
     laws = ["effective_params", "chinchilla"] if tiny else ["sparsity", "effective_params"]
+    # A search has one size and one budget, which set no law; a tiny grid after it too few sizes.
+    laws = [] if part in ("search", "tiny-search", "tiny-tuned") else laws
     # Appendix F fits without the sparsest models and predicts them.
     asked = dict(hold_out="sparsity", decision_flops=1e13 if tiny else 1e21, resamples=40 if tiny else 300)
     config.analysis = dict(laws=laws) | asked
@@ -62,12 +103,17 @@ def get_config(part: str = "grid") -> ConfigDict:
         config.stated = [
             dict(quantity="flops", value=budgets_together(cells), source="the budgets, Appendix C's FLOPs")
         ]
+    if part.endswith("tuned"):
+        first = f"{'S90' if tiny else 'S98'}-{Tuned(rate=0.006).name if tiny else USUAL.name}"
+        then = functools.partial(tuned, cells=tiny_grid if tiny else grid, space=TINY_SPACE if tiny else SPACE)
+        config.stages = [dict(name="search", expected=first), dict(name="grid", make=then)]
+    if part.endswith("downstream"):
+        # Every task of D.3; here, where there is no network, the study's own text.
+        config.downstream = dict(tasks=["validation_choices"]) if tiny else dict(suite="abnar-2025")
     return config
 
 
-def model(
-    sparsity: int, width: int, granularity: int = 1, vocabulary: int = 50_432, head_dim: int = 64
-) -> dict[str, Any]:
+def model(sparsity: int, width: int, granularity: int = 1, vocabulary: int = 50_432, head_dim: int = 64) -> Shape:
     """The shape of a width at a sparsity in percent."""
     heads = width // head_dim
     shape = dict(vocab_size=vocabulary, model_dim=width, num_layers=heads, num_heads=heads, num_kv_heads=heads)
@@ -78,39 +124,100 @@ def model(
     return shape | dict(num_experts=total, top_k=active, expert_hidden=4 * width // granularity)
 
 
-def cell(name: str, shape: dict[str, Any], flops: float, rate=0.002, warmup=0.05, balance=0.02, sequence=SEQUENCE):
+def cell(name: str, shape: Shape, flops: float, chosen: Tuned = USUAL, sequence: int = SEQUENCE) -> Cell:
     """One training: a shape to the end of a budget."""
     tokens = int(flops / FLOPS["abnar"].per_token(Architecture(**shape), sequence))
-    optimizer = dict(learning_rate=rate, warmup_tokens=int(warmup * tokens), weight_decay=1e-5 / rate)
-    exceptions: dict[str, Any] = dict(budgets_tokens=[tokens], optimizer=optimizer, loss=dict(balance=balance))
+    rate = chosen.rate
+    optimizer = dict(learning_rate=rate, warmup_tokens=int(chosen.warmup * tokens), weight_decay=1e-5 / rate)
+    exceptions: Shape = dict(budgets_tokens=[tokens], optimizer=optimizer, loss=dict(balance=chosen.balance))
     return name, shape, exceptions
 
 
-def grid():
-    """Every width that suits a budget, at every sparsity."""
+def grid(chosen: Mapping[int, Sequence[Tuned]] | None = None) -> Iterator[Cell]:
+    """Every width that suits a budget, at every sparsity, with what is chosen for the sparsity."""
     for flops, sparsity, width in itertools.product(BUDGETS, SPARSITIES, WIDTHS):
-        one = cell(f"C{flops:.0e}-S{sparsity}-d{width}".replace("+", ""), model(sparsity, width), flops)
-        per_param = one[2]["budgets_tokens"][0] / params(Architecture(**one[1])).active
-        if TOKENS_PER_PARAM[0] <= per_param <= TOKENS_PER_PARAM[1]:
-            yield one
+        own = (chosen or {}).get(sparsity, [USUAL])
+        for one in own:
+            name = f"C{flops:.0e}-S{sparsity}-d{width}".replace("+", "")
+            name += f"-{one.name}" if len(own) > 1 else ""
+            found = cell(name, model(sparsity, width, one.granularity), flops, one)
+            per_param = found[2]["budgets_tokens"][0] / params(Architecture(**found[1])).active
+            if TOKENS_PER_PARAM[0] <= per_param <= TOKENS_PER_PARAM[1]:
+                yield found
 
 
-def search():
-    """Table 1's search at 1e20 FLOPs and a width of 1024. Granularity means nothing to a dense model."""
-    for sparsity, g, rate, balance, warmup in itertools.product(SPARSITIES, GRANULARITIES, RATES, BALANCES, WARMUPS):
-        if sparsity or (g == 1 and balance == BALANCES[0]):
-            name = f"S{sparsity}-G{g}-rate{1000 * rate:g}-balance{100 * balance:g}-warm{100 * warmup:g}"
-            yield cell(name, model(sparsity, 1024, g), 1e20, rate, warmup, balance)
+def space_of(sparsity: int, space: Sequence[Tuned] = SPACE) -> list[Tuned]:
+    """What is searched at a sparsity: neither granularity nor balance means anything to a dense model."""
+    return [one for one in space if sparsity or (one.granularity == 1 and one.balance == BALANCES[0])]
 
 
-def tiny():
+def search() -> Iterator[Cell]:
+    """Table 1's search at 1e20 FLOPs and a width of 1024."""
+    for sparsity in SPARSITIES:
+        for one in space_of(sparsity):
+            yield cell(f"S{sparsity}-{one.name}", model(sparsity, 1024, one.granularity), 1e20, one)
+
+
+def sweep() -> Iterator[Cell]:
+    """Table 1's search in every cell of the grid (Appendix B)."""
+    yield from grid({sparsity: space_of(sparsity) for sparsity in SPARSITIES})
+
+
+def tuned(before: Any, cells: Callable[..., Iterator[Cell]], space: Sequence[Tuned]) -> dict[str, Any]:
+    """The grid, each sparsity with what had the least loss there in the search; of equal ones the usual choice."""
+    by_name = {one.name: one for one in space}
+    losses = {name.partition("-")[::2]: loss for name, loss in before.losses.items()}
+    chosen: dict[int, list[Tuned]] = {}
+    for sparsity in dict.fromkeys(sparsity for sparsity, _ in losses):
+        own = [(loss, by_name[rest]) for (s, rest), loss in losses.items() if s == sparsity]
+        chosen[int(sparsity[1:])] = [
+            min(own, key=lambda pair: (pair[0], pair[1] != Tuned(rate=pair[1].rate), pair[1]))[1]
+        ]
+    made = list(cells(chosen))
+    said = {name: chosen[int(name.split("-")[1][1:])][0].name for name, *_ in made}
+    return dict(
+        models={name: shape for name, shape, _ in made},
+        recipes={name: exceptions for name, _, exceptions in made},
+        notes={name: f"with {one}, which won the search at its sparsity" for name, one in said.items()},
+    )
+
+
+def tiny() -> Iterator[Cell]:
     """Two budgets, three widths, three sparsities."""
-    for flops, sparsity, width in itertools.product((1e11, 3e11), (0, 50, 90), (32, 48, 64)):
-        shape = model(sparsity, width, vocabulary=257, head_dim=16)
-        yield cell(f"C{flops:.0e}-S{sparsity}-d{width}".replace("+", ""), shape, flops, rate=0.006, sequence=128)
+    yield from tiny_grid(budgets=(1e11, 3e11), widths=(32, 48, 64))
 
 
-PARTS = {"grid": grid, "search": search, "tiny": tiny}
+def tiny_grid(
+    chosen: Mapping[int, Sequence[Tuned]] | None = None,
+    budgets: Sequence[float] = (5e10, 1e11),
+    widths: Sequence[int] = (32, 48),
+) -> Iterator[Cell]:
+    """The grid in small."""
+    for flops, sparsity, width in itertools.product(budgets, (0, 50, 90), widths):
+        one = (chosen or {}).get(sparsity, [Tuned(rate=0.006)])[0]
+        shape = model(sparsity, width, one.granularity, vocabulary=257, head_dim=16)
+        yield cell(f"C{flops:.0e}-S{sparsity}-d{width}".replace("+", ""), shape, flops, one, sequence=128)
+
+
+def tiny_search() -> Iterator[Cell]:
+    """The search in small: two granularities and two rates for each of three sparsities."""
+    for sparsity in (0, 50, 90):
+        for one in space_of(sparsity, TINY_SPACE):
+            shape = model(sparsity, 32, one.granularity, vocabulary=257, head_dim=16)
+            yield cell(f"S{sparsity}-{one.name}", shape, 5e10, one, sequence=128)
+
+
+PARTS: dict[str, Callable[[], Iterator[Cell]]] = {
+    "grid": grid,
+    "search": search,
+    "tuned": search,
+    "sweep": sweep,
+    "downstream": grid,
+    "tiny": tiny,
+    "tiny-search": tiny_search,
+    "tiny-tuned": tiny_search,
+    "tiny-downstream": tiny,
+}
 
 
 def budgets_together(cells) -> float:

@@ -69,6 +69,7 @@ class HarnessModel(TemplateLM):
         tokenizer: Tokenizer,
         *,
         first_token: int | None = None,
+        max_new_tokens: int | None = None,
         seed: int = 0,
         update: ProgressCallback = lambda share, text: None,
     ):
@@ -76,6 +77,9 @@ class HarnessModel(TemplateLM):
         model.check()
         self._model, self._tokenizer, self._update = model, tokenizer, update
         self._first_token, self._key = first_token, jax.random.key(seed)
+        self._max_new_tokens = max_new_tokens
+        self.answers: dict[str, list[tuple[int, int]]] = {}
+        """By task, words and tokens of every answer that was generated for it, in the order of its requests."""
 
     @property
     def max_length(self) -> int:
@@ -132,11 +136,15 @@ class HarnessModel(TemplateLM):
             texts = self._generate([requests[i].args[0] for i in items], requests[items[0]].args[1])
             for i, text in zip(items, texts, strict=True):
                 found[i] = text
+        for request, text in zip(requests, found, strict=True):
+            lengths = len(text.split()), len(self.tok_encode(text, add_special_tokens=False))
+            self.answers.setdefault(str(request.task_name), []).append(lengths)
         return found
 
     def _generate(self, contexts: list[str], asked: dict[str, Any]) -> list[str]:
         options = dict(normalize_gen_kwargs(asked, DEFAULT_NEW_TOKENS))
         tokens, until = options.pop("max_gen_toks"), [stop for stop in options.pop("until") if stop]
+        tokens = tokens if self._max_new_tokens is None else min(tokens, self._max_new_tokens)
         sampling = _sampling(options)
 
         def text(row: np.ndarray) -> tuple[str, bool]:

@@ -158,5 +158,39 @@ SUITES: dict[str, Suite] = {
         "where it has the task, else the task's own or its paper's. A category's average is the mean of its tasks, the "
         "overall one that of all 34, which gives the printed 44.0 and 45.5.",
     ),
+    "abnar-2025": Suite(
+        tasks=(
+            *_tasks(
+                "Common Sense Reasoning",
+                ("PIQA", "piqa", "acc_norm,none", 0),
+                ("CommonSenseQA", "commonsense_qa", "acc,none", 0),
+                ("OpenBookQA", "openbookqa", "acc_norm,none", 10),
+                ("COPA", "copa", "acc,none", 0),
+            ),
+            *_tasks(
+                "Language Understanding",
+                ("LAMBADA", "lambada_openai", "acc,none", 0),
+                ("HellaSwag", "hellaswag", "acc_norm,none", 10),
+                ("Winograd", "wsc273", "acc,none", 0),
+                ("Winogrande", "winogrande", "acc,none", 5),
+            ),
+            *_tasks(
+                "Reading Comprehension",
+                ("SQuAD", "squad_completion", "contains,none", 0),
+                ("CoQA", "coqa", "em,none", 0),
+                ("BoolQ", "boolq", "acc,none", 0),
+            ),
+            *_tasks(
+                "World Knowledge",
+                ("TruthfulQA", "truthfulqa_mc1", "acc,none", 0),
+                ("ARC-Easy", "arc_easy", "acc_norm,none", 3),
+                ("ARC-Challenge", "arc_challenge", "acc_norm,none", 3),
+            ),
+        ),
+        source="Abnar et al. 2025, Section 4 and Appendix D.3",
+        remark="Shots and metrics are inferred, as the document prints neither: shots are those of llm-foundry's "
+        "gauntlet 0.3, which the document takes its tasks from, of HellaSwag the larger of its two numbers, of "
+        "TruthfulQA the harness's; Winograd and SQuAD have none, as the harness's have no training documents.",
+    ),
 }
 """By name."""

@@ -24,21 +24,9 @@ def _own(paper: str, *numbers: object) -> dict[str, str]:
     return {str(number): f"{paper}-{number}" for number in numbers}
 
 
-_SCORES = "Its points are scores of trained models in downstream tasks, which the document does not print"
-_THOUGHT = "Its points are GSM8K accuracies of trained models by the length of their answers, which are not printed"
-
 NUMBERED: Mapping[str, NumberedFigures] = {
     "zhao": NumberedFigures(drawn=_own("zhao", *range(1, 18)), not_drawn={}),
-    "abnar": NumberedFigures(
-        drawn=_own("abnar", 1, 2, 3, 4, 6, 7, 8, 9, 11, 12),
-        not_drawn={
-            "5": f"{_SCORES}; moejax eval measures those of a study's models.",
-            "10": f"{_SCORES}; moejax eval measures those of a study's models.",
-            "13": f"{_THOUGHT}.",
-            "14": f"{_THOUGHT}.",
-            "15": f"{_THOUGHT}.",
-        },
-    ),
+    "abnar": NumberedFigures(drawn=_own("abnar", *range(1, 16)), not_drawn={}),
     "chapter_002": NumberedFigures(drawn=_own("chapter-002", "widget", "grid", "runs", "domains"), not_drawn={}),
     "tian": NumberedFigures(
         drawn=_own("tian", "1a", "1b", *range(2, 18)),

@@ -9,9 +9,11 @@ from moejax.fit import expansion_frontier, recipe_tian, recipe_zhao, zhao_margin
 from moejax.fit.runs import Runs
 from moejax.papers import synthetic
 from moejax.papers.figures import (
+    abnar_downstream,
     abnar_flops,
     abnar_optima,
     abnar_surfaces,
+    abnar_thought,
     chapter_002,
     li,
     tian_budgets,
@@ -65,6 +67,11 @@ def _abnar(number: str, draw: Callable[[FigureInputs], Figure], *, law: str = "s
         law=law,
         **options,
     )
+
+
+def _thought(number: str, draw: Callable[[FigureInputs], Figure], *, shows: str) -> Plot:
+    example = synthetic.lengths_of_thought
+    return _abnar(number, draw, law="", columns=abnar_thought.COLUMNS, example=example, shows=shows)
 
 
 def _tian(number: str, draw: Callable[[FigureInputs], Figure], **options: Any) -> Plot:
@@ -154,6 +161,14 @@ PAPERS = by_name(
     _abnar("3", abnar_optima.by_sparsity, shows="optimal sizes and loss by sparsity"),
     _abnar("4", abnar_optima.best_sparsity_by_size, shows="best sparsity by size and budget"),
     _abnar(
+        "5",
+        abnar_downstream.by_category,
+        law="",
+        columns=abnar_downstream.COLUMNS,
+        example=synthetic.sparse_scores,
+        shows="errors by category of tasks and by loss",
+    ),
+    _abnar(
         "6",
         predictions.fitted_and_held_out,
         law="",
@@ -164,8 +179,19 @@ PAPERS = by_name(
     _abnar("7", abnar_flops.estimator, law="", shows="FLOPs by Eq. 9 over 6·N_a"),
     _abnar("8", abnar_surfaces.surfaces, columns=_ISOFLOP, shows="IsoFLOP surfaces at five budgets"),
     _abnar("9", abnar_surfaces.slices_by_budget, shows="their slices"),
+    _abnar(
+        "10",
+        abnar_downstream.by_task,
+        law="",
+        columns=abnar_downstream.COLUMNS,
+        example=synthetic.sparse_scores,
+        shows="errors in tasks by loss",
+    ),
     _abnar("11", abnar_optima.loss_by_sparsity, shows="least loss by sparsity and by budget"),
     _abnar("12", abnar_optima.sizes_by_budget, shows="optimal sizes by budget"),
+    _thought("13", abnar_thought.lengths, shows="lengths of given and of generated answers"),
+    _thought("14", abnar_thought.by_length, shows="score by length of answers"),
+    _thought("15", abnar_thought.slopes, shows="what a word of an answer is worth, by size"),
     _tian(
         "1a",
         tian_leverage.definition,

@@ -66,6 +66,7 @@ def conclusions(found: Findings) -> Result:
             *map(coefficients, analysed.laws),
             *map(decision_table, analysed.decisions),
             *recipe_tables(found),
+            *downstream_tables(found),
             *next_table(found),
             Table("What these runs cannot tell", notes=[f"- {limit}" for limit in analysed.limits]),
             Table("Provenance", notes=[f"- {line}" for line in _provenance(found)]),
@@ -89,6 +90,7 @@ def brief(found: Findings) -> Result:
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
             *recipe_tables(found, BRIEF_RECIPE),
+            *downstream_tables(found)[:1],
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
         ],
     )
@@ -102,6 +104,64 @@ def recipe_tables(found: Findings, keys: Sequence[str] = ()) -> list[Table]:
     result = followed.result
     said = [Table(result.title, notes=result.warnings)] if result.warnings else []
     return [*said, *(table for table in result.tables if not keys or table.key in keys)]
+
+
+def downstream_tables(found: Findings) -> list[Table]:
+    """How each task's error goes with the loss, and the scores of every model at its largest budget."""
+    downstream = found.concluded.downstream
+    if downstream is None:
+        return []
+    columns = (
+        Column("task", words=True),
+        Column("scores"),
+        Column("error", ".1f"),
+        Column("form"),
+        Column("R²", ".3f"),
+        Column("transfer", "+.3f"),
+        Column("90 %"),
+        Column("at equal loss", words=True),
+    )
+    rows = []
+    for one in downstream.links:
+        errors = downstream.scores.loc[downstream.scores["task"] == one.task, "error"]
+        ends = f"{errors.min():.1f} to {errors.max():.1f}"
+        interval = one.transfer and f"[{one.transfer.low:+.3f}, {one.transfer.high:+.3f}]"
+        fitted = [None, None] if one.fit is None else [one.link, one.fit.metrics.r_squared]
+        middle = one.transfer and one.transfer.middle
+        rows.append([one.task, len(errors), Written(errors.min(), ends), *fitted, middle, interval, one.verdict])
+    notes = [
+        "The error is what a score lacks to 100 %. Transfer is the power of (1-S) by which it moves at equal loss: "
+        "below 0, sparser models err more.",
+        *(f"{one.task}: {sentence}" for one in downstream.links for sentence in one.left_out),
+        *(
+            f"{one.task}: {sentence}"
+            for one in downstream.links
+            if one.fit is not None
+            for sentence in one.fit.warnings
+        ),
+        *([f"{downstream.missing} scores are still to be asked; run the study again."] if downstream.missing else []),
+    ]
+    return [Table("Errors in tasks by the loss", columns, rows, notes, key="links"), _scores_table(downstream.scores)]
+
+
+def _scores_table(scores: DataFrame) -> Table:
+    """Scores of every model at its largest budget, a task a column."""
+    last = scores[scores["tokens"] == scores.groupby("model")["tokens"].transform("max")]
+    tasks = list(dict.fromkeys(last["task"]))
+    known = {(row["model"], row["task"]): row["score"] for row in last.to_dict("records")}
+    runs = last.drop_duplicates("model")
+    rows = [
+        [run["model"], run["tokens"], run["loss"], *(known.get((run["model"], task)) for task in tasks)]
+        for run in runs.to_dict("records")
+    ]
+    columns = (
+        Column("model", words=True),
+        Column("tokens", ",.0f"),
+        Column("loss", ".4f"),
+        *(Column(str(task), ".1f") for task in tasks),
+    )
+    note = "Scores in per cent where they are shares of the documents; all budgets are in scores.parquet."
+    return Table("Scores at the largest budget", columns, rows, [note], key="scores")
 
 
 def no_decision(found: Findings) -> str:

@@ -18,6 +18,7 @@ from moejax.report.findings import layer_loads
 from moejax.run_sources.source import kind_of
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
+from moejax.study.downstream import TABLE as SCORES
 from moejax.train.attempts import RUNNING, Attempt, read_attempts
 from moejax.train.identity import TRAINING
 from moejax.train.row_file import read_rows
@@ -137,13 +138,16 @@ def _plan_rows(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def scores_table(folder: Path) -> pd.DataFrame:
-    """Scores that ``moejax eval --suite --out`` wrote into a folder, a file per checkpoint.
+    """Scores that ``moejax eval --suite --out`` wrote into a folder, a file per checkpoint; or those of a study that
+    asks its checkpoints tasks.
 
     Columns ``model, tokens, category, task, score``, in per cent and in the document's names.
 
     Raises:
       UserError: it holds none, or one does not say which tokens its model saw.
     """
+    if (folder / SCORES).is_file():
+        return run_table.read(folder / SCORES)
     rows = []
     for path in sorted(folder.glob("*.json")):
         found = foreign_json(path.read_bytes(), path, remedy="write it again with moejax eval --suite", shape=dict)
@@ -157,7 +161,7 @@ def scores_table(folder: Path) -> pd.DataFrame:
     if not rows:
         raise UserError(
             f"{folder} has no scores of a suite; write them there with moejax eval CHECKPOINT --suite NAME --out "
-            f"{folder}/NAME.json."
+            f"{folder}/NAME.json, or name a study that asks its checkpoints tasks (downstream)."
         )
     return pd.DataFrame(rows)
 
@@ -167,6 +171,7 @@ OF_A_FOLDER: dict[str, Callable[[Path], pd.DataFrame]] = {
     "expert-loads": loads_table,
     "tian-6": scores_table,
     "tian-15": scores_table,
+    **dict.fromkeys((f"abnar-{number}" for number in (5, 10, 13, 14, 15)), scores_table),
 }
 """Figures of a folder, by name."""
 

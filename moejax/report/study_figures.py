@@ -18,6 +18,7 @@ from moejax.report.figures import (
 )
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.scores_vs_loss import scores_vs_loss
 from moejax.report.figures.style import RC, Draw
 from moejax.report.findings import Findings
 
@@ -42,6 +43,15 @@ def _restarts(found: Findings) -> Figure | None:
     return None if smooth else running.restarts(FigureInputs(table=table))
 
 
+def _scores(found: Findings) -> Figure | None:
+    """Errors of tasks against the loss, if the study asks its checkpoints any."""
+    downstream = found.concluded.downstream
+    if downstream is None or "error" not in downstream.scores:
+        return None
+    table = downstream.scores[downstream.scores["error"].notna()]
+    return scores_vs_loss(table, "Errors in tasks") if len(table) else None
+
+
 FIGURES: dict[str, Draw] = {
     "loss_vs_compute": _of_runs(loss_vs_compute.runs, "loss", "flops"),
     "training_curves": training_curves.draw,
@@ -51,6 +61,7 @@ FIGURES: dict[str, Draw] = {
     "routing_health": _of_runs(routing_health.health),
     "expert_loads": expert_loads.draw,
     "restarts": _restarts,
+    "scores_vs_loss": _scores,
 }
 """Every figure of a report by its name."""
 

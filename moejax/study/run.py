@@ -21,6 +21,8 @@ from moejax.run_table import TABLE
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
 from moejax.study.cloud import Mount, holds_corpus
+from moejax.study.downstream import FOLDER as SCORES
+from moejax.study.downstream import DownstreamScores, conclude_downstream
 from moejax.study.executor import Executor, ProgressCallback, Task, train_all
 from moejax.study.local import LocalExecutor, slots
 from moejax.study.sanity_checks import SanityCheck, sanity_checks
@@ -36,10 +38,13 @@ from moejax.study.stages import (
 )
 from moejax.study.status import RunStatus, progress, run_statuses
 from moejax.study.storage import REMEDY, identity, is_remote, matching, open_storage, read_text
-from moejax.study.study import Analysis, Study
+from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.identity import TRAINING
 from moejax.train.vmapped_runs import vmap_groups
 from moejax.wording import command, told
+
+ASKED = "downstream.json"
+"""The tasks that a study's checkpoints are asked, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Concluded:
     """What a reader must know about how the table was read."""
     stages: tuple[StageResult, ...] = ()
     """Results of the stages, of a study that has any."""
+    downstream: DownstreamScores | None = None
+    """Scores of the checkpoints, of a study that asks them tasks."""
 
     @property
     def name(self) -> str:
@@ -74,7 +81,9 @@ def read_study(url: str | Path) -> Study:
     decides, asked = identity(url), read_text(open_storage(url), "analysis.json")
     where = f"{url}/analysis.json"
     analysis = dump(parse_json(asked, Analysis, where, remedy=REMEDY)) if asked is not None else {}
-    study = build(Study, {**decides, "analysis": analysis}, f"{url}/study.json")
+    tasks, where = read_text(open_storage(url), ASKED), f"{url}/{ASKED}"
+    downstream = dump(parse_json(tasks, Downstream, where, remedy=REMEDY)) if tasks is not None else {}
+    study = build(Study, {**decides, "analysis": analysis, "downstream": downstream}, f"{url}/study.json")
     stages = [replace(stage, make=ask_for_config) if number else stage for number, stage in enumerate(study.stages)]
     return stored_stages(replace(study, stages=tuple(stages)), open_storage(url))
 
@@ -91,6 +100,8 @@ def fetch(url: str, folder: Path) -> None:
     claim(folder, "study.json", study.identity())
     files = {path: read_text(storage, path) for path in ("data/corpus.json", *_gathered(storage))}
     files["analysis.json"] = sealed(dump(study.analysis))
+    if study.downstream != Downstream():
+        files[ASKED] = sealed(dump(study.downstream))
     with only_writer(folder), outputs_of(folder):
         changed = {path: text for path, text in files.items() if text is not None and _differs(folder / path, text)}
         for path in changed:
@@ -108,7 +119,11 @@ def fetch(url: str, folder: Path) -> None:
 
 
 def _gathered(storage: DirFileSystem) -> list[str]:
-    return [*matching(storage, "models/*/*.json"), *matching(storage, "stages/*.json")]
+    return [
+        *matching(storage, "models/*/*.json"),
+        *matching(storage, "stages/*.json"),
+        *matching(storage, f"{SCORES}/*/*.json"),
+    ]
 
 
 def _differs(path: Path, text: str) -> bool:
@@ -129,6 +144,8 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     with only_writer(folder):
         write_stages(study, folder)
         write_json(folder / "analysis.json", dump(study.analysis))
+        if study.downstream != Downstream() or (folder / ASKED).exists():
+            write_json(folder / ASKED, dump(study.downstream))
         if corpus:
             open_corpus(study.recipe.data, folder / "data")
         for training in study.trainings():
@@ -276,7 +293,8 @@ def conclude(folder: Path, update: ProgressCallback) -> Concluded:
         law.fit.save(folder / "fits" / f"{law.name}.json")
     rows = frame.to_dict("records")
     stages = tuple(results(study, rows))
-    return Concluded(study, folder, summary, sanity_checks(rows), analysed, stages=stages)
+    downstream = conclude_downstream(study, folder)
+    return Concluded(study, folder, summary, sanity_checks(rows), analysed, stages=stages, downstream=downstream)
 
 
 MOST_LAWS = ("chinchilla", "effective_params", "five_factor", "sparsity")
@@ -351,6 +369,7 @@ def as_json(concluded: Concluded) -> dict[str, Any]:
         "selection": analysed.selection and dump(analysed.selection),
         "limits": analysed.limits,
         "recipe": analysed.recipe and analysed.recipe.found.to_json(),
+        "downstream": concluded.downstream and concluded.downstream.to_json(),
     }
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 from moejax.architecture import Architecture
 from moejax.config import build, check_fields, dump, unknown
 from moejax.errors import UserError
+from moejax.evaluation.suites import suite_of
+from moejax.fit.score_links import LINKS
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, whole
@@ -72,6 +74,46 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Downstream:
+    """What is asked of a study's checkpoints, one per model and budget. It may change after training."""
+
+    suite: str = ""
+    """A document's list of tasks, one of ``moejax.evaluation.suites.SUITES``; none if empty."""
+    tasks: tuple[str, ...] = ()
+    """Tasks or groups of lm-evaluation-harness, besides; or ``validation_choices``, a task of the study's own text."""
+    num_fewshot: Annotated[int, whole(-1, 1_000)] = -1
+    """Shots in front of the documents of ``tasks``; -1 for each task's own."""
+    task_path: str = ""
+    """A folder with task files of one's own, before the harness's."""
+    limit: Annotated[int, whole(0, INT32)] = 0
+    """The first documents of each task only; 0 for all."""
+    max_new_tokens: Annotated[int, whole(0, INT32)] = 0
+    """Most tokens of a generated answer, where the task allows as many; 0 for the task's own number."""
+    batch_tokens: Annotated[int, whole(1, INT32)] = 8_192
+    """Tokens computed at once."""
+    dtype: str = "float32"
+    """To compute in: ``float32`` or ``bfloat16``."""
+    links: tuple[str, ...] = ("sigmoid", "power")
+    """Forms of a task's error by the loss that are fitted, of ``moejax.fit.score_links.LINKS``."""
+
+    def check(self) -> None:
+        """Raise ``UserError`` with value, rule and remedy if something asked for does not exist."""
+        check_fields(self, "downstream")
+        if self.suite:
+            suite_of(self.suite)
+        for name in self.tasks:
+            if not name or self.tasks.count(name) > 1:
+                raise UserError(f"downstream.tasks has {name!r} {self.tasks.count(name)} times; name every task once.")
+            if "*" in name or "," in name:
+                raise UserError(f"downstream.tasks has {name!r}; it is no pattern, so name tasks or groups one by one.")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise UserError(unknown(f"downstream.dtype {self.dtype!r}", self.dtype, ("float32", "bfloat16")))
+        for name in self.links:
+            if name not in LINKS:
+                raise UserError(unknown(f"downstream.links: {name!r}", name, list(LINKS)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of a study. The first has the study's own models, the models of a later one are made from the rows of the
     one before; ``moejax.study.stages`` makes them."""
@@ -105,6 +147,8 @@ class Study:
     """By a model's name, its seed if it is not the study's."""
     seed: Seed = 0
     analysis: Analysis = field(default_factory=Analysis)
+    downstream: Downstream = field(default_factory=Downstream)
+    """Tasks that every checkpoint is asked after training; none if it names none."""
     stated: tuple[Stated, ...] = ()
     """What the paper says these runs come to."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -176,6 +220,7 @@ class Study:
                     raise UserError(unknown(f"{group}: model {name!r}", name, known))
         self._check_stages()
         self.analysis.check()
+        self.downstream.check()
         for stated in self.stated:
             if stated.quantity not in TOTALS:
                 raise UserError(unknown(f"stated: quantity {stated.quantity!r}", stated.quantity, TOTALS))

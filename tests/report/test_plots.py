@@ -37,7 +37,7 @@ from moejax.report.plots import PREDICTIONS, chosen, draw, example_of, inputs_of
 
 PAPERS = {
     "zhao": tuple(str(number) for number in range(1, 18)),
-    "abnar": ("1", "2", "3", "4", "6", "7", "8", "9", "11", "12"),
+    "abnar": tuple(str(number) for number in range(1, 16)),
     "tian": ("1a", "1b", *(str(number) for number in range(2, 18))),
 }
 

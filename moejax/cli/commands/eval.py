@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -68,13 +69,33 @@ def _evaluate(
         longest=arguments.max_length or given.sequence_length or DEFAULT_LENGTH,
         batch_tokens=arguments.batch_tokens,
     )
-    asked = HarnessModel(model, given.tokenizer, first_token=given.first_token, seed=arguments.seed, update=update)
+    asked = HarnessModel(
+        model,
+        given.tokenizer,
+        first_token=given.first_token,
+        max_new_tokens=arguments.max_new_tokens,
+        seed=arguments.seed,
+        update=update,
+    )
     results: dict[str, dict[str, Any]] = {}
     for number, (manager, tasks) in loaded.items():
         own = evaluate(asked, manager, tasks, limit=arguments.limit, num_fewshot=number, log_samples=arguments.samples)
         for name, part in own.items():
             results.setdefault(name, {}).update(part)
-    return {**_said(arguments, path, given, asked), "versions": versions(), **_plain(results)}
+    answers = {
+        task: {
+            "number": len(lengths),
+            "words": statistics.mean(words for words, _ in lengths),
+            "tokens": statistics.mean(tokens for _, tokens in lengths),
+        }
+        for task, lengths in asked.answers.items()
+    }
+    return {
+        **_said(arguments, path, given, asked),
+        "versions": versions(),
+        **_plain(results),
+        **({"answers": answers} if answers else {}),
+    }
 
 
 def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: Any) -> dict[str, Any]:
@@ -94,6 +115,7 @@ def _said(arguments: argparse.Namespace, path: Path, given: LoadedModel, asked: 
             "limit": arguments.limit,
             "num_fewshot": arguments.num_fewshot,
             "max_length": asked.max_length,
+            "max_new_tokens": arguments.max_new_tokens,
             "dtype": arguments.dtype,
             "seed": arguments.seed,
         },
@@ -144,7 +166,14 @@ def summary(found: dict[str, Any], path: Path) -> Result:
             rows.append([task, shown, written, "" if documents is None else documents])
     columns = (Column("task"), Column("metric", words=True), Column("value"), Column("documents", ","))
     tables = [Table(f"{path}, {found['model']['fingerprint']}", columns, rows)]
-    return Result(tables=[*tables, *_averages(found.get("suite"))], data=found)
+    return Result(tables=[*tables, *_answers(found), *_averages(found.get("suite"))], data=found)
+
+
+def _answers(found: Mapping[str, Any]) -> list[Table]:
+    """How long the answers were that a task had the model write."""
+    rows = [[task, one["number"], one["words"], one["tokens"]] for task, one in found.get("answers", {}).items()]
+    columns = (Column("task"), Column("answers", ","), Column("words, mean", ".1f"), Column("tokens, mean", ".1f"))
+    return [Table("Generated answers", columns, rows)] if rows else []
 
 
 def _averages(suite: Any) -> list[Table]:

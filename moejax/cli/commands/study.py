@@ -17,8 +17,10 @@ from moejax.report.findings import read
 from moejax.report.report import as_data, write_report
 from moejax.say import say
 from moejax.study import analysis
-from moejax.study.run import conclude, train_study
+from moejax.study.downstream import ask_checkpoints, asked_tasks, check_tasks
+from moejax.study.run import conclude, read_study, train_study
 from moejax.study.stages import assumed, later
+from moejax.wording import counted
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,11 +31,15 @@ def run(arguments: argparse.Namespace) -> int:
     study.check_data()
     expected = assumed(study)
     check_exportable(arguments.exportable, expected.models)
+    asked = asked_tasks(study)
+    if asked:
+        check_tasks(study, folder)
+    parts = 4 if asked else 3
 
     runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
     for warning in analysis.warnings(expected):
         say(f"moejax: {warning}")
-    say(f"1/3  training {len(study.models)} models, {runs} runs, into {folder}. {later(study)}".rstrip(". "))
+    say(f"1/{parts}  training {len(study.models)} models, {runs} runs, into {folder}. {later(study)}".rstrip(". "))
     with progress_display() as update:
         train_study(
             study,
@@ -43,10 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
             update=update,
             log=_goes_on,
         )
-    say("2/3  fitting laws, resampling, checking the optimum")
+    if asked:
+        say(f"2/{parts}  asking {counted(len(asked), 'task')} of every checkpoint")
+        with progress_display() as update:
+            new = ask_checkpoints(read_study(folder), folder, update)
+        say(f"{counted(new, 'score')} more")
+    say(f"{parts - 1}/{parts}  fitting laws, resampling, checking the optimum")
     with progress_display() as update:
         concluded = conclude(folder, update)
-    say("3/3  writing the report")
+    say(f"{parts}/{parts}  writing the report")
     report = write_report(concluded)
     if followed := concluded.analysed.recipe:
         write_tian(folder / study.analysis.recipe, followed.found, followed.read, followed.runs)

@@ -13,6 +13,7 @@ from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.say import say
+from moejax.study.downstream import write_scores
 from moejax.study.run import fetch, read_study, write_table
 from moejax.study.stages import later
 from moejax.study.status import RunStatus, run_statuses, seconds_left
@@ -61,6 +62,7 @@ def gather(url: str, out: str | None) -> None:
         fetch(url, Path(out))
     folder = Path(out or url)
     path = write_table(study, folder)
+    write_scores(study, folder)
     found = run_statuses(open_storage(folder), study.trainings())
     missing = [one.model for one in found if one.state != "done"]
     rows, runs = sum(len(one.rows) for one in found), sum(one.runs for one in found)

@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a text; what goes before is cut off (default: those of the training, or of config.json)",
     )
     parser.add_argument(
+        "--max-new-tokens",
+        type=whole_number,
+        metavar="N",
+        help="most tokens of a generated answer, where the task allows as many",
+    )
+    parser.add_argument(
         "--batch-tokens", type=whole_number, default=8192, metavar="N", help="tokens computed at once (default: 8192)"
     )
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="to compute in")
@@ -61,5 +67,6 @@ def check(arguments: argparse.Namespace) -> None:
             f"--tasks {arguments.tasks!r} names no task; give one or more, as --tasks arc_easy,piqa, or a document's "
             f"by --suite NAME."
         )
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UserError(f"--limit is {arguments.limit}; give at least one document.")
+    for option, what in (("limit", "document"), ("max_new_tokens", "token")):
+        if (value := getattr(arguments, option)) is not None and value < 1:
+            raise UserError(f"--{option.replace('_', '-')} is {value}; give at least one {what}.")

@@ -1,0 +1,79 @@
+"""A multiple-choice task of a study's own held-out text, which needs neither a harness nor a network.
+
+A document is a piece of the text; its choices are the text's own next tokens and those that follow three other pieces.
+As in a task of the harness, the likeliest choice is the answer; all are equally long, so that no length is preferred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from moejax.errors import UserError
+from moejax.evaluation.language_model import LanguageModel
+from moejax.progress import CountCallback
+
+NAME = "validation_choices"
+CHOICES = 4
+MOST = 500
+"""Documents, if the text has as many."""
+LONGEST_CONTEXT, LONGEST_CHOICE = 64, 16
+"""Tokens of a document and of a choice, at most: half of a row, and an eighth."""
+
+Document = tuple[list[int], list[list[int]]]
+"""Tokens of a context, and of its choices: the text's own is the first."""
+
+
+def documents(
+    tokens: Int[np.ndarray, "rows length"],
+    kept: Bool[np.ndarray, "rows targets"] | None = None,
+    *,
+    limit: int = 0,
+) -> list[Document]:
+    """Documents of rows of text, evenly spread over them.
+
+    Args:
+      kept: targets that are text, of rows that are packed or padded; rows that have others are left out.
+      limit: most documents; 0 for ``MOST``.
+
+    Raises:
+      UserError: there are fewer whole rows than choices, or rows are too short.
+    """
+    half = tokens.shape[1] // 2
+    context, choice = min(LONGEST_CONTEXT, half), min(LONGEST_CHOICE, half // 4)
+    if kept is not None:
+        tokens = tokens[kept[:, : context + choice - 1].all(axis=1)]
+    if len(tokens) < CHOICES or choice < 1:
+        raise UserError(
+            f"The task {NAME} takes {CHOICES} rows of held-out text or more, of at least 8 tokens, and there are "
+            f"{len(tokens)} of {tokens.shape[1]}; raise recipe.data.validation_tokens, or leave it out of "
+            f"downstream.tasks."
+        )
+    count = min(limit or MOST, len(tokens))
+    places = np.linspace(0, len(tokens) - 1, count).astype(int)
+    # Others are far away in the text, so that they are seldom of the same document.
+    step = max(1, len(tokens) // CHOICES)
+    return [
+        (
+            tokens[place, :context].tolist(),
+            [tokens[(place + n * step) % len(tokens), context : context + choice].tolist() for n in range(CHOICES)],
+        )
+        for place in places
+    ]
+
+
+def results(
+    model: LanguageModel, asked: Sequence[Document], progress: CountCallback = lambda done, total: None
+) -> Mapping[str, Any]:
+    """The share of the documents whose own choice is the likeliest, under the harness's names."""
+    found = model.log_likelihoods([(context, one) for context, choices in asked for one in choices], progress)
+    logs = np.array([one.log for one in found]).reshape(len(asked), CHOICES)
+    # Where another choice is as likely, as one of the same text is, the answer counts as wrong.
+    right = (logs[:, :1] > logs[:, 1:]).all(axis=1)
+    share = float(right.mean())
+    error = math.sqrt(share * (1 - share) / max(len(asked) - 1, 1))
+    return {"acc,none": share, "acc_stderr,none": error}

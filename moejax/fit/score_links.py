@@ -1,0 +1,155 @@
+"""How a task's error goes with the pretraining loss, and whether sparse models transfer worse: laws by formula.
+
+Two forms, over runs of any size and budget: a sigmoid, which has ends, and a power. Abnar et al. (2025), Section 4,
+draw the relation and give it no form. The better of the two is fitted again with ``transfer``, by which (1-S) moves the
+error at equal loss; where its interval lies below 0, sparser models err more than dense ones of the same loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import predict
+from moejax.fit.runs import Runs, runs_from
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.interval import Interval
+from moejax.laws.design import design_from
+from moejax.laws.formula_law import FormulaLaw, formula_law
+from moejax.wording import told
+
+LINKS: Mapping[str, tuple[str, str]] = {
+    "sigmoid": (
+        "error = ceiling*sigmoid(slope*(loss - middle))",
+        "error = ceiling*sigmoid(slope*(loss - middle) + transfer*log(1 - sparsity))",
+    ),
+    "power": ("error = scale*loss^exponent", "error = scale*loss^exponent*(1 - sparsity)^transfer"),
+}
+"""By name, the form of a task's error, and the same with what sparsity moves at equal loss."""
+_SIGNS = dict.fromkeys(("ceiling", "slope", "middle", "scale", "exponent"), "+") | {"transfer": "any"}
+READS = ("loss", "sparsity")
+
+DataFrame = Any
+
+
+def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
+    """The law by formula of a link."""
+    text = LINKS[link][transfer]
+    signs = {name: sign for name, sign in _SIGNS.items() if name in text}
+    return formula_law(text, signs=signs, known={name: name for name in ("error", *READS)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreLink:
+    """A task's error by the loss, in the form that the runs prefer."""
+
+    task: str
+    link: str
+    fit: FitResult | None
+    """None if no form could be fitted."""
+    transfer: Interval | None
+    """By what power of (1-S) the error moves at equal loss, with its interval; None if it is not determined."""
+    left_out: tuple[str, ...]
+    """Why forms were not fitted, or runs not read, in sentences."""
+
+    @property
+    def verdict(self) -> str:
+        """What these runs say of sparse models at equal loss."""
+        if self.transfer is None:
+            return "not determined"
+        if self.transfer.high < 0:
+            return "sparser models err more"
+        return "sparser models err less" if self.transfer.low > 0 else "no difference seen"
+
+
+def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:
+    """A table of scores with ``fitted_error``, what each task's form says at the run's loss."""
+    fitted = np.full(len(table), np.nan)
+    for one in links:
+        own = np.flatnonzero((table["task"] == one.task).to_numpy())
+        if one.fit is not None and len(own):
+            losses = table["loss"].to_numpy(np.float64)[own]
+            fitted[own] = predict(one.fit.law, _runs(losses, np.zeros_like(losses), np.ones_like(losses)), "error")
+    return table.assign(fitted_error=fitted)
+
+
+def score_links(
+    table: DataFrame, links: Sequence[str] = tuple(LINKS), *, seed: int = 0, level: float = 0.9
+) -> list[ScoreLink]:
+    """Every task of a table of scores, which has columns ``task``, ``loss``, ``error`` and, for transfer, ``sparsity``.
+
+    Runs of one ``group``, or else of one ``model``, are alike, and intervals are by group. Of the forms the one with
+    the lower AICc is kept.
+    """
+    found = []
+    for task in dict.fromkeys(table["task"]):
+        found.append(_of_task(str(task), table[table["task"] == task], links, seed, level))
+    return found
+
+
+def _of_task(task: str, table: DataFrame, links: Sequence[str], seed: int, level: float) -> ScoreLink:
+    left_out = []
+    every = len(table)
+    table = table[np.isfinite(table["loss"].astype(float)) & (table["error"].astype(float) > 0)]
+    if len(table) < every:
+        left_out.append(f"{every - len(table)} of {every} scores have no error above 0.")
+    if not len(table):
+        return ScoreLink(task=task, link="", fit=None, transfer=None, left_out=tuple(left_out))
+    label = next((name for name in ("group", "model") if name in table), None)
+    sparsity = table["sparsity"].to_numpy(np.float64) if "sparsity" in table else np.zeros(len(table))
+    runs = _runs(
+        table["loss"].to_numpy(np.float64),
+        sparsity,
+        table["error"].to_numpy(np.float64),
+        None if label is None else list(table[label]),
+    )
+    fits: dict[str, FitResult] = {}
+    for link in links:
+        try:
+            fits[link] = _fitted(link_law(link), runs, seed)
+        except UserError as error:
+            left_out.append(f"The {link} was not fitted: {told(error)}")
+    if not fits:
+        return ScoreLink(task=task, link="", fit=None, transfer=None, left_out=tuple(left_out))
+    # An infinite AICc is that of too few runs for their number of coefficients.
+    best = min(fits, key=lambda link: (fits[link].aicc, len(fits[link].coefficients)))
+    transfer = None
+    if len({*np.round(sparsity, 9)}) > 1:
+        try:
+            transfer = _transfer(_fitted(link_law(best, transfer=True), runs, seed), level)
+        except UserError as error:
+            left_out.append(f"Transfer was not fitted: {told(error)}")
+    return ScoreLink(task=task, link=best, fit=fits[best], transfer=transfer, left_out=tuple(left_out))
+
+
+def _fitted(law: type[FormulaLaw], runs: Runs, seed: int) -> FitResult:
+    return with_uncertainty(fit_law(law, runs, seed=seed), runs)
+
+
+def _transfer(fit: FitResult, level: float) -> Interval | None:
+    """The coefficient with its interval; None where the runs do not determine it."""
+    if fit.uncertainty is None or not fit.uncertainty.axes:
+        return None
+    one = fit.conf_int(level).loc["transfer"]
+    if not math.isfinite(one["std_err"]):
+        return None
+    return Interval(
+        low=float(one["low"]),
+        middle=float(one["value"]),
+        high=float(one["high"]),
+        deviation=float(one["std_err"]),
+        undefined=0.0,
+    )
+
+
+def _runs(losses: np.ndarray, sparsity: np.ndarray, errors: np.ndarray, group: list[Any] | None = None) -> Runs:
+    # Sparsity as of so many experts, one of which serves a token: what a Design works it out of.
+    design = design_from({"loss": losses, "num_experts": 1 / (1 - sparsity), "top_k": np.ones_like(sparsity)})
+    return runs_from(design, errors, group=group if group is not None else range(len(errors)), output="error")

@@ -1,0 +1,104 @@
+"""Abnar et al. (2025), Figures 13 to 15: scores by the length of answers, which examples in front control.
+
+The paper prints no score; a row of the table is what a model scored in one task whose examples have answers of about
+``given_words`` words, and the mean ``answer_words`` of what it wrote.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moejax.report.figures.figure import Figure
+from moejax.report.figures.inputs import FigureInputs, column
+from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, draw
+from moejax.report.figures.style import BLUE, ORANGE, ramp
+from moejax.run_table import DataFrame
+
+COLUMNS = ("model", "params_active", "num_experts", "given_words", "answer_words", "score")
+GIVEN = Axis("given_words", "words of answers in front")
+ANSWERED = Axis("answer_words", "words of generated answers")
+SCORE = Axis("score_percent", "score, %")
+SLOPE = Axis("score_percent_per_word", "score per generated word, %")
+
+
+def lengths(inputs: FigureInputs) -> Figure:
+    """Figure 13b: the length of generated answers against that of the answers in front."""
+    series = [
+        Series(label=model, x=column(own, "given_words"), y=column(own, "answer_words"), mark="points", colour=colour)
+        for model, own, colour in _models(inputs)
+    ]
+    table = _known(inputs)
+    rho = float(np.corrcoef(column(table, "given_words"), column(table, "answer_words"))[0, 1])
+    panel = Panel(x=GIVEN, y=ANSWERED, series=series, corner=f"correlation {rho:.2f}")
+    drawing, rows = draw([panel], columns=1, height=3.2)
+    return Figure(
+        "Lengths of answers",
+        "Answers of a model against those in front, means over a task's documents. The paper's left panel, lengths "
+        f"of rewritten answers one by one, is of its own data.{inputs.whose}",
+        drawing,
+        rows,
+    )
+
+
+def by_length(inputs: FigureInputs) -> Figure:
+    """Figure 14: the score against the length of answers, a least-squares line a model."""
+    series = []
+    for model, own, colour in _models(inputs):
+        x, y = column(own, "answer_words"), column(own, "score")
+        series.append(Series(label=model, x=x, y=y, mark="points", colour=colour))
+        if len(own) > 1:
+            ends = np.array([x.min(), x.max()])
+            line = np.polynomial.Polynomial.fit(x, y, 1)(ends)
+            series.append(Series(label=f"{model}, line", x=ends, y=line, colour=colour, in_legend=False))
+    drawing, rows = draw([Panel(x=ANSWERED, y=SCORE, series=series)], columns=1, height=3.4)
+    return Figure(
+        "Score by length of answers",
+        f"Lines are least squares, one a model.{inputs.whose}",
+        drawing,
+        rows,
+    )
+
+
+def slopes(inputs: FigureInputs) -> Figure:
+    """Figure 15: the slopes of these lines against active parameters, dense models and mixtures."""
+    found = [
+        (float(own["params_active"].iloc[0]), _slope(own), bool(own["num_experts"].iloc[0] > 0))
+        for _, own, _ in _models(inputs)
+        if len(own) > 1
+    ]
+    series = [
+        Series(
+            label=name,
+            x=[size for size, _, mixture in found if mixture == which],
+            y=[slope for _, slope, mixture in found if mixture == which],
+            mark=mark,
+            colour=colour,
+        )
+        for name, which, mark, colour in (("dense", False, "joined", BLUE), ("mixtures", True, "squares", ORANGE))
+        if any(mixture == which for *_, mixture in found)
+    ]
+    drawing, rows = draw([Panel(x=ACTIVE, y=SLOPE, series=series)], columns=1, height=3.2)
+    return Figure(
+        "What a word of an answer is worth",
+        f"Slopes of the least-squares lines of the score over the length of answers.{inputs.whose}",
+        drawing,
+        rows,
+    )
+
+
+def _slope(own: DataFrame) -> float:
+    x, y = column(own, "answer_words"), column(own, "score")
+    return float(np.polynomial.Polynomial.fit(x, y, 1).convert().coef[-1])
+
+
+def _known(inputs: FigureInputs) -> DataFrame:
+    return inputs.table[inputs.table["answer_words"].notna() & inputs.table["given_words"].notna()]
+
+
+def _models(inputs: FigureInputs) -> list[tuple[str, DataFrame, str]]:
+    """Rows and colour of every model, the smallest first."""
+    table = _known(inputs).sort_values("params_active", kind="stable")
+    names = list(dict.fromkeys(table["model"]))
+    return [
+        (str(name), table[table["model"] == name], colour) for name, colour in zip(names, ramp(len(names)), strict=True)
+    ]

@@ -1,0 +1,424 @@
+"""The tasks that a study asks its checkpoints after training: scores, kept one by one, and one table of them.
+
+``downstream/MODEL/TOKENS.TASK.json`` has what one checkpoint scored in one task, and what decides it: the task, its
+shots and files, and the run. What is there is not computed again; what was asked otherwise is. ``scores.parquet`` has
+them all: a row per model, budget and task, beside the run's loss and sizes, and what the fitted form says of its error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from moejax import run_table
+from moejax.data.corpus import open_corpus, read_summary
+from moejax.data.rows import counted as counted_targets
+from moejax.errors import UserError
+from moejax.evaluation import validation_choices
+from moejax.evaluation.language_model import LanguageModel
+from moejax.evaluation.load_model import LoadedModel, load_model
+from moejax.evaluation.scores import score_of
+from moejax.evaluation.suites import suite_of
+from moejax.fit.score_links import ScoreLink, score_links, with_fitted
+from moejax.folder import check_as_written, only_writer
+from moejax.model.runtime import Runtime
+from moejax.progress import ProgressCallback
+from moejax.stored import Damaged, as_read, read_json, write_json
+from moejax.study.status import run_statuses
+from moejax.study.storage import open_storage
+from moejax.study.study import Study
+from moejax.train.manifest import finished_steps
+from moejax.train.metrics import branch_name
+from moejax.train.training import Training
+from moejax.weights.fingerprint import fingerprint
+from moejax.wording import counted, some
+
+FOLDER, TABLE = "downstream", "scores.parquet"
+"""In a study's folder."""
+_REMEDY = "remove it, and it is asked again"
+OF_THE_RUN = (
+    *("model", "group", "tokens", "flops", "loss", "bits_per_byte", "params_active", "params_total"),
+    *("num_experts", "top_k", "sparsity"),
+)
+"""Columns of the run table that stand beside a score, those that it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedTask:
+    """One task, as every checkpoint is asked."""
+
+    task: str
+    """The harness's name, or ``validation_choices``."""
+    name: str
+    """What it is called in tables: the document's name, of a suite."""
+    category: str = ""
+    metric: str = ""
+    """Its metric by the harness's name; the first that is a share, if empty."""
+    num_fewshot: int | None = None
+    """None for the task's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """What a run of a study has left: the weights of one model at one budget."""
+
+    training: Training
+    row: Mapping[str, Any]
+    study: Path
+
+    @property
+    def name(self) -> str:
+        """Model and budget."""
+        return f"{self.training.name} at {self.row['tokens']:,} tokens"
+
+    @property
+    def folder(self) -> Path:
+        """Where its weights are."""
+        return self.study / "models" / self.training.name / "checkpoints" / branch_name(self.row["tokens"])
+
+    def file(self, asked: AskedTask) -> Path:
+        """Where its score in a task is kept."""
+        task = re.sub(r"[^\w.-]", "-", asked.task)
+        return self.study / FOLDER / self.training.name / f"{self.row['tokens']}.{task}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownstreamScores:
+    """Scores of a study's checkpoints, and how they go with the loss."""
+
+    scores: run_table.DataFrame
+    """A row per model, budget and task."""
+    links: list[ScoreLink]
+    missing: int
+    """Scores that are asked for and not there."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        links = [
+            {
+                "task": one.task,
+                "link": one.link,
+                "fit": one.fit and one.fit.to_json(),
+                "transfer": one.transfer and asdict(one.transfer),
+                "verdict": one.verdict,
+                "left_out": list(one.left_out),
+            }
+            for one in self.links
+        ]
+        return {"scores": run_table.records(self.scores), "links": links, "missing": self.missing}
+
+
+def asked_tasks(study: Study) -> list[AskedTask]:
+    """What every checkpoint is asked."""
+    asked = study.downstream
+    shots = None if asked.num_fewshot < 0 else asked.num_fewshot
+    found = [AskedTask(task=name, name=name, num_fewshot=shots) for name in asked.tasks]
+    if asked.suite:
+        found += [
+            AskedTask(
+                task=one.task,
+                name=one.name,
+                category=one.category,
+                metric=one.metric,
+                num_fewshot=one.num_fewshot,
+            )
+            for one in suite_of(asked.suite).run_here
+        ]
+    if doubled := [one.task for one in found if sum(one.task == other.task for other in found) > 1]:
+        raise UserError(
+            f"downstream.tasks has {doubled[0]}, which the suite {asked.suite} has too; name every task once."
+        )
+    return found
+
+
+def check_tasks(study: Study, folder: Path, update: ProgressCallback = lambda share, text: None) -> None:
+    """Raise ``UserError``, before anything is trained, if a task that is still to be asked cannot be."""
+    asked = asked_tasks(study)
+    runs = sum(len(training.recipe.budgets_tokens) for training in study.trainings())
+    left = {one.task for _, tasks in _left(study, folder, asked) for one in tasks}
+    if len(_checkpoints(study, folder)) == runs and not study.unknown_stages:
+        asked = [one for one in asked if one.task in left]
+    if asked:
+        update(0.0, "reading task files")
+        _load(study, folder, asked)
+
+
+def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int:
+    """Ask every checkpoint of a study what it was not asked yet, and write the table; returns how many scores are new.
+
+    Raises:
+      UserError: a task is not installed or cannot be loaded, or a checkpoint is missing: nothing is written then; or
+        what was read is damaged.
+    """
+    check_as_written(folder / TABLE)
+    asked = asked_tasks(study)
+    left = _left(study, folder, asked)
+    tasks = _load(study, folder, [one for one in asked if any(one in wanted for _, wanted in left)])
+    _check_there([one for one, _ in left])
+    total, done = sum(len(wanted) for _, wanted in left), 0
+    with only_writer(folder):
+        for checkpoint, wanted in left:
+            update(done / total, f"{checkpoint.name}: reading weights")
+            loaded = load_model(checkpoint.folder)
+            origin = {"fingerprint": fingerprint(loaded.weights), **loaded.origin}
+            for one in wanted:
+                began, where = time.monotonic(), f"{checkpoint.name}, {one.name}"
+                found = tasks[one.task](loaded, _within(update, done, total, where))
+                path = checkpoint.file(one)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                decided = {"asked": _decides(study, checkpoint, one), "model": origin}
+                write_json(path, {**decided, **found, "seconds": round(time.monotonic() - began, 2)})
+                done += 1
+        if asked:
+            write_scores(study, folder)
+    return done
+
+
+def _check_there(wanted: Sequence[Checkpoint]) -> None:
+    """Raise ``UserError`` if checkpoints are not there that are still to be asked."""
+    names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
+    if names:
+        raise UserError(
+            f"{counted(len(names), 'checkpoint')} of {len(wanted)} to be asked the tasks of downstream cannot be found "
+            f"in {wanted[0].study}/models: {some(names)}. Bring them back from where they were trained, or leave "
+            f"downstream.tasks and downstream.suite empty."
+        )
+
+
+def _within(update: ProgressCallback, done: int, total: int, where: str) -> ProgressCallback:
+    """The progress of one score of many."""
+    return lambda share, text: update((done + share) / total, f"{where}: {text}")
+
+
+def write_scores(study: Study, folder: Path) -> Path | None:
+    """Gather the scores of a study's folder into its table; None if there is none yet."""
+    rows = [_row(checkpoint, one, found) for checkpoint, one, found in _found(study, folder, asked_tasks(study))]
+    if not rows:
+        return None
+    groups = study.groups()
+    named = [{"study": study.name, **row, "group": groups[row["model"]]} for row in rows]
+    return run_table.write(named, folder / TABLE)
+
+
+def conclude_downstream(study: Study, folder: Path) -> DownstreamScores | None:
+    """What the scores that are there say, whose table gets the fitted errors; None if none are asked for or there."""
+    asked = asked_tasks(study)
+    if not asked or not (folder / TABLE).is_file():
+        return None
+    scores = run_table.read(folder / TABLE)
+    known = scores[scores["error"].notna()] if "error" in scores else scores[:0]
+    links = score_links(known, study.downstream.links, seed=study.analysis.seed) if len(known) else []
+    scores = with_fitted(scores, links)
+    run_table.write(scores, folder / TABLE)
+    missing = sum(len(tasks) for _, tasks in _left(study, folder, asked))
+    return DownstreamScores(scores=scores, links=links, missing=missing)
+
+
+def _checkpoints(study: Study, folder: Path) -> list[Checkpoint]:
+    """Of every run that is done, the smallest model first."""
+    trainings = {training.name: training for training in study.trainings()}
+    if not (folder / "models").is_dir():
+        return []
+    rows = [row for one in run_statuses(open_storage(folder), list(trainings.values())) for row in one.rows]
+    rows.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
+    return [Checkpoint(training=trainings[row["model"]], row=row, study=folder) for row in rows]
+
+
+def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[Checkpoint, list[AskedTask]]]:
+    """Checkpoints with the tasks that they were not asked, or were asked otherwise."""
+    known = {(one.folder, task.task) for one, task, _ in _found(study, folder, asked)}
+    every = [
+        (one, [task for task in asked if (one.folder, task.task) not in known])
+        for one in (_checkpoints(study, folder) if asked else [])
+    ]
+    return [(one, tasks) for one, tasks in every if tasks]
+
+
+def _found(
+    study: Study, folder: Path, asked: Sequence[AskedTask]
+) -> list[tuple[Checkpoint, AskedTask, dict[str, Any]]]:
+    """Scores that are there and were asked as they would be now."""
+    found = []
+    for checkpoint in _checkpoints(study, folder) if asked else []:
+        for one in asked:
+            path = checkpoint.file(one)
+            if path.is_file():
+                kept = read_json(path, {"asked": dict, "results": dict}, remedy=_REMEDY)
+                if _same(kept["asked"], _decides(study, checkpoint, one)):
+                    found.append((checkpoint, one, kept))
+    return found
+
+
+def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a score was asked as it would be now; task files that are not on this machine are as they were."""
+    return now == (dict(kept) if now["files"] is not None else {**kept, "files": None})
+
+
+def _decides(study: Study, checkpoint: Checkpoint, asked: AskedTask) -> dict[str, Any]:
+    """What decides a score."""
+    settings = study.downstream
+    harness = asked.task != validation_choices.NAME
+    return as_read(
+        {
+            "task": asked.task,
+            "num_fewshot": asked.num_fewshot if harness else None,
+            "limit": settings.limit,
+            "max_new_tokens": settings.max_new_tokens if harness else 0,
+            "dtype": settings.dtype,
+            "files": _files(settings.task_path, asked.task) if harness else _text(checkpoint.study),
+            "run": checkpoint.row["fingerprint"],
+            "loss": checkpoint.row["loss"],
+        }
+    )
+
+
+def _text(folder: Path) -> str | None:
+    """What identifies a study's text; None where it is not known."""
+    try:
+        return read_summary(folder / "data").sha256
+    except Damaged:
+        return None
+
+
+def _files(folder: str, task: str) -> str | None:
+    """SHA-256 of a folder of task files, if the task is one of them: what was changed there is asked again. Empty for
+    a task of the harness; None if the folder is not on this machine."""
+    if not folder:
+        return ""
+    if not Path(folder).is_dir():
+        return None
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    line = re.compile(rf"^(task|group|tag):\s*['\"]?{re.escape(task)}['\"]?\s*$", re.MULTILINE)
+    if not any(line.search(path.read_text("utf-8", "replace")) for path in files if path.suffix in (".yaml", ".yml")):
+        return ""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(folder)}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+Ask = Callable[[LoadedModel, ProgressCallback], dict[str, Any]]
+"""``ask(model, update)``: what is kept of a model's answers to one task."""
+
+
+def _load(study: Study, folder: Path, asked: Sequence[AskedTask]) -> dict[str, Ask]:
+    """What asks each task.
+
+    Raises:
+      UserError: the harness is not installed, or a task is none or cannot be loaded.
+    """
+    harness = [one.task for one in asked if one.task != validation_choices.NAME]
+    if harness and importlib.util.find_spec("lm_eval") is None:
+        raise UserError(
+            f"The study asks its checkpoints {some(harness)}, of lm-evaluation-harness, which is not installed; "
+            f"pip install 'moejax[eval]', or leave downstream.tasks and downstream.suite empty "
+            f"({validation_choices.NAME} needs no harness)."
+        )
+    return {
+        one.task: _choices(study, folder) if one.task == validation_choices.NAME else _of_harness(study, one)
+        for one in asked
+    }
+
+
+def _choices(study: Study, folder: Path) -> Ask:
+    """What asks a model for the next tokens of the study's own held-out text."""
+    made: list[validation_choices.Document] = []
+
+    def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
+        if not made:
+            rows = open_corpus(study.recipe.data, folder / "data").validation().rows
+            made.extend(
+                validation_choices.documents(rows["tokens"], counted_targets(rows), limit=study.downstream.limit)
+            )
+        length = study.recipe.data.sequence_length
+        found = validation_choices.results(
+            _language_model(study, loaded, length),
+            made,
+            lambda done, total: update(done / total, f"{done:,} of {total:,} likelihoods"),
+        )
+        return {"results": dict(found), "documents": len(made), "better": {"acc": True}}
+
+    return ask
+
+
+def _of_harness(study: Study, asked: AskedTask) -> Ask:
+    """What asks a model a task of lm-evaluation-harness."""
+    # It takes seconds to import, and only studies that ask its tasks need it.
+    from moejax.evaluation.harness import DEFAULT_LENGTH, HarnessModel, evaluate, load_tasks, versions
+
+    settings = study.downstream
+    manager, tasks = load_tasks([asked.task], Path(settings.task_path) if settings.task_path else None)
+
+    def ask(loaded: LoadedModel, update: ProgressCallback) -> dict[str, Any]:
+        if loaded.tokenizer is None:
+            raise UserError(f"The tokenizer of {study.name} is not known, so it cannot be asked {asked.task}.")
+        model = HarnessModel(
+            _language_model(study, loaded, loaded.sequence_length or DEFAULT_LENGTH),
+            loaded.tokenizer,
+            first_token=loaded.first_token,
+            max_new_tokens=settings.max_new_tokens or None,
+            seed=study.analysis.seed,
+            update=update,
+        )
+        found = evaluate(model, manager, tasks, limit=settings.limit or None, num_fewshot=asked.num_fewshot)
+        results = as_read(found["results"].get(asked.task, {}), default=str)
+        better = as_read(found.get("higher_is_better", {}).get(asked.task, {}), default=str)
+        score_of(results, better, asked.task, asked.metric)
+        sizes = [one["effective"] for one in found.get("n-samples", {}).values()]
+        config = found.get("configs", {}).get(asked.task, {})
+        lengths = [length for every in model.answers.values() for length in every]
+        return {
+            "results": results,
+            "better": better,
+            "documents": sum(sizes),
+            "num_fewshot": found.get("n-shot", {}).get(asked.task),
+            "task_version": found.get("versions", {}).get(asked.task),
+            "metadata": as_read(config.get("metadata") or {}, default=str),
+            "answers": {
+                "number": len(lengths),
+                "words": statistics.mean(words for words, _ in lengths) if lengths else None,
+                "tokens": statistics.mean(tokens for _, tokens in lengths) if lengths else None,
+            },
+            "versions": versions(),
+        }
+
+    return ask
+
+
+def _language_model(study: Study, loaded: LoadedModel, longest: int) -> LanguageModel:
+    settings = study.downstream
+    model = LanguageModel(
+        loaded.weights, Runtime(compute_dtype=settings.dtype), longest=longest, batch_tokens=settings.batch_tokens
+    )
+    model.check()
+    return model
+
+
+def _row(checkpoint: Checkpoint, asked: AskedTask, found: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of the table."""
+    score = score_of(found["results"], found.get("better", {}), asked.task, asked.metric)
+    answers, given = found.get("answers") or {}, (found.get("metadata") or {}).get("given_words")
+    own = {name: checkpoint.row[name] for name in OF_THE_RUN if name in checkpoint.row}
+    # A dense model has no idle expert.
+    own["sparsity"] = own.get("sparsity") or 0.0
+    return {
+        **own,
+        "task": asked.name,
+        "category": asked.category,
+        "metric": score.metric,
+        "num_fewshot": found.get("num_fewshot", 0 if asked.num_fewshot is None else asked.num_fewshot),
+        "documents": found.get("documents"),
+        "score": score.score,
+        "score_deviation": score.deviation,
+        "error": score.error,
+        "given_words": given,
+        "answer_words": answers.get("words"),
+        "answer_tokens": answers.get("tokens"),
+    }
