@@ -14,9 +14,9 @@ Recipe:   dropless, 1024 sequences of 2048 a batch, QK-norm, router z-loss of 0.
           0.002 and a cosine over the rest, without a shared trunk: one training per cell. Adam with decay of 1e-5 that
           does not scale with the rate, so 1e-5/rate here.
 Cost:     :grid and :downstream 157 runs, 5.0e22 FLOPs, 33,100 H100 hours at 40 % MFU; :search 225 runs, 2.2e22 and
-          14,500 hours; :tuned COST_OF_TUNED; :sweep COST_OF_SWEEP;
-          :tiny and :tiny-downstream 18 runs, 3.6e12 FLOPs, :tiny-search COST_S, :tiny-tuned COST_T, minutes each on two
-          cores.
+          14,500 hours; :tuned 382 runs, 7.3e22 and 47,600 hours; :sweep 5,031 runs, 1.6e24 and 1,060,000 hours; :tiny
+          and :tiny-downstream 18 runs, 3.6e12 FLOPs, :tiny-search 10 and 4.9e11, :tiny-tuned 22 and 1.4e12, minutes
+          each on two cores.
 Expected: at each budget, loss falls with sparsity while the best N rises and the best N_a falls (Figures 2 and 3); a
           task's error follows the loss whatever the sparsity, but in reading comprehension, where sparser models err
           more (Figures 5 and 10). Of :tiny, losses below the unigram entropy and a fit of two laws; of :tiny-tuned, a

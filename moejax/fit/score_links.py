@@ -1,8 +1,9 @@
 """How a task's error goes with the pretraining loss, and whether sparse models transfer worse: laws by formula.
 
 Two forms, over runs of any size and budget: a sigmoid, which has ends, and a power. Abnar et al. (2025), Section 4,
-draw the relation and give it no form. The better of the two is fitted again with ``transfer``, by which (1-S) moves the
-error at equal loss; where its interval lies below 0, sparser models err more than dense ones of the same loss.
+draw the relation and give it no form. The better of the two is fitted again with ``transfer``: a model of sparsity S
+errs as a dense one whose loss is higher by transfer·log(1/(1-S)). Where its interval lies above 0, sparser models err
+more than dense ones of the same loss.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ from moejax.laws.design import design_from
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.wording import told
 
-LINKS: Mapping[str, tuple[str, str]] = {
-    "sigmoid": (
-        "error = ceiling*sigmoid(slope*(loss - middle))",
-        "error = ceiling*sigmoid(slope*(loss - middle) + transfer*log(1 - sparsity))",
-    ),
-    "power": ("error = scale*loss^exponent", "error = scale*loss^exponent*(1 - sparsity)^transfer"),
+LINKS: Mapping[str, str] = {
+    "sigmoid": "error = ceiling*sigmoid(slope*(loss - middle))",
+    "power": "error = scale*loss^exponent",
 }
-"""By name, the form of a task's error, and the same with what sparsity moves at equal loss."""
+"""Forms of a task's error, by name."""
+_MOVED = "(loss - transfer*log(1 - sparsity))"
+"""The loss of the dense model that errs as much as a sparse one."""
 _SIGNS = dict.fromkeys(("ceiling", "slope", "middle", "scale", "exponent"), "+") | {"transfer": "any"}
 READS = ("loss", "sparsity")
 
@@ -41,7 +41,7 @@ DataFrame = Any
 
 def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
     """The law by formula of a link."""
-    text = LINKS[link][transfer]
+    text = LINKS[link].replace("loss", _MOVED) if transfer else LINKS[link]
     signs = {name: sign for name, sign in _SIGNS.items() if name in text}
     return formula_law(text, signs=signs, known={name: name for name in ("error", *READS)})
 
@@ -55,7 +55,7 @@ class ScoreLink:
     fit: FitResult | None
     """None if no form could be fitted."""
     transfer: Interval | None
-    """By what power of (1-S) the error moves at equal loss, with its interval; None if it is not determined."""
+    """Nats of loss by which an e-fold of 1/(1-S) moves the error, with its interval; None if it is not determined."""
     left_out: tuple[str, ...]
     """Why forms were not fitted, or runs not read, in sentences."""
 
@@ -64,9 +64,9 @@ class ScoreLink:
         """What these runs say of sparse models at equal loss."""
         if self.transfer is None:
             return "not determined"
-        if self.transfer.high < 0:
+        if self.transfer.low > 0:
             return "sparser models err more"
-        return "sparser models err less" if self.transfer.low > 0 else "no difference seen"
+        return "sparser models err less" if self.transfer.high < 0 else "no difference seen"
 
 
 def with_fitted(table: DataFrame, links: Sequence[ScoreLink]) -> DataFrame:

@@ -117,7 +117,7 @@ def downstream_tables(found: Findings) -> list[Table]:
         Column("error", ".1f"),
         Column("form"),
         Column("R²", ".3f"),
-        Column("transfer", "+.3f"),
+        Column("transfer, nats", "+.3f"),
         Column("90 %"),
         Column("at equal loss", words=True),
     )
@@ -130,8 +130,8 @@ def downstream_tables(found: Findings) -> list[Table]:
         middle = one.transfer and one.transfer.middle
         rows.append([one.task, len(errors), Written(errors.min(), ends), *fitted, middle, interval, one.verdict])
     notes = [
-        "The error is what a score lacks to 100 %. Transfer is the power of (1-S) by which it moves at equal loss: "
-        "below 0, sparser models err more.",
+        "The error is what a score lacks to 100 %. A model of sparsity S errs as a dense one whose loss is higher by "
+        "transfer·log(1/(1-S)): above 0, sparser models err more at equal loss.",
         *(f"{one.task}: {sentence}" for one in downstream.links for sentence in one.left_out),
         *(
             f"{one.task}: {sentence}"

@@ -235,7 +235,7 @@ def test_a_report_has_every_task_with_its_verdict_and_the_scores_of_the_largest_
     found = DownstreamScores(scores=scores, links=[*links, dataclasses.replace(links[0], transfer=None)], missing=3)
     concluded = Concluded(one, trained, None, [], Analysed(runs=4, laws=[], decisions=[], limits=[]), downstream=found)
     by_loss, largest = downstream_tables(Findings(concluded, scores, {}))
-    assert [row[-1] for row in by_loss.rows] == ["sparser models err more", "sparser models err less", "not determined"]
+    assert [row[-1] for row in by_loss.rows] == ["sparser models err less", "sparser models err more", "not determined"]
     assert "3 scores are still to be asked; run the study again." in by_loss.notes
     assert [row[:2] for row in largest.rows] == [["narrow", 4_096], ["wide", 4_096]]
     assert json.loads(json.dumps(found.to_json()))["missing"] == 3
@@ -243,12 +243,12 @@ def test_a_report_has_every_task_with_its_verdict_and_the_scores_of_the_largest_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transfer", [0.0, -0.1])
+@pytest.mark.parametrize("transfer", [0.0, 0.05])
 def test_what_sparsity_moves_at_equal_loss_is_found(transfer):
     random, rows = np.random.default_rng(0), []
     for number, sparsity in enumerate((0.0, 0.5, 0.9, 0.95)):
         for i, loss in enumerate(np.linspace(1.9, 3.3, 8)):
-            exact = 70 / (1 + np.exp(-2.0 * (loss - 2.4) - transfer * np.log(1 - sparsity)))
+            exact = 70 / (1 + np.exp(-2.0 * (loss - transfer * np.log(1 - sparsity) - 2.4)))
             error = exact * np.exp(random.normal(0.0, 0.003))
             rows.append({"task": "t", "model": f"{number}-{i}", "sparsity": sparsity, "loss": loss, "error": error})
     table = pd.DataFrame(rows)
