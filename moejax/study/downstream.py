@@ -81,7 +81,10 @@ class Checkpoint:
     @property
     def folder(self) -> Path:
         """Where its weights are."""
-        return self.study / "models" / self.training.name / "checkpoints" / branch_name(self.row["tokens"])
+        recipe = self.training.recipe
+        # A budget ends on a step, and its row has the tokens of that step.
+        ends = {recipe.tokens(recipe.steps(budget)): budget for budget in recipe.budgets_tokens}
+        return self.study / "models" / self.training.name / "checkpoints" / branch_name(ends[self.row["tokens"]])
 
     def file(self, asked: AskedTask) -> Path:
         """Where its score in a task is kept."""

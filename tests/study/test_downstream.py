@@ -11,7 +11,7 @@ import pytest
 from moejax import run_table
 from moejax.__main__ import main
 from moejax.cli.command_line import USERS
-from moejax.config import build
+from moejax.config import build, dump
 from moejax.errors import UserError
 from moejax.evaluation import validation_choices
 from moejax.evaluation.language_model import Likelihood
@@ -127,6 +127,16 @@ def test_task_files_that_change_are_asked_again_and_may_be_elsewhere(trained, as
     (files / "mine.yaml").rename(files.parent / "mine.yaml")
     files.rmdir()
     assert asked_anew(one, trained, asks) == []
+
+
+def test_a_checkpoint_is_where_its_training_leaves_it(trained):
+    """Also where a budget does not end on a step, and its row has fewer tokens."""
+    (trained / "models" / "wide" / row_file(BUDGETS[1])).rename(trained / "models" / "wide" / row_file(4_150))
+    config = dump(study_of(tasks=["first"])) | {"recipes": {"wide": {"budgets_tokens": [1_024, 4_150]}}}
+    found = downstream._checkpoints(build(Study, config), trained)
+    assert [f"{one.folder.parent.parent.name}/{one.folder.name}" for one in found] == [
+        *("narrow/branch-1024", "narrow/branch-4096", "wide/branch-1024", "wide/branch-4150")
+    ]
 
 
 def test_checkpoints_that_are_missing_are_named_and_nothing_is_written(trained):
