@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "data": {"data"} | BASE,
     "train": {"train", "data", "weights", "model", "routing", "laws", "kernels"} | BASE,
     "plan": {"plan", "train", "data", "model", "laws"} | BASE,
-    "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model"} | BASE,
+    "study": {"study", "plan", "evaluation", "train", "data", "fit", "laws", "model", "weights"} | BASE,
     "report": {"report", "plan", "study", "train", "fit", "design", "laws"} | BASE,
     "papers": {"papers", "report", "evaluation", "fit", "model", "data", "laws"} | BASE,
     "cli": {

@@ -7,14 +7,14 @@ As in a task of the harness, the likeliest choice is the answer; all are equally
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from moejax.errors import UserError
-from moejax.evaluation.language_model import LanguageModel
+from moejax.evaluation.language_model import Likelihood
 from moejax.progress import CountCallback
 
 NAME = "validation_choices"
@@ -26,6 +26,8 @@ LONGEST_CONTEXT, LONGEST_CHOICE = 64, 16
 
 Document = tuple[list[int], list[list[int]]]
 """Tokens of a context, and of its choices: the text's own is the first."""
+Likelihoods = Callable[[list[tuple[list[int], list[int]]], CountCallback], list[Likelihood]]
+"""``LanguageModel.log_likelihoods``."""
 
 
 def documents(
@@ -67,10 +69,10 @@ def documents(
 
 
 def results(
-    model: LanguageModel, asked: Sequence[Document], progress: CountCallback = lambda done, total: None
+    likelihoods: Likelihoods, asked: Sequence[Document], progress: CountCallback = lambda done, total: None
 ) -> Mapping[str, Any]:
     """The share of the documents whose own choice is the likeliest, under the harness's names."""
-    found = model.log_likelihoods([(context, one) for context, choices in asked for one in choices], progress)
+    found = likelihoods([(context, one) for context, choices in asked for one in choices], progress)
     logs = np.array([one.log for one in found]).reshape(len(asked), CHOICES)
     # Where another choice is as likely, as one of the same text is, the answer counts as wrong.
     right = (logs[:, :1] > logs[:, 1:]).all(axis=1)

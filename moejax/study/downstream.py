@@ -66,7 +66,7 @@ class AskedTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class AskedCheckpoint:
     """What a run of a study has left: the weights of one model at one budget."""
 
     training: Training
@@ -184,7 +184,7 @@ def ask_checkpoints(study: Study, folder: Path, update: ProgressCallback) -> int
     return done
 
 
-def _check_there(wanted: Sequence[Checkpoint]) -> None:
+def _check_there(wanted: Sequence[AskedCheckpoint]) -> None:
     """Raise ``UserError`` if checkpoints are not there that are still to be asked."""
     names = [one.name for one in wanted if not one.folder.is_dir() or not finished_steps(one.folder)]
     if names:
@@ -224,17 +224,17 @@ def conclude_downstream(study: Study, folder: Path) -> DownstreamScores | None:
     return DownstreamScores(scores=scores, links=links, missing=missing)
 
 
-def _checkpoints(study: Study, folder: Path) -> list[Checkpoint]:
+def _checkpoints(study: Study, folder: Path) -> list[AskedCheckpoint]:
     """Of every run that is done, the smallest model first."""
     trainings = {training.name: training for training in study.trainings()}
     if not (folder / "models").is_dir():
         return []
     rows = [row for one in run_statuses(open_storage(folder), list(trainings.values())) for row in one.rows]
     rows.sort(key=lambda row: (row["params_active"], row["params_total"], row["model"], row["tokens"]))
-    return [Checkpoint(training=trainings[row["model"]], row=row, study=folder) for row in rows]
+    return [AskedCheckpoint(training=trainings[row["model"]], row=row, study=folder) for row in rows]
 
 
-def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[Checkpoint, list[AskedTask]]]:
+def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[AskedCheckpoint, list[AskedTask]]]:
     """Checkpoints with the tasks that they were not asked, or were asked otherwise."""
     known = {(one.folder, task.task) for one, task, _ in _found(study, folder, asked)}
     every = [
@@ -246,7 +246,7 @@ def _left(study: Study, folder: Path, asked: Sequence[AskedTask]) -> list[tuple[
 
 def _found(
     study: Study, folder: Path, asked: Sequence[AskedTask]
-) -> list[tuple[Checkpoint, AskedTask, dict[str, Any]]]:
+) -> list[tuple[AskedCheckpoint, AskedTask, dict[str, Any]]]:
     """Scores that are there and were asked as they would be now."""
     found = []
     for checkpoint in _checkpoints(study, folder) if asked else []:
@@ -264,7 +264,7 @@ def _same(kept: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return now == (dict(kept) if now["files"] is not None else {**kept, "files": None})
 
 
-def _decides(study: Study, checkpoint: Checkpoint, asked: AskedTask) -> dict[str, Any]:
+def _decides(study: Study, checkpoint: AskedCheckpoint, asked: AskedTask) -> dict[str, Any]:
     """What decides a score."""
     settings = study.downstream
     harness = asked.task != validation_choices.NAME
@@ -342,7 +342,7 @@ def _choices(study: Study, folder: Path) -> Ask:
             )
         length = study.recipe.data.sequence_length
         found = validation_choices.results(
-            _language_model(study, loaded, length),
+            _language_model(study, loaded, length).log_likelihoods,
             made,
             lambda done, total: update(done / total, f"{done:,} of {total:,} likelihoods"),
         )
@@ -404,7 +404,7 @@ def _language_model(study: Study, loaded: LoadedModel, longest: int) -> Language
     return model
 
 
-def _row(checkpoint: Checkpoint, asked: AskedTask, found: Mapping[str, Any]) -> dict[str, Any]:
+def _row(checkpoint: AskedCheckpoint, asked: AskedTask, found: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the table."""
     score = score_of(found["results"], found.get("better", {}), asked.task, asked.metric)
     answers, given = found.get("answers") or {}, (found.get("metadata") or {}).get("given_words")

@@ -206,9 +206,9 @@ def test_the_studys_own_text_is_a_task_of_its_next_tokens():
     for context, choices in asked:
         assert choices[0] == rows[tuple(context)]
         assert len({tuple(choice) for choice in choices}) == 4
-    assert validation_choices.results(Knows(tokens, True), asked)["acc,none"] == 1.0
+    assert validation_choices.results(Knows(tokens, True).log_likelihoods, asked)["acc,none"] == 1.0
     # Who finds all choices equally likely has answered nothing.
-    assert validation_choices.results(Knows(tokens, False), asked)["acc,none"] == 0.0
+    assert validation_choices.results(Knows(tokens, False).log_likelihoods, asked)["acc,none"] == 0.0
     padded = np.ones((40, 64), bool)
     padded[:38, 30] = False
     with pytest.raises(UserError, match=r"4 rows of held-out text or more, .* and there are 2 of 65"):
