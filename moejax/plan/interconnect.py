@@ -70,6 +70,8 @@ class Torus:
     """Sizes of the axes within a slice."""
     segments: Mapping[tuple[str, ...], tuple[TorusSegment, ...]]
     """For every set of mesh axes, in their order, what a group along them covers."""
+    chips: Mapping[tuple[str, ...], int]
+    """The same: of how many chips a group's devices are."""
     link_bytes_per_second: float
     """One way; a device's share."""
     slices: int = 1
@@ -81,9 +83,7 @@ class Torus:
         if tuple(axes) == (DCN_DATA,):
             return {DCN: bytes_ * sent_share(kind, self.slices)}
         devices = math.prod(self.mesh[axis] for axis in axes)
-        segments = self.segments.get(tuple(axes), ())
-        chips = math.prod(segment.chips for segment in segments)
-        shares = _shares(kind, devices, devices // chips)
+        shares = _shares(kind, devices, devices // self.chips.get(tuple(axes), 1))
         return {link: bytes_ * share for link, share in zip((CHIP, ICI), shares, strict=True) if share > 0}
 
     def seconds(self, kind: str, axes: Sequence[str], bytes_: float) -> float:
@@ -96,8 +96,7 @@ class Torus:
             return 0.0
         if kind in ALL_TO_ALL:
             # Half of the group sends half of its bytes to the other half, through the links between them.
-            chips = math.prod(segment.chips for segment in segments)
-            a_chip = math.prod(self.mesh[axis] for axis in axes) // chips
+            a_chip = math.prod(self.mesh[axis] for axis in axes) // self.chips[tuple(axes)]
             across = max(s.chips / (4 * s.links) for s in segments)
             return bytes_ * a_chip * across / self.link_bytes_per_second
         links = 1 if kind == "collective-permute" else sum(s.links for s in segments)
@@ -158,11 +157,12 @@ def _interconnect(topology: Topology, sizes: tuple[int, ...]) -> Interconnect | 
         groups = np.arange(topology.devices).reshape(sizes) // topology.shape[1]
         return Switched(mesh, {axes: _fewest(_along(groups, axes)) for axes in _sets_of_axes()}, speeds)
     placed = _coordinates(topology, mesh)
-    segments = {}
+    segments, chips = {}, {}
     for axes in _sets_of_axes():
         group = placed[tuple(slice(None) if axis in axes else 0 for axis in MESH_AXES)]
-        segments[axes] = _segments(group.reshape(-1, placed.shape[-1]), topology)
-    return Torus(mesh, segments, chip.link_bytes_per_second, topology.slices, chip.network_bytes_per_second)
+        group = group.reshape(-1, placed.shape[-1])
+        segments[axes], chips[axes] = _segments(group, topology), len(np.unique(group, axis=0))
+    return Torus(mesh, segments, chips, chip.link_bytes_per_second, topology.slices, chip.network_bytes_per_second)
 
 
 def _sets_of_axes() -> list[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from moejax.plan.step_time import (
     Roofline,
     attention_flops,
     compiler_seconds,
+    filled_rows,
     model_flops,
     roofline,
     stated_seconds,
@@ -92,6 +93,10 @@ class Plan:
     kernel_seconds: float
     """Seconds of the kernels of Pallas: grouped products by what they state themselves, attention by arithmetic, at the
     chip's peak; 0 where nobody states it."""
+    xla_seconds_at_bandwidth: float
+    """``xla_seconds``, with kernels without products at the bandwidth of the chip's memory."""
+    kernel_seconds_of_rows: float
+    """``kernel_seconds``, with the rows alone that a balanced routing gives to experts."""
     communication: tuple[CollectiveVolume, ...]
     roofline: Roofline | None
     """None where nobody states what a chip can do."""
@@ -118,22 +123,35 @@ class Plan:
     def program_seconds(self) -> float:
         """Seconds of a step, if the compiled program's kernels run one after another as long as XLA and they say, and
         links overlap as in the roofline; NaN where they say nothing."""
+        return self._program(self.xla_seconds + self.kernel_seconds)
+
+    @property
+    def program_floor_seconds(self) -> float:
+        """The same with real rows, and kernels without products at the bandwidth of the chip's memory."""
+        return self._program(self.xla_seconds_at_bandwidth + self.kernel_seconds_of_rows)
+
+    def _program(self, work: float) -> float:
         if self.roofline is None or not self.xla_seconds:
             return math.nan
-        work = self.xla_seconds + self.kernel_seconds
         return max(work, self.roofline.hidden_seconds) + self.roofline.exposed_seconds
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step: the compiled program's if it states any, else the roofline's; 0 where there is neither."""
+        """Seconds of a step: the compiled program's at least, if it states any, else the roofline's; 0 where there is
+        neither."""
         if self.roofline is None:
             return 0.0
-        return self.program_seconds if self.xla_seconds else self.roofline.step_seconds
+        return self.program_floor_seconds if self.xla_seconds else self.roofline.step_seconds
 
     @property
     def mfu_of_program(self) -> float:
         """Model FLOPs utilisation by ``program_seconds``."""
         return self._mfu(self.program_seconds) if self.roofline else math.nan
+
+    @property
+    def mfu_of_program_floor(self) -> float:
+        """Model FLOPs utilisation by ``program_floor_seconds``."""
+        return self._mfu(self.program_floor_seconds) if self.roofline else math.nan
 
     def _mfu(self, seconds: float) -> float:
         chip = parse(self.topology).chip
@@ -228,7 +246,7 @@ def _plan(
     communication: tuple[CollectiveVolume, ...] = ()
     step_roofline = None
     text = "" if compiled is None else compiled.as_text()
-    xla_seconds, kernel_seconds = _program_seconds(training, text, topology)
+    work = _program_seconds(training, text, topology, sizes)
     if text:
         communication = _communication(text, sizes, topology)
     if compiled is not None and topology.device is not None:
@@ -253,8 +271,7 @@ def _plan(
         model_flops_unmasked=float(per_token.training * recipe.batch_tokens),
         step_flops=step_flops(training),
         xla_flops=0.0 if compiled is None else float((compiled.cost_analysis() or {}).get("flops", 0.0)),
-        xla_seconds=xla_seconds,
-        kernel_seconds=kernel_seconds,
+        **work,
         communication=communication,
         roofline=step_roofline,
         tokens=recipe.steps(max(recipe.budgets_tokens)) * recipe.batch_tokens,
@@ -317,13 +334,21 @@ def _communication(text: str, mesh: dict[str, int], topology: Topology) -> tuple
     return tuple(_summarise(kind, axes, alike, links) for (kind, axes), alike in groups.items())
 
 
-def _program_seconds(training: Training, text: str, topology: Topology) -> tuple[float, float]:
-    """Seconds of XLA's own kernels, and of those of Pallas."""
+def _program_seconds(training: Training, text: str, topology: Topology, mesh: dict[str, int]) -> dict[str, float]:
+    """Seconds of XLA's own kernels and of those of Pallas, as they state them and at least, by name."""
+    names = ("xla_seconds", "kernel_seconds", "xla_seconds_at_bandwidth", "kernel_seconds_of_rows")
     chip = topology.device
     if not text or chip is None:
-        return 0.0, 0.0
+        return dict.fromkeys(names, 0.0)
     attention = attention_flops(training) / topology.devices / chip.flops_per_second
-    return compiler_seconds(text, chip), stated_seconds(text, chip) + attention
+    rows = filled_rows(training, mesh)
+    counts = (
+        compiler_seconds(text, chip),
+        stated_seconds(text, chip) + attention,
+        compiler_seconds(text, chip, at_bandwidth=True),
+        stated_seconds(text, chip, rows=rows) + attention,
+    )
+    return dict(zip(names, counts, strict=True))
 
 
 def _summarise(kind: str, axes: tuple[str, ...], alike: list[Any], links: Interconnect | None) -> CollectiveVolume:

@@ -6,7 +6,10 @@ assumed, not known. Products and the chip's own memory always do. Weights and gr
 far as it lasts. Tokens that travel along ``expert`` and ``tensor`` are waited for: their time is added.
 
 ``compiler_seconds`` and ``stated_seconds`` add up the compiled program's kernels instead, each by what XLA or the
-kernel states of itself. What runs only where a condition says so is left out.
+kernel states of itself. XLA's cycles for a kernel without products are several times what its bytes take at the
+memory's bandwidth, and a grouped product states all rows that there is room for. So there is a count between the two:
+``at_bandwidth`` takes bytes for such kernels, and ``rows`` the share of rows that a balanced routing fills. What runs
+only where a condition says so is left out.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
 from moejax.sharding import DATA, DCN_DATA, FSDP
+from moejax.train.collectives import bytes_of_arrays
 from moejax.train.program_text import Instruction, instructions
 from moejax.train.training import Training
 
@@ -137,30 +141,59 @@ UNKNOWN_CYCLES = 2**62
 """From here on a number of cycles is the compiler's word for not knowing."""
 
 
-def compiler_seconds(text: str, chip: Chip) -> float:
+def compiler_seconds(text: str, chip: Chip, *, at_bandwidth: bool = False) -> float:
     """Seconds of the kernels that XLA's TPU compiler writes itself: the cycles it expects, at the chip's clock.
 
-    Collectives and kernels of Pallas have none.
+    With ``at_bandwidth``, kernels without a product take no longer than what they read and write at the bandwidth of
+    the chip's memory. Collectives and kernels of Pallas have no cycles.
     """
     if not chip.cycles_per_second:
         return 0.0
-    kernels = ((run.times, int(cycles[1])) for run in _often(text) if (cycles := _CYCLES.search(run.rest)))
-    return sum(times * cycles for times, cycles in kernels if cycles < UNKNOWN_CYCLES) / chip.cycles_per_second
+    total = 0.0
+    for run, has_products in _kernels(text):
+        cycles = _CYCLES.search(run.rest)
+        if cycles is None or int(cycles[1]) >= UNKNOWN_CYCLES:
+            continue
+        seconds = int(cycles[1]) / chip.cycles_per_second
+        if at_bandwidth and not has_products:
+            bytes_ = sum(sum(bytes_of_arrays(type_)) for type_ in (run.type, *run.operands))
+            seconds = min(seconds, bytes_ / chip.memory_bytes_per_second)
+        total += run.times * seconds
+    return total
 
 
-def stated_seconds(text: str, chip: Chip) -> float:
+def stated_seconds(text: str, chip: Chip, *, rows: float = 1.0) -> float:
     """Seconds of the kernels of Pallas: the FLOPs they state at the chip's peak, or the bytes at its memory's
     bandwidth.
 
-    Grouped products state all rows there is room for, also those that a balanced routing leaves empty. Attention states
-    nothing.
+    Grouped products state all rows there is room for, also those that a balanced routing leaves empty; ``rows`` is the
+    share of them whose FLOPs count. Attention states nothing.
     """
-    kernels = ((run.times, stated) for run in _often(text) if (stated := _STATED.search(run.rest)))
+    kernels = ((run.times, stated) for run, _ in _kernels(text) if (stated := _STATED.search(run.rest)))
     return sum(
-        times * max(int(one["flops"]) / chip.flops_per_second, int(one["bytes"]) / chip.memory_bytes_per_second)
+        times * max(rows * int(one["flops"]) / chip.flops_per_second, int(one["bytes"]) / chip.memory_bytes_per_second)
         for times, one in kernels
     )
 
 
-def _often(text: str) -> Iterator[Instruction]:
-    return (run for run in instructions(text) if not run.in_fusion and not run.in_branch)
+def filled_rows(training: Training, mesh: Mapping[str, int]) -> float:
+    """Share of the room for rows of experts that a balanced routing fills: along ``expert`` there is more than that."""
+    return 1 / training.recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+
+
+def _kernels(text: str) -> Iterator[tuple[Instruction, bool]]:
+    """What runs in every step, and whether there is a product in it."""
+    kernel: Instruction | None = None
+    has_products = False
+    for run in instructions(text):
+        if run.in_branch:
+            continue
+        is_product = run.opcode in ("convolution", "dot")
+        if run.in_fusion:
+            has_products |= is_product
+            continue
+        if kernel is not None:
+            yield kernel, has_products
+        kernel, has_products = run, is_product
+    if kernel is not None:
+        yield kernel, has_products

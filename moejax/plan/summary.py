@@ -25,7 +25,8 @@ def as_data(plan: Plan, price: float | None = None) -> dict[str, Any]:
         "step_seconds_without_overlap": plan.roofline.step_seconds_without_overlap,
         "limited_by": plan.roofline.limited_by,
     }
-    of_program = ("mfu_of_program", "program_seconds") if plan.xla_seconds else ()
+    of_program = ("program_floor_seconds", "mfu_of_program_floor", "program_seconds", "mfu_of_program")
+    of_program = of_program if plan.xla_seconds else ()
     for name in ("mfu", "mfu_without_overlap", *of_program, "tokens_per_day", "days", "chip_hours"):
         data[name] = getattr(plan, name)
     if price is not None:
@@ -58,8 +59,9 @@ def search_summary(plans: list[Plan], price: float | None = None) -> Result:
         Column("memory", lambda value: format_bytes(value, 3)),
         replace(seconds, name="roofline"),
         Column("MFU", percent()),
-        replace(seconds, name="program"),
+        replace(seconds, name="program at least"),
         Column("MFU of it", percent()),
+        replace(seconds, name="by XLA's cycles"),
         Column("limited by", words=True),
     )
     best = summary(plans[0], price)
@@ -78,8 +80,9 @@ def _compiled(plan: Plan) -> list[Any]:
         plan.memory.total,
         timed and timed.step_seconds,
         plan.mfu if timed else None,
+        plan.program_floor_seconds if by_program else None,
+        plan.mfu_of_program_floor if by_program else None,
         plan.program_seconds if by_program else None,
-        plan.mfu_of_program if by_program else None,
         timed.limited_by if timed else "" if plan.fits else "does not fit",
     ]
 
@@ -130,30 +133,65 @@ def _over(one: CollectiveVolume) -> str:
 
 def _time(plan: Plan, found: Roofline, price: float | None) -> Table:
     one = "chip" if plan.devices == plan.chips else "device"
+    hidden, exposed = found.hidden_seconds, found.exposed_seconds
+    mfus = [plan.mfu, *((plan.mfu_of_program_floor, plan.mfu_of_program) if plan.xla_seconds else ())]
     rows = [
-        ["products at the peak", found.compute_seconds, f"{plan.step_flops / plan.devices:.3g} FLOPs a {one}"],
-        ["memory at its bandwidth", found.memory_seconds, "estimated traffic"],
-        ["links, behind the work", found.hidden_seconds, "along data and fsdp, between slices"],
-        ["links, waited for", found.exposed_seconds, "along expert and tensor"],
-        ["a step, by the roofline", found.step_seconds, f"limited by {found.limited_by}"],
-        ["if nothing overlapped", found.step_seconds_without_overlap, f"MFU {plan.mfu_without_overlap:.1%}"],
+        [
+            "products at the peak",
+            found.compute_seconds,
+            None,
+            None,
+            f"{plan.step_flops / plan.devices:.3g} FLOPs a {one}",
+        ],
+        ["memory at its bandwidth", found.memory_seconds, None, None, "estimated traffic"],
+        [
+            "XLA's own kernels",
+            None,
+            plan.xla_seconds_at_bandwidth,
+            plan.xla_seconds,
+            "at least at the memory's bandwidth",
+        ],
+        [
+            "experts, attention",
+            None,
+            plan.kernel_seconds_of_rows,
+            plan.kernel_seconds,
+            "balanced rows; all there is room for",
+        ],
+        ["links, behind the work", hidden, hidden, hidden, "along data and fsdp, between slices"],
+        ["links, waited for", exposed, exposed, exposed, "along expert and tensor"],
+        [
+            "a step",
+            found.step_seconds,
+            plan.program_floor_seconds,
+            plan.program_seconds,
+            f"limited by {found.limited_by}",
+        ],
+        ["MFU", *(f"{mfu:.1%}" for mfu in mfus), "of dense products in bfloat16"],
+        [
+            "if nothing overlapped",
+            found.step_seconds_without_overlap,
+            None,
+            None,
+            f"MFU {plan.mfu_without_overlap:.1%}",
+        ],
     ]
+    seconds = Column("", lambda value: value if isinstance(value, str) else f"{value:.4g} s")
+    columns = [Column(""), replace(seconds, name="roofline"), Column("of", words=True)]
     if plan.xla_seconds:
-        rows += [
-            ["XLA's own kernels", plan.xla_seconds, "by its cost model"],
-            ["grouped products, attention", plan.kernel_seconds, "at the peak, all rows there is room for"],
-            ["a step, kernel after kernel", plan.program_seconds, f"MFU {plan.mfu_of_program:.1%}"],
-        ]
+        columns[2:2] = [replace(seconds, name="program at least"), replace(seconds, name="by XLA's cycles")]
+    else:
+        rows = [row if len(row) == 3 else [row[0], row[1], row[4]] for row in rows if row[1] is not None]
     cost = "" if price is None else f", {plan.chip_hours * price:,.0f} at {price:g} an hour"
     notes = [
         f"MFU {plan.mfu:.1%} by the roofline; {format(plan.tokens_per_day, 3)} tokens a day; "
         f"{format(plan.tokens)} tokens in {plan.days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}.",
         "A roofline is the least time that is possible: kernels and links below their peak are not in it.",
     ]
-    if plan.program_seconds > found.step_seconds:
+    if plan.program_floor_seconds > found.step_seconds:
+        times = plan.program_floor_seconds / found.step_seconds
         notes.append(
-            f"The compiled program's kernels, one after another, take {plan.program_seconds / found.step_seconds:.3g} "
-            f"times the roofline's step: MFU {plan.mfu_of_program:.1%} is the better guess (docs/plans.md)."
+            f"The compiled program's kernels, one after another, take at least {times:.3g} times the roofline's step: "
+            f"MFU {plan.mfu_of_program_floor:.1%} is the better guess (docs/plans.md)."
         )
-    columns = (Column(""), Column("seconds", lambda value: f"{value:.4g} s"), Column("of", words=True))
     return Table("a step", columns, rows, notes)

@@ -95,7 +95,7 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(?P<kind>\w+)"')
 
 
 def _between_slices(one: Instruction, kind: str, slices: int) -> Collective:
-    kind, sent = kind.lower().replace("_", "-"), _bytes_of_arrays(one.type)[0]
+    kind, sent = kind.lower().replace("_", "-"), bytes_of_arrays(one.type)[0]
     return Collective(
         kind=kind,
         axes=(DCN_DATA,),
@@ -125,7 +125,7 @@ _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
 
 
 def _collective(one: Instruction, match: re.Match[str], mesh: Sizes) -> Collective:
-    kind, sizes, rest = match["kind"], _bytes_of_arrays(one.type), one.rest
+    kind, sizes, rest = match["kind"], bytes_of_arrays(one.type), one.rest
     if not one.times_known:
         raise ValueError(f"How often a loop with a collective ({kind}) runs cannot be read from the program.")
     if match["starts"] and kind == "collective-permute":
@@ -157,7 +157,7 @@ def _chain(rest: str) -> int:
 _ARRAY = re.compile(r"(?P<type>[a-z]+(?P<bits>\d*)\w*)\[(?P<shape>[\d,<=]*)\]")
 
 
-def _bytes_of_arrays(type_: str) -> list[int]:
+def bytes_of_arrays(type_: str) -> list[int]:
     """Bytes of each array of a type, which may be a tuple's."""
     found = []
     for array in _ARRAY.finditer(type_):

@@ -20,6 +20,8 @@ class Instruction:
     opcode: str
     rest: str
     """Operands and attributes."""
+    operands: tuple[str, ...] = ()
+    """Types of the operands, of those that are instructions of the same computation."""
     times: int = 1
     """How often it runs in one run of the program; with branches, if each were taken."""
     loops: int = 0
@@ -53,6 +55,7 @@ class _Computation:
 
 @dataclass(frozen=True)
 class _Line:
+    name: str
     type: str
     opcode: str
     rest: str
@@ -60,7 +63,9 @@ class _Line:
 
 _BEGIN = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{$")
 # A type may hold parentheses, but none that follow a word in small letters.
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?[\w.\-]+ = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)")
+_INSTRUCTION = re.compile(
+    r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<opcode>[a-z][a-z0-9\-]*)\((?P<rest>.*)"
+)
 _CALLS = re.compile(r"(?P<how>[\w\-]+)=(?:%(?P<one>[\w.\-]+)|\{(?P<many>%[^}]*)\})")
 _BRANCHES = ("branch_computations", "true_computation", "false_computation")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -78,10 +83,12 @@ def _computations(program: str) -> Iterator[tuple[str, _Computation]]:
 
 def _called(name: str, computations: Mapping[str, _Computation], around: Instruction) -> Iterator[Instruction]:
     """The instructions of a computation, which runs as ``around`` says."""
+    types = {one.name: one.type for one in computations[name].instructions}
     for one in computations[name].instructions:
         callees = list(_callees(one))
         if not callees or one.opcode == "fusion":
-            yield replace(around, type=one.type, opcode=one.opcode, rest=one.rest)
+            operands = tuple(types[operand] for operand in _operands(one) if operand in types)
+            yield replace(around, type=one.type, opcode=one.opcode, rest=one.rest, operands=operands)
         for how, callee in callees:
             inside = around
             if how == "body":
@@ -93,6 +100,11 @@ def _called(name: str, computations: Mapping[str, _Computation], around: Instruc
             elif one.opcode == "fusion":
                 inside = replace(around, in_fusion=True)
             yield from _called(callee, computations, inside)
+
+
+def _operands(instruction: _Line) -> list[str]:
+    """Names of what an instruction is applied to."""
+    return re.findall(r"%([\w.\-]+)", instruction.rest.partition(")")[0])
 
 
 def _callees(instruction: _Line) -> Iterator[tuple[str, str]]:

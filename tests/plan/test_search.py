@@ -76,6 +76,8 @@ def planned(one, topology, memory=1.0, seconds=1.0):
         xla_flops=0.0,
         xla_seconds=0.0,
         kernel_seconds=0.0,
+        xla_seconds_at_bandwidth=0.0,
+        kernel_seconds_of_rows=0.0,
         communication=(),
         roofline=Roofline(compute_seconds=seconds, memory_seconds=0.0, link_seconds={}),
         tokens=2**40,
@@ -134,11 +136,15 @@ def test_a_search_ranks_by_the_compiled_program_where_it_says_how_long_it_takes(
     def make(one, topology):
         made.append(one)
         seconds = float(len(made))
-        return replace(planned(one, topology, memory=0.5, seconds=seconds), xla_seconds=10 / seconds)
+        return replace(
+            planned(one, topology, memory=0.5, seconds=seconds),
+            xla_seconds=2 * 10 / seconds,
+            xla_seconds_at_bandwidth=10 / seconds,
+        )
 
     plans = search(training("full"), V5E, make, compiled=4)
     assert [plan.roofline.step_seconds for plan in plans] == [4, 3, 2, 1]
-    assert [plan.program_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
+    assert [plan.program_floor_seconds for plan in plans] == [10 / 4, 10 / 3, 10 / 2, 10]
 
 
 def test_a_search_compiles_nothing_that_is_guessed_to_fill_the_chip():

@@ -56,6 +56,37 @@ def test_a_stated_kernel_takes_the_longer_of_its_products_and_its_bytes():
     assert stated_seconds(PROGRAM, CHIP) == pytest.approx(7 * 1e-6 + 1e-3)
 
 
+ELEMENTWISE = """HloModule step
+
+%add (a: f32[1000]) -> f32[1000] {
+  %a = f32[1000]{0} parameter(0)
+  ROOT %sum = f32[1000]{0} add(%a, %a)
+}
+
+%product (b: f32[1000]) -> f32[1000] {
+  %b = f32[1000]{0} parameter(0)
+  ROOT %dot = f32[1000]{0} convolution(%b, %b)
+}
+
+ENTRY %main (x: f32[1000]) -> f32[1000] {
+  %x = f32[1000]{0} parameter(0)
+  %multiplied = f32[1000]{0} fusion(%x), kind=kOutput, calls=%product, backend_config={"estimated_cycles":"500"}
+  %fast = f32[1000]{0} fusion(%x), kind=kLoop, calls=%add, backend_config={"estimated_cycles":"1"}
+  ROOT %added = f32[1000]{0} fusion(%multiplied), kind=kLoop, calls=%add, backend_config={"estimated_cycles":"900"}
+}
+"""
+
+
+def test_kernels_without_products_take_at_most_the_time_of_their_bytes():
+    cycle, byte = 1 / CHIP.cycles_per_second, 1 / CHIP.memory_bytes_per_second
+    assert compiler_seconds(ELEMENTWISE, CHIP) == pytest.approx(1401 * cycle)
+    assert compiler_seconds(ELEMENTWISE, CHIP, at_bandwidth=True) == pytest.approx(501 * cycle + 8000 * byte)
+
+
+def test_real_rows_are_a_share_of_the_products_and_not_of_the_bytes():
+    assert stated_seconds(PROGRAM, CHIP, rows=0.5) == pytest.approx(7 * 0.5e-6 + 1e-3)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
 @pytest.mark.parametrize("groups", [8, 384])
 def test_a_gradient_of_grouped_products_compiled_for_a_tpu_works_three_times_the_product(groups):

@@ -1,7 +1,10 @@
 """Topologies as people write them, and how fast their chips exchange bytes."""
 
+import itertools
+
 import pytest
 
+from moejax.plan.analytic_estimate import divisors
 from moejax.plan.interconnect import interconnect
 from moejax.plan.topology import Topology, check_compiler, parse, slices
 from moejax.train.mesh import MeshShape
@@ -156,6 +159,18 @@ def test_two_devices_of_a_chip_share_its_links():
     pair = links("tpu7x:4x4x4", data=64, tensor=2)
     assert set(pair.bytes_sent("all-reduce", ["tensor"], GB)) == {"within the chip"}
     assert pair.seconds("all-reduce", ["tensor"], GB) == 0
+
+
+def test_whatever_the_mesh_bytes_on_links_take_time():
+    """Also of groups that do not cover whole dimensions, such as the two ends of a square's diagonal."""
+    for text in ("v5e:2x2", "tpu7x:2x2x1"):
+        devices = parse(text).devices
+        for fsdp, expert in itertools.product(divisors(devices), repeat=2):
+            if devices % (fsdp * expert) == 0:
+                found = links(text, data=-1, fsdp=fsdp, expert=expert)
+                for axes in (["data"], ["fsdp"], ["expert"], ["data", "expert"]):
+                    for kind in ("all-reduce", "all-to-all"):
+                        assert ("ICI" in found.bytes_sent(kind, axes, GB)) == (found.seconds(kind, axes, GB) > 0)
 
 
 def test_axes_of_one_device_exchange_nothing():
