@@ -76,7 +76,7 @@ def loads_table(folder: Path) -> pd.DataFrame:
     rows = []
     if (folder / TRAINING).exists():
         training = read_training(folder)
-        every = read_rows(folder, training["name"], training["recipe"]["budgets_tokens"])
+        every = read_rows(folder, training)
         rows = [row for row in every if row is not None]
     found = [
         {"layer": layer + 1, "expert": expert + 1, "tokens": float(row["tokens"]), "load": load}

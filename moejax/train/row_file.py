@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moejax.errors import UserError
 from moejax.stored import Damaged, foreign_json, parse_json, read_bytes
+from moejax.train.batch_schedule import BatchSchedule, RampStage
 from moejax.train.identity import check_trained
 from moejax.train.metrics import branch_name
 from moejax.wording import told
@@ -49,17 +50,23 @@ def check_place(row: Mapping[str, Any], model: str, tokens: int, path: object) -
         )
 
 
-def read_rows(folder: Path, model: str, budgets: Sequence[int]) -> list[dict[str, Any] | None]:
+def read_rows(folder: Path, training: Mapping[str, Any]) -> list[dict[str, Any] | None]:
     """The rows of a training's budgets, None of those that are not done.
 
+    Args:
+      training: what the folder says of it, as ``moejax.train.status.read_training`` has it.
+
     Raises:
-      UserError: a file holds no row, or another's than its name says. Every budget falls on a step, so a row has just
-        as many tokens.
+      UserError: a file holds no row, or another's than its name says. A row has the tokens of the last whole step of
+        its budget.
     """
+    recipe = training["recipe"]
+    ramp = tuple(RampStage(**stage) for stage in recipe.get("batch_ramp") or ())
+    batch, budgets = BatchSchedule(ramp, recipe["batch_tokens"]), recipe["budgets_tokens"]
     rows = [read_row(folder, budget) for budget in budgets]
     for row, budget in zip(rows, budgets, strict=True):
         if row is not None:
-            check_place(row, model, budget, folder / row_file(budget))
+            check_place(row, training["name"], batch.tokens(batch.steps(budget)), folder / row_file(budget))
     return rows
 
 

@@ -100,7 +100,7 @@ def read_status(folder: Path) -> Status:
     lines = last_lines(folder / "metrics.jsonl", RECENT_LINES)
     last = lines[-1] if lines else {}
     phase = last.get("phase")
-    rows = read_rows(folder, training["name"], budgets)
+    rows = read_rows(folder, training)
     missing = [budget for budget, row in zip(budgets, rows, strict=True) if row is None]
     state, why = _state(folder, missing, attempts)
     total = sum(attempts[-1].phases.values()) if attempts else None
@@ -143,7 +143,7 @@ def read_status(folder: Path) -> Status:
 def read_training(folder: Path) -> dict[str, Any]:
     """What a training's folder says of it: ``name``, ``recipe`` and the rest, as plain data."""
     # Not the type itself, which needs JAX.
-    shape = {"name": str, "recipe": {"budgets_tokens": list[int]}}
+    shape = {"name": str, "recipe": {"budgets_tokens": list[int], "batch_tokens": int}}
     return read_json(folder / TRAINING, shape, remedy=REMEDY)
 
 

@@ -60,17 +60,19 @@ def test_one_training_s_folder_has_its_own_attempts(interrupted):
 
 
 def test_loads_of_a_training_are_told_by_layer_expert_and_tokens(tmp_path):
-    for tokens in (1_000_000, 200_000):
+    # The larger budget ends within a step: its row has the tokens of the last whole one.
+    for tokens, seen in ((1_000_030, 1_000_000), (200_000, 200_000)):
         loads = json.dumps([[0.5, 1.5], [1.0, 1.0]])
-        row = {"model": "moe", "tokens": tokens, "loss": 3.0, "fingerprint": "0", "expert_loads": loads}
+        row = {"model": "moe", "tokens": seen, "loss": 3.0, "fingerprint": "0", "expert_loads": loads}
         write_json(tmp_path / f"branch-{tokens}.json", row)
-    write_json(tmp_path / "training.json", {"name": "moe", "recipe": {"budgets_tokens": [200_000, 1_000_000]}})
+    recipe = {"budgets_tokens": [200_000, 1_000_030], "batch_tokens": 100}
+    write_json(tmp_path / "training.json", {"name": "moe", "recipe": recipe})
     table = sources.loads_table(tmp_path)
     assert list(dict.fromkeys(table["tokens"])) == [200_000, 1_000_000]
     crowded = table[(table["layer"] == 1) & (table["expert"] == 2)]
     assert list(crowded["load"]) == [1.5, 1.5]
     assert draw(PLOTS["expert-loads"], inputs_of(PLOTS["expert-loads"], table=table)).rows
-    shutil.copy(tmp_path / "branch-200000.json", tmp_path / "branch-1000000.json")
+    shutil.copy(tmp_path / "branch-200000.json", tmp_path / "branch-1000030.json")
     with pytest.raises(ValueError, match="stands where that of moe at 1,000,000 belongs"):
         sources.loads_table(tmp_path)
 
