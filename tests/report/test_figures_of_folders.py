@@ -124,6 +124,7 @@ def example_plan(tmp_path):
         name="made up",
         topology="v5e:2x2",
         chips=4,
+        devices=4,
         mesh={"data": 1, "fsdp": 2, "expert": 2, "tensor": 1},
         batch_tokens=1024,
         sequence_length=128,
