@@ -4,6 +4,7 @@ Purpose:  the plan of docs/plans.md: the largest open design of its time on an e
 Paper:    DeepSeek-V3 technical report (arXiv:2412.19437), Sec. 4.2: 14.8 trillion tokens in steps of 15,360 sequences
           of 4,096, bias-balanced routing with a sequence-wise balance loss of weight 1e-4.
 Command:  moejax plan --config=configs/plans/deepseek_v3.py --topology v5p:8x8x16
+          On as many H100: --topology h100:128x8
 Recipe:   as there but for steps of 16,384 sequences, which 1,024 chips divide; in float32 and bfloat16 instead of FP8;
           without the multi-token-prediction module; the rate is constant where the report lowers it once more.
 Mesh:     experts over the 8 chips of one edge, whose tokens gather there; parameters over the other 128. Eight

@@ -3,6 +3,7 @@
 Purpose:  the plan of docs/plans.md: a widely used shape on one cube of a pod.
 Paper:    Qwen3 technical report (2025) and the published configuration file, through the catalogue of models.
 Command:  moejax plan --config=configs/plans/qwen3_30b_a3b.py --topology v5p:4x4x4
+          On 64 H100: --topology h100:8x8 --mesh fsdp=64
 Recipe:   a trillion tokens in steps of a million (the report's 36 trillion and its batch are not repeated here), AdamW.
 Mesh:     parameters over 16 chips and four copies of them, no tokens sent: found by ``--search``. With experts over 4
           chips a step takes longer by both accounts of docs/plans.md, with fewer bytes sent and less memory. Parameters

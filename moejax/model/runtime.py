@@ -51,6 +51,9 @@ class Runtime:
     that package is installed, and else "tiled", on GPUs too. "cudnn", NVIDIA's fused kernel for GPUs in bfloat16, is
     taken only if it is named."""
 
+    xla_options: str = "auto"
+    """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without any."""
+
     def check(self) -> None:
         """Raise ``UserError``, naming the known choices, if a name is unknown, or a number outside its range."""
         check_fields(self, "runtime")
@@ -61,6 +64,7 @@ class Runtime:
             "expert_communication": tuple(COMMUNICATION),
             "remat": tuple(REMAT_POLICIES),
             "attention": BACKENDS,
+            "xla_options": ("auto", "none"),
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:

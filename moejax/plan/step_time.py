@@ -43,13 +43,14 @@ class Roofline:
 
     @property
     def hidden_seconds(self) -> float:
-        """Between chips, behind the work."""
-        return sum((s for axes, s in self.link_seconds.items() if HIDDEN_AXES & set(axes.split("+"))), 0.0)
+        """Between chips, behind the work; links of a slice and those between slices work at once."""
+        inside = (s for axes, s in self.link_seconds.items() if _is_hidden(axes) and axes != DCN_DATA)
+        return max(sum(inside, 0.0), self.link_seconds.get(DCN_DATA, 0.0))
 
     @property
     def exposed_seconds(self) -> float:
         """Between chips, waited for."""
-        return sum(self.link_seconds.values(), 0.0) - self.hidden_seconds
+        return sum((s for axes, s in self.link_seconds.items() if not _is_hidden(axes)), 0.0)
 
     @property
     def step_seconds(self) -> float:
@@ -67,6 +68,10 @@ class Roofline:
         parts = {"compute": self.compute_seconds, "memory": self.memory_seconds}
         parts |= {f"links along {axes}": seconds for axes, seconds in self.link_seconds.items()}
         return max(parts, key=lambda part: parts[part])
+
+
+def _is_hidden(axes: str) -> bool:
+    return bool(HIDDEN_AXES & set(axes.split("+")))
 
 
 def model_flops(training: Training) -> float:

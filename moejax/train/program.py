@@ -25,6 +25,7 @@ from moejax.train.schedule import Schedule
 from moejax.train.step import Functions, TrainState, make_functions
 from moejax.train.training import Recipe, Training
 from moejax.train.vmapped_runs import shared_settings
+from moejax.train.xla_options import compiler_options
 
 MAX_STEPS_IN_FLIGHT = 8
 """Steps that are launched and not done. Of 32, XLA's client for CPUs waits for one before it launches the next: where
@@ -115,6 +116,7 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
     abstract = jax.eval_shape(functions.init, jax.ShapeDtypeStruct((), np.uint32))
     shardings = _state_shardings(training, abstract, mesh)
     batch, evaluation_sequences = batch_sharding(mesh), _evaluation_sequences(training)
+    options = compiler_options(mesh, training.recipe.runtime)
     shards = token_shards(mesh)
     init = jax.jit(functions.init, out_shardings=shardings)
     return Program(
@@ -126,11 +128,13 @@ def _make_program(training: Training, mesh: Mesh) -> Program:
             in_shardings=(shardings, batch, None),
             out_shardings=(shardings, None),
             donate_argnums=0,
+            compiler_options=options,
         ),
         evaluate=jax.jit(
             functions.evaluate,
             in_shardings=(shardings.params, shardings.expert_bias, batch, batch),
             out_shardings=NamedSharding(mesh, PartitionSpec()),
+            compiler_options=options,
         ),
         evaluation_batch=_batch_shapes(training.recipe, math.ceil(evaluation_sequences / shards) * shards),
         evaluation_sequences=evaluation_sequences,

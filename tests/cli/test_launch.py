@@ -105,8 +105,12 @@ def test_several_slices_are_replicas_of_one(printed):
     selector = job["template"]["spec"]["nodeSelector"]
     assert selector["cloud.google.com/gke-tpu-topology"] == "4x8x8"
     assert "--distributed" in job["template"]["spec"]["containers"][0]["command"]
+    flags = "--xla_tpu_scoped_vmem_limit_kib=81920"
+    environment = job["template"]["spec"]["containers"][0]["env"]
+    assert any(one["name"] == "LIBTPU_INIT_ARGS" and flags in one["value"] for one in environment)
     command = printed("gke", *words, "--xpk", "C").split("\n")[1]
     assert "--tpu-type v5p-512 --num-slices 2" in command
+    assert f"--env 'LIBTPU_INIT_ARGS={flags} --xla_" in command
 
 
 def test_skypilot_gets_a_task_file_for_each_training(printed):

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from moejax.kernels.grouped_matmul import grouped_matmul
 from moejax.kernels.grouped_matmul_megablox import MEGABLOX
 from moejax.laws.chips import find
-from moejax.plan.step_time import compiler_seconds, stated_seconds
+from moejax.plan.step_time import Roofline, compiler_seconds, stated_seconds
 from moejax.plan.topology import parse
 
 CHIP = find("v5p")
@@ -81,6 +81,13 @@ def test_kernels_without_products_take_at_most_the_time_of_their_bytes():
     cycle, byte = 1 / CHIP.cycles_per_second, 1 / CHIP.memory_bytes_per_second
     assert compiler_seconds(ELEMENTWISE, CHIP) == pytest.approx(1401 * cycle)
     assert compiler_seconds(ELEMENTWISE, CHIP, at_bandwidth=True) == pytest.approx(501 * cycle + 8000 * byte)
+
+
+def test_slices_exchange_sums_while_links_of_a_slice_work():
+    seconds = {"fsdp": 2.0, "data+fsdp": 1.0, "dcn_data": 2.5, "expert": 0.5}
+    found = Roofline(compute_seconds=1.0, memory_seconds=0.0, link_seconds=seconds)
+    assert (found.hidden_seconds, found.exposed_seconds, found.step_seconds) == (3.0, 0.5, 3.5)
+    assert found.step_seconds_without_overlap == 7.0
 
 
 def test_real_rows_are_a_share_of_the_products_and_not_of_the_bytes():
