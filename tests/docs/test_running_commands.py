@@ -27,6 +27,7 @@ from moejax.cli import COMMANDS
 from moejax.cli.commands.config import load
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002
+from moejax.plan.gpu_target import has_cuda_plugin
 from moejax.study.run import materialise
 from moejax.study.study import Study
 
@@ -51,8 +52,9 @@ ELSEWHERE = {
 """What runs a command, or its like, by a part of it: it needs an engine, other machines, an extra, the network or
 minutes."""
 
-COMPILED = r"plan .*--topology v"
-"""What needs libtpu: without it, a command is run up to the compilation, and must name the extra that has it."""
+COMPILED = r"plan .*--topology [vh]"
+"""What needs libtpu or, for GPUs, JAX's CUDA plugin: without it, a command is run up to the compilation, and must name
+the extra that has it."""
 
 LESS = {
     r"data.source=PATH": ["--dry-run"],
@@ -284,8 +286,11 @@ def test_what_is_shown_does_what_it_says(source, place, tmp_path, monkeypatch, c
     failed = {}
     for line in run_here(source):
         status, said = do(line), capfd.readouterr()
-        if re.search(COMPILED, line) and importlib.util.find_spec("libtpu") is None:
-            status = status != 2 or "pip install 'moejax[plan]'" not in said.err
+        for_gpus = "--topology h" in line
+        compiles = has_cuda_plugin() if for_gpus else importlib.util.find_spec("libtpu") is not None
+        if re.search(COMPILED, line) and not compiles:
+            extra = "cuda13" if for_gpus else "plan"
+            status = status != 2 or f"pip install 'moejax[{extra}]'" not in said.err
         if status or not said.out + said.err:
             failed[line] = status, said.err
     assert not failed
