@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from moejax.quantities import format, format_bytes
-from moejax.report.findings import Findings, best_per_budget, experts, versions
+from moejax.report.findings import Findings, best_per_budget, compute_budgets, experts, versions
 from moejax.report.wording import confirmations, worth
 from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent, size
 from moejax.run_table import DataFrame
@@ -86,7 +86,7 @@ def brief(found: Findings) -> Result:
             *(_sanity_checks(found) or [Table("Sanity checks: the table does not say what they need.")]),
             *(replace(table, notes=()) for table in stages_table(found)),
             best(found, BRIEF_BEST),
-            *(laws_table(found) or [Table("Laws: none could be fitted to these runs; the limits say why.")]),
+            *(laws_table(found) or [Table(f"Laws: {no_law(found)}")]),
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
             *recipe_tables(found, BRIEF_RECIPE),
@@ -164,10 +164,23 @@ def _scores_table(scores: DataFrame) -> Table:
     return Table("Scores at the largest budget", columns, rows, [note], key="scores")
 
 
+def asks_for_laws(found: Findings) -> bool:
+    """Whether laws were to be fitted: those of a study are named in its analysis."""
+    study = found.concluded.study
+    return study is None or bool(study.analysis.laws)
+
+
+def no_law(found: Findings) -> str:
+    """Why there is no law, in the end of a sentence."""
+    if asks_for_laws(found):
+        return "none could be fitted to these runs; the limits say why."
+    return "none was asked for (analysis.laws)."
+
+
 def no_decision(found: Findings) -> str:
     """Why nothing is decided, in the end of a sentence."""
     if not found.concluded.analysed.laws:
-        return "none, for no law could be fitted."
+        return "none, for no law " + ("could be fitted." if asks_for_laws(found) else "was asked for.")
     return "none of the laws has a closed form for its optimum."
 
 
@@ -204,13 +217,19 @@ def stages_table(found: Findings) -> list[Table]:
 
 
 def _sanity_checks(found: Findings) -> list[Table]:
-    rows = [["holds" if s.holds else "DOES NOT HOLD", f"{s.fact}: {s.found}"] for s in found.concluded.sanity_checks]
+    words = {True: "holds", False: "DOES NOT HOLD", None: "not checked"}
+    rows = [[words[check.holds], f"{check.fact}: {check.found}"] for check in found.concluded.sanity_checks]
     return [Table("Sanity checks", (Column(""), Column("", words=True)), rows)] if rows else []
 
 
 def best(found: Findings, most: int) -> Table:
-    """The best runs, a token budget a row, the largest last."""
-    return runs_table("Best model per token budget", best_per_budget(found.runs).tail(most), BEST_COLUMNS)
+    """The best runs, a budget a row, the largest last."""
+    return runs_table(f"Best model per {budget_of(found)}", best_per_budget(found.runs).tail(most), BEST_COLUMNS)
+
+
+def budget_of(found: Findings) -> str:
+    """What the best runs are the best of."""
+    return "token budget" if compute_budgets(found.runs) is None else "compute budget"
 
 
 def runs_table(title: str, runs: DataFrame, names: Sequence[str] = tuple(COLUMNS)) -> Table:

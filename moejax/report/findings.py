@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from moejax import run_table
+from moejax.fit.runs import SAME, budgets
 from moejax.json_text import finite
 from moejax.run_table import TABLE
 from moejax.stored import foreign_json, read_json
@@ -46,11 +49,31 @@ BUDGETS = 24
 """Rows of the table of best runs, at most."""
 
 
+def compute_budgets(runs: run_table.DataFrame) -> np.ndarray | None:
+    """The number of every run's compute budget, if the runs were given equal compute and not equal tokens.
+
+    They were if their FLOPs, equal within 10 %, form fewer budgets than their tokens. A study of architectures at equal
+    compute is such: its runs of fewest tokens have the largest models.
+    """
+    if not {"tokens", "flops"} <= set(runs) or not (runs["flops"] > 0).all():
+        return None
+    flops = runs["flops"].to_numpy(np.float64)
+    number, _ = budgets(flops)
+    ends = ((flops[number == n].min(), flops[number == n].max()) for n in range(number.max() + 1))
+    # Compute that goes on without a gap is no budget.
+    if number.max() + 1 >= runs["tokens"].nunique() or any(high > SAME * low for low, high in ends):
+        return None
+    return number
+
+
 def best_per_budget(runs: run_table.DataFrame) -> run_table.DataFrame:
-    """The run of least loss at every token budget, budgets ascending.
+    """The run of least loss at every token budget, or at every compute budget (``compute_budgets``), ascending.
 
     Of a table with more than ``BUDGETS`` budgets, the last runs of the frontier: none with as little compute is better.
     """
+    equal = compute_budgets(runs)
+    if equal is not None and equal.max() < BUDGETS:
+        return runs.loc[runs.groupby(equal)["loss"].idxmin()].sort_values("flops")
     if "tokens" in runs and runs["tokens"].nunique() <= BUDGETS:
         return runs.loc[runs.groupby("tokens")["loss"].idxmin()].sort_values("tokens")
     order = next((name for name in ("flops", "tokens") if name in runs), "loss")
@@ -93,7 +116,7 @@ def summary(found: Findings) -> dict[str, Any]:
         "runs": len(runs),
         "models": int(runs["model"].nunique()),
         "budgets": int(runs["tokens"].nunique()) if "tokens" in runs else None,
-        "sanity_checks_that_hold": sum(check.holds for check in found.concluded.sanity_checks),
+        "sanity_checks_that_hold": sum(check.holds is True for check in found.concluded.sanity_checks),
         "corpus_documents": corpus.train.documents + corpus.validation.documents if corpus else None,
         "corpus_bytes": corpus.train.bytes + corpus.validation.bytes if corpus else None,
         "best_per_budget": finite(best_per_budget(runs)[columns].to_dict("records")),

@@ -17,7 +17,9 @@ from moejax.laws.formula import formula
 from moejax.quantities import format, format_bytes
 from moejax.report import svg
 from moejax.report.conclusions import (
+    asks_for_laws,
     best,
+    budget_of,
     coefficients,
     decision_table,
     downstream_tables,
@@ -29,7 +31,7 @@ from moejax.report.conclusions import (
 )
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.style import COLOURS
-from moejax.report.findings import BUDGETS, Findings, best_per_budget, experts, seconds, versions
+from moejax.report.findings import BUDGETS, Findings, experts, seconds, versions
 from moejax.report.render import html_table
 from moejax.report.wording import against_naive, worth
 from moejax.result import size
@@ -69,6 +71,8 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
         runs=runs_table("runs", shown),
         runs_csv=table_file.csv_text(found.runs.drop(columns=list(LONG), errors="ignore"), float_format="%.8g"),
         best=best(found, BUDGETS),
+        budget=budget_of(found),
+        asks_for_laws=asks_for_laws(found),
         top=_top(found).reindex(columns=TOP).to_dict("records")[-1],
         stages_table=stages_table(found),
         law_table=laws_table(found),
@@ -84,9 +88,9 @@ def page(found: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _top(found: Findings) -> DataFrame:
-    """The best run, last: of stages the winner of the last one, else of the largest budget."""
+    """The best run, last: of stages the winner of the last one, else that of least loss."""
     if not found.concluded.stages:
-        return best_per_budget(found.runs)
+        return found.runs.sort_values("loss", ascending=False, na_position="first", kind="stable")
     runs = found.runs[found.runs["model"] == found.concluded.stages[-1].winner]
     return runs.sort_values("tokens")
 

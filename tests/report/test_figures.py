@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import io
+import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from known_study import BUDGETS, MODELS, STUDY, TRUTH, conclude_without_fitting, write_study
 
@@ -14,7 +16,7 @@ from moejax.report.figures.figure import Figure
 from moejax.report.figures.isoflop_slice import along
 from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
-from moejax.report.findings import read
+from moejax.report.findings import best_per_budget, read
 from moejax.report.study_figures import FIGURES, draw_all
 from moejax.report.svg import inline
 
@@ -53,6 +55,28 @@ def test_every_run_and_every_load_is_in_the_data(figures, concluded):
     for name, architecture in MODELS.items():
         own = [row["load_over_balanced"] for row in loads if row["model"] == name and row["layer"] == 1]
         assert not own or np.isclose(sum(own), architecture.num_experts)
+
+
+def _table(rows, **columns):
+    names = ("tokens", "flops", "loss")
+    return pd.DataFrame(rows, columns=names).assign(model=lambda table: [f"m{i}" for i in table.index], **columns)
+
+
+def test_runs_of_equal_compute_are_compared_with_each_other_and_others_by_their_tokens():
+    at_equal_compute = _table([(100, 1e10, 2.5), (140, 1.01e10, 2.4), (200, 0.98e10, 2.6), (300, 4e10, 2.0)])
+    assert list(best_per_budget(at_equal_compute)["loss"]) == [2.4, 2.0]
+    at_equal_tokens = _table([(100, 1e10, 2.5), (100, 2e10, 2.4), (200, 2e10, 2.3), (200, 4e10, 2.0)])
+    assert list(best_per_budget(at_equal_tokens)["loss"]) == [2.4, 2.0]
+    without_a_gap = _table([(100 + i, 1e10 * 1.05**i, 3 - i / 10) for i in range(5)])
+    assert len(best_per_budget(without_a_gap)) == 5
+
+
+@pytest.mark.parametrize(("name", "written"), [("E4", True), ("E4-of-a-name-that-leaves-little-room" * 2, False)])
+def test_loads_are_written_into_their_cells_where_there_is_room(concluded, name, written):
+    found, loads = read(concluded), json.dumps([[1.5, 0.5] * 4])
+    table = _table([(100, 1e10, 2.5)], expert_loads=loads).assign(model=name)
+    figure = FIGURES["expert_loads"](type(found)(concluded, table, {}))
+    assert (len(figure.drawing.axes[0].texts) == 8) is written
 
 
 def test_no_point_of_a_slice_lies_below_its_optimum(figures, concluded):

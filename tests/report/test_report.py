@@ -9,6 +9,9 @@ import pytest
 
 from moejax.__main__ import main
 from moejax.cli.command_line import DONE, USERS
+from moejax.report.conclusions import brief
+from moejax.report.findings import read
+from moejax.report.render import markdown
 from moejax.report.report import DATA, PAGE, as_data, write_report
 from moejax.report.study_figures import FIGURES
 from moejax.study.compute_optimum import family
@@ -97,6 +100,14 @@ def test_a_law_of_active_parameters_alone_decides_for_any_expansion(concluded):
     said = {(decision.law, family(decision)) for decision in concluded.analysed.decisions}
     assert {label for law, label in said if law == "chinchilla"} == {"any expansion"}
     assert "dense" in {label for law, label in said if law == "effective_params"}
+
+
+def test_a_study_that_asks_for_no_law_says_so(concluded):
+    study = dataclasses.replace(concluded.study, analysis=dataclasses.replace(concluded.study.analysis, laws=()))
+    analysed = dataclasses.replace(concluded.analysed, laws=[], decisions=[], selection=None)
+    without = dataclasses.replace(concluded, study=study, analysed=analysed)
+    said = write_report(without).read_text(encoding="utf-8"), markdown(brief(read(without)))
+    assert all("was asked for" in text and "could be fitted" not in text for text in said)
 
 
 def test_a_coefficient_that_the_data_did_not_set_is_marked(concluded, html):

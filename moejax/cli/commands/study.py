@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         render.show(brief(read(concluded)))
         say(f"report: {report.resolve()}", file=sys.stdout)
-    failed = [check for check in concluded.sanity_checks if not check.holds]
+    failed = [check for check in concluded.sanity_checks if check.holds is False]
     for check in failed:
         say(f"moejax: the sweep is not to be trusted. It should show that {check.fact}; found: {check.found}.")
     return 1 if failed else 0

@@ -11,8 +11,8 @@ from moejax.report.findings import Findings, layer_loads
 
 LAYERS = 48
 """Layers that are shown; a larger study shows the first in its table."""
-NUMBERED = 20
-"""Experts per layer up to which every load is written into its cell."""
+NUMBER_INCHES, CHARACTER_INCHES, BAR_INCHES = 0.27, 0.06, 0.8
+"""Of a load that is written into its cell, of a character of a layer's name, and of the scale beside the cells."""
 
 
 def draw(found: Findings) -> Figure | None:
@@ -34,8 +34,11 @@ def draw(found: Findings) -> Figure | None:
     drawing, (axes,) = grid(1, 1, height_inches=0.9 + 0.23 * len(shown))
     norm = TwoSlopeNorm(1.0, 0.0, max(2.0, float(np.nanmax(cells))))
     mesh = axes.pcolormesh(cells, cmap="PuOr_r", norm=norm, edgecolors="none")
-    _write(axes, cells, norm)
-    axes.set_yticks(np.arange(len(shown)) + 0.5, [f"{name}, layer {layer}" for name, layer, _ in shown], fontsize=7.5)
+    names = [f"{name}, layer {layer}" for name, layer, _ in shown]
+    room = WIDTH_INCHES - BAR_INCHES - CHARACTER_INCHES * max(map(len, names))
+    if room / cells.shape[1] >= NUMBER_INCHES:
+        _write(axes, cells, norm)
+    axes.set_yticks(np.arange(len(shown)) + 0.5, names, fontsize=7.5)
     ticks = np.arange(0, cells.shape[1], max(1, cells.shape[1] // 16))
     axes.set_xticks(ticks + 0.5, [str(tick + 1) for tick in ticks])
     axes.set_xlabel("expert, by load")
@@ -66,9 +69,7 @@ def draw(found: Findings) -> Figure | None:
 
 
 def _write(axes, cells: np.ndarray, norm: TwoSlopeNorm) -> None:
-    """The load in every cell, light on dark cells, if there is room."""
-    if cells.shape[1] > NUMBERED:
-        return
+    """The load in every cell, light on dark cells."""
     for (row, column), load in np.ndenumerate(cells):
         if np.isfinite(load):
             colour = "#f4f4f4" if abs(float(norm(load)) - 0.5) > 0.27 else "#222222"

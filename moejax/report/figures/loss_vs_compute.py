@@ -26,7 +26,17 @@ def runs(inputs: FigureInputs) -> Figure:
     best = frontier(table, "flops")
     shown = table if len(table) <= MOST else table.iloc[np.unique(np.linspace(0, len(table) - 1, MOST).astype(int))]
     series = _classes(shown)
-    series.append(Series(label="frontier", x=column(best, "flops"), y=column(best, "loss"), colour=INK, width=1.1))
+    line = len(best) > 1  # A line of one run is not seen.
+    series.append(
+        Series(
+            label="frontier",
+            x=column(best, "flops"),
+            y=column(best, "loss"),
+            colour=INK,
+            width=1.1,
+            in_legend=line,
+        )
+    )
     drawing, rows = draw([Panel(x=FLOPS, y=LOSS, series=series)], columns=1, height=3.4)
     sampled = f" {len(shown):,} of {len(table):,} runs are drawn." if len(shown) < len(table) else ""
     return Figure(

@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator
 
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure
+from moejax.report.figures.panels import columns_of
 from moejax.report.figures.style import INK, MUTED, PAPER, SERIES, grid, labels_at, quantity_axis
 from moejax.report.findings import Findings, experts
 
@@ -57,7 +58,9 @@ def draw(found: Findings) -> Figure | None:
         Line2D([], [], color=MUTED, marker="o", label="mixture of experts"),
         Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
     ]
-    axes.legend(handles=[*keys, *kinds], loc="upper right", labelcolor=INK)
+    # Below: losses fall from one upper corner, and points at equal compute may fill the other.
+    below = columns_of([key.get_label() for key in (*keys, *kinds)])
+    drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
     return Figure(
         "Loss against tokens",
         "Validation loss of every run. Lines should fall to the right; where a mixture (solid) lies below the dense "

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from moejax.result import size
 
@@ -117,7 +117,12 @@ def quantity_axis(axis: Any, values: Any, *, most: int = 6) -> None:
     """Log axis with ticks as people write numbers: 100K, 2M. At most about ``most`` of them."""
     low, high = min(values), max(values)
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=most))
+    powers = np.arange(np.floor(np.log10(low)), np.log10(high) + 1)
+    seen = [tick for tick in np.outer(10.0**powers, subs).ravel() if low <= tick <= high]
+    # Between 57K and 172K lies only 100K: a range as short as that has even ticks.
+    axis.set_major_locator(
+        LogLocator(subs=subs, numticks=most) if len(seen) > 1 else MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
+    )
     axis.set_major_formatter(FuncFormatter(lambda value, _: size(value, 3)))
     axis.set_minor_formatter(NullFormatter())
     axis.set_tick_params(which="minor", length=0)
