@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,7 +91,7 @@ def brief(found: Findings) -> Result:
             *(replace(decision_table(decision), notes=()) for decision in analysed.decisions),
             *([] if analysed.decisions else [Table(f"Decisions: {no_decision(found)}")]),
             *recipe_tables(found, BRIEF_RECIPE),
-            *downstream_tables(found)[:1],
+            *(table for table in downstream_tables(found) if table.key == "links"),
             Table("Limits", notes=[*(f"- {limit}" for limit in limits[:BRIEF_LIMITS]), *more]),
         ],
     )
@@ -141,7 +142,10 @@ def downstream_tables(found: Findings) -> list[Table]:
         ),
         *([f"{downstream.missing} scores are still to be asked; run the study again."] if downstream.missing else []),
     ]
-    return [Table("Errors in tasks by the loss", columns, rows, notes, key="links"), _scores_table(downstream.scores)]
+    links = (
+        [Table("Errors in tasks by the loss", columns, rows, notes, key="links")] if rows or downstream.missing else []
+    )
+    return [*links, _scores_table(downstream.scores)]
 
 
 def _scores_table(scores: DataFrame) -> Table:
@@ -305,7 +309,8 @@ def _verdict(name: str, law: FittedLaw) -> str:
 
 
 def _ends(interval: Any) -> str:
-    return f"{format(interval.low)} – {format(interval.high)}"
+    finite = math.isfinite(interval.low) or math.isfinite(interval.high)
+    return f"{format(interval.low)} – {format(interval.high)}" if finite else "–"
 
 
 def decision_table(decision: ComputeOptimum) -> Table:

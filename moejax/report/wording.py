@@ -22,7 +22,9 @@ def number(name: str, value: float | int, digits: int = 4) -> str:
 
 
 def interval(name: str, found: Interval) -> str:
-    """The range of a resampled answer."""
+    """The range of a resampled answer; a dash where the runs tell nothing of it."""
+    if not math.isfinite(found.low) and not math.isfinite(found.high):
+        return "–"
     low, high = number(name, found.low, 3), number(name, found.high, 3)
     return f"{low} – {high}"
 

@@ -59,7 +59,7 @@ def draw(found: Findings) -> Figure | None:
         Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
     ]
     # Below: losses fall from one upper corner, and points at equal compute may fill the other.
-    below = columns_of([key.get_label() for key in (*keys, *kinds)])
+    below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
     drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
     return Figure(
         "Loss against tokens",
