@@ -23,7 +23,7 @@ DESIGNS = 1_000_000
 
 def designs(key: jax.Array) -> Design:
     """A million random mixtures."""
-    keys = iter(jax.random.split(key, 9))
+    keys = iter(jax.random.split(key, 10))
 
     def between(low: float, high: float) -> jax.Array:
         return jnp.exp(jax.random.uniform(next(keys), (DESIGNS,), minval=jnp.log(low), maxval=jnp.log(high)))
@@ -41,6 +41,7 @@ def designs(key: jax.Array) -> Design:
         model_dim=width,
         num_layers=jnp.full(DESIGNS, 32.0),
         expert_hidden=width / 8,
+        columns={"loss": between(1, 5)},
     )
 
 

@@ -38,6 +38,8 @@ FOLDER, ERRATA, GALLERY = "laws", "errata.md", "gallery.md"
 
 ASKED = ("--arch", "olmoe-1b-7b", "--tokens", "100B")
 """What every page asks its law about."""
+ASKED_INSTEAD = {"error_from_loss": ("--loss", "2.5"), "accuracy_from_loss": ("--loss", ".75")}
+"""What a page asks of a law that reads no design."""
 ASKED_BESIDES = {"data_constrained": ("--unique-tokens", "25B")}
 """What a law must be told besides."""
 
@@ -131,7 +133,7 @@ def _prose(paragraph: str) -> str:
 
 ROLES = {"+": "fitted, > 0", "-": "fitted, < 0", "any": "fitted"}
 """What a coefficient is by its sign; without one it is chosen."""
-UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
+UNITS = {"params": "parameters", "tokens": "tokens", "flops": "FLOPs", "loss": "nats"}
 
 
 def _symbols(name: str, law: Any, said: Formula) -> list[str]:
@@ -295,7 +297,7 @@ def _fit(name: str, law: Any) -> str:
 
 
 def _asked(name: str) -> tuple[str, ...]:
-    return (*ASKED, *ASKED_BESIDES.get(name, ()))
+    return ASKED_INSTEAD.get(name, (*ASKED, *ASKED_BESIDES.get(name, ())))
 
 
 def _answer(name: str) -> str:

@@ -14,7 +14,7 @@ from moejax.errors import UserError
 from moejax.laws.design import Design, design_from, known
 from moejax.wording import counted, some
 
-VARY_WITHIN_A_GROUP = ("tokens", "flops")
+VARY_WITHIN_A_GROUP = ("tokens", "flops", "loss")
 """Runs that differ only in these are one architecture, and are resampled together."""
 
 

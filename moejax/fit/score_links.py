@@ -22,18 +22,20 @@ from moejax.fit.metrics import predict
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.interval import Interval
+from moejax.laws.accuracy_from_loss import AccuracyFromLoss
 from moejax.laws.design import design_from
+from moejax.laws.formula import formula
 from moejax.laws.formula_law import FormulaLaw, formula_law
 from moejax.wording import told
 
 LINKS: Mapping[str, str] = {
-    "sigmoid": "error = ceiling*sigmoid(slope*(loss - middle))",
-    "power": "error = scale*loss^exponent",
+    "sigmoid": f"error = ceiling*s, {formula(AccuracyFromLoss).text.partition(', with ')[2]}",
+    "power": "error = scale*L^exponent",
 }
-"""Forms of a task's error, by name."""
-_MOVED = "(loss - transfer*log(1 - sparsity))"
-"""The loss of the dense model that errs as much as a sparse one."""
-_SIGNS = dict.fromkeys(("ceiling", "slope", "middle", "scale", "exponent"), "+") | {"transfer": "any"}
+"""Forms of a task's error by the loss L, by name; the sigmoid is that of ``accuracy_from_loss``."""
+_LOSS = {False: "L = loss", True: "L = loss - transfer*log(1 - sparsity)"}
+"""L, and whether it is the loss of the dense model that errs as much as a sparse one."""
+_SIGNS = dict.fromkeys(("ceiling", "k", "L_0", "scale", "exponent"), "+") | {"transfer": "any"}
 READS = ("loss", "sparsity")
 
 DataFrame = Any
@@ -41,9 +43,10 @@ DataFrame = Any
 
 def link_law(link: str, *, transfer: bool = False) -> type[FormulaLaw]:
     """The law by formula of a link."""
-    text = LINKS[link].replace("loss", _MOVED) if transfer else LINKS[link]
-    signs = {name: sign for name, sign in _SIGNS.items() if name in text}
-    return formula_law(text, signs=signs, known={name: name for name in ("error", *READS)})
+    text = f"{LINKS[link]}, {_LOSS[transfer]}"
+    known = {name: name for name in ("error", *READS)}
+    suggested = dict(formula_law(text, known=known).formula.signs)
+    return formula_law(text, signs={name: _SIGNS[name] for name in suggested}, known=known)
 
 
 @dataclass(frozen=True, kw_only=True)

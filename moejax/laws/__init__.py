@@ -14,6 +14,8 @@ FILES = (
     "chinchilla",
     "data_constrained",
     "loss_compute",
+    "error_from_loss",
+    "accuracy_from_loss",
     "five_factor",
     "fewer_factors",
     "marginal",

@@ -61,7 +61,12 @@ class Design:
     expert_hidden: Quantity = None
     """Width of one routed expert (of the feed-forward, if dense)."""
     columns: Any = None
-    """What else a law by formula reads of a run: a mapping from the columns' names to quantities."""
+    """What else a law reads of a run, such as its ``loss``: a mapping from the columns' names to quantities."""
+
+    @property
+    def loss(self) -> Quantity:
+        """The loss of the run, nats per token, where it is known: what laws of scores read (among ``columns``)."""
+        return (self.columns or {}).get("loss")
 
     @property
     def params_total_nonembedding(self) -> Quantity:

@@ -89,6 +89,13 @@ PLOTS = by_name(
     Plot(name="kaplan", draw=law_curves.kaplan, law="kaplan", shows="loss by parameters and tokens"),
     Plot(name="chinchilla", draw=law_curves.chinchilla, law="chinchilla", shows="loss by parameters and tokens"),
     Plot(name="loss-compute", draw=law_curves.loss_compute, law="loss_compute", shows="loss by compute"),
+    Plot(name="error-from-loss", draw=law_curves.error_from_loss, law="error_from_loss", shows="tasks' error by loss"),
+    Plot(
+        name="accuracy-from-loss",
+        draw=law_curves.accuracy_from_loss,
+        law="accuracy_from_loss",
+        shows="a task's accuracy by loss",
+    ),
     Plot(name="data-constrained", draw=law_curves.data_constrained, law="data_constrained", shows="loss by epochs"),
     Plot(name="granularity", draw=law_curves.granularity, law="granularity", shows="loss by granularity"),
     Plot(name="expert-count", draw=law_curves.expert_count, law="expert_count", shows="loss by number of experts"),

@@ -18,7 +18,7 @@ from moejax.__main__ import main
 from moejax.cli import law_pages
 from moejax.cli.law_pages import DESIGNED, RELATED
 from moejax.laws import LAWS, PUBLISHED
-from moejax.laws.design import Design
+from moejax.laws.design import design_from
 from moejax.laws.formula import formula, parse
 from moejax.laws.law import coefficients, in_units
 from moejax.papers.errata import findings, paper_of, places_in, section
@@ -196,7 +196,9 @@ def runs_of(name):
         plain = cls(**{field: -0.3 if sign == "-" else 0.3 for field, sign in signs.items()})
         known = in_units(plain, {"params": 1e-8, "tokens": 1e-10, "flops": 1e-19})
         law = next((entry.law for entry in PUBLISHED[name].values()), known)
-        found = jax.vmap(law)(Design(**columns))
+        reads_loss = {"loss": chance.uniform(0.5, 5.0, 32)} if "loss" in cls.inputs else {}
+        columns |= reads_loss
+        found = jax.vmap(law)(design_from(columns))
     return pd.DataFrame(columns | (found if isinstance(found, dict) else {"loss": found}))
 
 

@@ -32,6 +32,7 @@ from moejax.laws.formula import (
 from moejax.laws.law import LOSS
 
 FUNCTIONS = {"log": math.log, "ln": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp}
+FUNCTIONS["sigmoid"] = lambda x: 1 / (1 + math.exp(-x))
 INVERSES = {"log": math.exp, "ln": math.exp, "log2": lambda x: 2**x, "log10": lambda x: 10**x}
 
 
@@ -136,6 +137,7 @@ def any_design(chance):
         model_dim=float(chance.randint(256, 8192)),
         num_layers=float(chance.randint(4, 80)),
         expert_hidden=float(chance.randint(128, 8192)),
+        columns={"loss": chance.uniform(0.5, 6.0)},
     )
 
 

@@ -66,6 +66,7 @@ def any_design(draw):
         model_dim=draw(st.integers(256, 8192)),
         num_layers=draw(st.integers(4, 80)),
         expert_hidden=draw(st.integers(128, 8192)),
+        columns={"loss": draw(st.floats(0.5, 6.0))},
     )
 
 
@@ -91,7 +92,7 @@ def test_a_law_says_its_formula_its_source_and_what_its_letters_mean(name):
     assert cls.__doc__
     assert "(20" in cls.__doc__ or "chapter" in cls.__doc__ or "ICLR" in cls.__doc__, "no source"
     assert "``" in cls.__doc__, "no map from the paper's letters to a Design's fields"
-    assert set(cls.inputs) <= set(designs.FIELDS)
+    assert set(cls.inputs) <= {*designs.FIELDS, "loss"}
     for f in dataclasses.fields(cls):
         assert f.metadata["meaning"]
 
@@ -112,7 +113,7 @@ def test_a_published_set_is_a_law_with_a_source_a_provenance_and_a_range_in_word
 @given(st.data())
 def test_a_law_in_other_units_says_the_same(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
-    units = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS}
+    units = {kind: 10.0 ** data.draw(st.floats(-3, 9)) for kind in designs.KINDS} | {"loss": 3.0}
     with jax.enable_x64(True):
         law, design = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (law, design))
         plain = law(design)
@@ -125,7 +126,7 @@ def test_a_published_law_can_be_batched_compiled_and_differentiated_in_design_an
     law = PUBLISHED[name][constants].law
     points = {field: jnp.linspace(2.0, 3.0, 5) * 1e9 for field in law.inputs}
     counts = {"num_experts": 64.0, "top_k": 6.0, "num_shared_experts": 2.0, "num_layers": 24.0}
-    counts |= {"model_dim": 2048.0, "expert_hidden": 512.0}
+    counts |= {"model_dim": 2048.0, "expert_hidden": 512.0, "loss": 1.0}
     points |= {field: jnp.full(5, counts[field]) for field in law.inputs if field in counts}
     if "params_total" in points:
         points["params_total"] *= 8
@@ -155,8 +156,9 @@ def test_inputs_are_all_that_a_law_and_its_fitted_range_read(name, constants):
         "model_dim": 2048,
         "num_layers": 24,
         "expert_hidden": 512,
+        "loss": 1.0,
     }
-    found = predict(entry, Design(**{field: values[field] for field in entry.law.inputs}))
+    found = predict(entry, design_from({field: values[field] for field in entry.law.inputs}))
     assert set(found.values) == set(entry.law.outputs)
     unread = {"flops"} if name == "sparsity" else set()
     assert set(found.unchecked) == unread | (set(entry.law.inputs) if not entry.fitted else set())
@@ -174,7 +176,7 @@ def test_a_constant_is_no_coefficient_but_has_a_unit():
 def test_a_law_says_which_of_its_inputs_is_missing(name, data):
     law, design = data.draw(any_law(name)), data.draw(any_design())
     missing = data.draw(st.sampled_from(law.inputs))
-    lacking = dataclasses.replace(design, **{missing: None})
+    lacking = design_from({field: value for field, value in designs.known(design).items() if field != missing})
     # As it stands, and traced.
     for call in (law, jax.jit(lambda given: law(given))):
         with pytest.raises(ValueError, match=rf"The law {type(law).__name__} reads .*; also give {missing}\."):

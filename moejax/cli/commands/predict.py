@@ -50,9 +50,10 @@ def predicted(arguments: argparse.Namespace, ask: Ask) -> int:
 def design_of_options(arguments: argparse.Namespace) -> Design:
     """The design that the options describe."""
     typed = {name: getattr(arguments, name) for name in DESIGN_OPTIONS if getattr(arguments, name) is not None}
-    columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")} or None
-    if own := next((name for name in columns or () if name in DESIGN_OPTIONS), ""):
+    columns = {name: parse(value) for name, value in pairs(arguments.column, "--column")}
+    if own := next((name for name in columns if name in (*DESIGN_OPTIONS, "loss")), ""):
         raise UserError(f"--column {own}=… has an option of its own; give --{own.replace('_', '-')}.")
+    columns = (columns if arguments.loss is None else columns | {"loss": arguments.loss}) or None
     found = load_architecture(arguments)
     if found is None:
         return _by_convention(Design(**typed, columns=columns), arguments.active_convention)

@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     design = parser.add_argument_group("the design", "what is given here comes before what --arch or --config imply")
     for name, meaning in DESIGN_OPTIONS.items():
         design.add_argument(f"--{name.replace('_', '-')}", type=number, metavar="NUMBER", help=meaning)
+    design.add_argument(
+        "--loss", type=number, metavar="NUMBER", help="the loss, nats per token, for what laws of scores say of it"
+    )
     add_active_convention(design)
     design.add_argument(
         "--column",

@@ -12,7 +12,7 @@ import numpy as np
 from moejax.fit.objective import outputs
 from moejax.float64 import float64
 from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
-from moejax.laws.design import Design
+from moejax.laws.design import Design, design_from
 from moejax.run_table import DataFrame
 
 
@@ -51,7 +51,7 @@ def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
     shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
     flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
     with float64():
-        return np.asarray(_outputs(output, law, Design(**flat)), np.float64).reshape(shape)
+        return np.asarray(_outputs(output, law, design_from(flat)), np.float64).reshape(shape)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -46,6 +46,33 @@ def loss_compute(inputs: FigureInputs) -> Figure:
     )
 
 
+def error_from_loss(inputs: FigureInputs) -> Figure:
+    """The error of tasks against the loss."""
+    return Figure(
+        "Error of tasks against loss",
+        f"By {inputs.name}, over the fitted range of losses: 17 tasks, models trained on C4.",
+        *_scores(inputs, "error_from_loss", "error", "error, share of answers"),
+    )
+
+
+def accuracy_from_loss(inputs: FigureInputs) -> Figure:
+    """The accuracy of a task against the loss there, beyond the fitted losses on either side."""
+    return Figure(
+        "Accuracy of a task against its loss",
+        f"By {inputs.name}: HellaSwag, losses in bits per byte of its right answers, from 1.4 times below the fitted "
+        "ones, where large models are.",
+        *_scores(inputs, "accuracy_from_loss", "accuracy", "accuracy, share of answers", beyond=1.4),
+    )
+
+
+def _scores(inputs: FigureInputs, law: str, output: str, words: str, beyond: float = 1.0) -> tuple[Any, Any]:
+    low, high = published(law).fitted["loss"]
+    losses = np.linspace(low / beyond, high, POINTS)
+    score = Series(label=output, x=losses, y=evaluate(inputs.law, output, loss=losses))
+    panel = Panel(x=Axis("loss", "loss"), y=Axis(output, words), series=[score])
+    return draw([panel], columns=1, height=3.0)
+
+
 def data_constrained(inputs: FigureInputs) -> Figure:
     """Loss against epochs, a curve per number of different tokens."""
     fitted, epochs = published("data_constrained").fitted, _spread((1, MOST_EPOCHS), POINTS)
