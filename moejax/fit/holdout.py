@@ -41,6 +41,10 @@ class HeldOut:
     """Its ``metrics`` are the errors on the runs that were fitted."""
     metrics: Metrics
     """Errors on the runs that were held out."""
+    held_out: Bool[np.ndarray, " runs"]
+    """Which of all runs were held out and count."""
+    fitted: Runs
+    """All runs, those that were held out with a weight of 0."""
     runs: Runs
     """The runs that were held out."""
     predicted: Float[np.ndarray, " held_out"]
@@ -119,14 +123,25 @@ def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> l
     """
     tested_splits = []
     for split in splits:
+        fitted, held_out = runs.only(~split.held_out), split.held_out & (runs.weight > 0)
         try:
-            fit = fit_law(law, runs.only(~split.held_out), **options)
+            fit = fit_law(law, fitted, **options)
         except ValueError as error:
             raise UserError(f"With {split.name} held out: {told(error)}") from error
-        tested = runs.where(split.held_out & (runs.weight > 0))
+        tested = runs.where(held_out)
         predicted = predict(fit.law, tested, fit.output)
         missed = errors(predicted, tested.loss, tested.weight)
-        tested_splits.append(HeldOut(name=split.name, fit=fit, metrics=missed, runs=tested, predicted=predicted))
+        tested_splits.append(
+            HeldOut(
+                name=split.name,
+                fit=fit,
+                metrics=missed,
+                held_out=held_out,
+                fitted=fitted,
+                runs=tested,
+                predicted=predicted,
+            )
+        )
     return tested_splits
 
 

@@ -88,12 +88,15 @@ def predict_runs(
     total = np.maximum(spread + left, 1e-300)
     degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
     reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(degrees_of_freedom, 1.0)) * np.sqrt(spread + left)
+    with np.errstate(over="ignore"):
+        # A range may have no end.
+        low, high = np.exp(middle - reach), np.exp(middle + reach)
     ranged = spread[np.isfinite(spread)]
     of_all = np.sum(ranged + left)
     return PredictionIntervals(
-        low=np.exp(middle - reach),
+        low=low,
         loss=np.exp(middle),
-        high=np.exp(middle + reach),
+        high=high,
         from_coefficients=math.nan if not len(ranged) else float(np.sum(ranged) / of_all) if of_all else 0.0,
         unknown=unknown,
     )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moejax.fit import holdout
+from moejax.fit import held_out_runs, holdout
 from moejax.fit.estimands import where_in_words
 from moejax.fit.estimates import STANDARD
 from moejax.fit.extrapolation import sentences
@@ -69,6 +69,42 @@ def held_out(found: Found) -> Table:
     return Table(
         f"Errors on runs that were not fitted, {unit_of(found.get('output', 'loss'))}", columns, rows, key="held-out"
     )
+
+
+FARTHEST = 12
+"""Held-out runs that the terminal shows; the file has all of them."""
+
+
+def _each_held_out(found: Found) -> Table:
+    """The held-out runs that lie farthest from what was predicted of them, and how many lie in their ranges."""
+    tested = found["held_out_runs"]
+    shown = held_out_runs.farthest(tested["runs"], FARTHEST)
+    several = len({one["split"] for one in tested["runs"]}) > 1
+    columns = (
+        Column("run", words=True),
+        *([Column("held out", words=True)] if several else []),
+        *(Column(name, _five) for name in ("measured", "predicted", "low", "high")),
+        Column("half-ranges", "+.2f"),
+    )
+    rows = [
+        [
+            one["run"],
+            *([one["split"]] if several else []),
+            *(one[name] for name in ("measured", "predicted", "low", "high", "half_ranges")),
+        ]
+        for one in shown
+    ]
+    notes = [("! " if tested["too_few"] else "") + tested["said"]]
+    if len(tested["runs"]) > len(shown):
+        notes.append(f"These are the {len(shown)} farthest of {len(tested['runs']):,}; held_out.csv (--out) has all.")
+    notes += [f"! There is no range for some runs: {why}." for why in dict.fromkeys(_whys(tested))]
+    unit = unit_of(found.get("output", "loss"))
+    title = f"Runs that were not fitted{f', {unit}' if unit else ''}: range at {tested['level']:.0%}"
+    return Table(title, columns, rows, notes, key="held-out-runs")
+
+
+def _whys(tested: Found) -> list[str]:
+    return [one["reason"] for one in tested["runs"] if one["reason"]]
 
 
 def resampled(found: Found) -> Table:
@@ -296,6 +332,7 @@ def _five(value: float) -> str:
 
 TABLES: dict[str, Callable[[Found], Table]] = {
     "held_out": held_out,
+    "held_out_runs": _each_held_out,
     "bootstrap": resampled,
     "decisions": _decisions,
     "predictions": _predictions,

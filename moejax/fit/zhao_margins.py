@@ -204,9 +204,7 @@ def coefficient_table(
     return pd.DataFrame(rows, columns=columns).rename(columns=COLUMNS)
 
 
-def _rows(
-    equation: str, law: type, values: Mapping[str, float], about: Mapping[str, float]
-) -> Iterable[dict[str, Any]]:
+def _rows(equation: str, law: type, values: Mapping[str, float], about: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     symbols = {f.name: f.metadata["symbol"] for f in dataclasses.fields(law)}
     for name, value in values.items():
         yield {"equation": equation, "symbol": symbols[name], "value": value, **about}

@@ -11,6 +11,7 @@ import pandas as pd
 
 from moejax import run_table
 from moejax.config import convert
+from moejax.fit import held_out_runs
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
@@ -43,8 +44,8 @@ def write_fit_report(
 
 
 ANSWERS = (
-    *("standard_errors", "bootstrap", "held_out", "held_out_together", "decisions", "predictions", "profiles"),
-    *("influence", "beyond", "notes"),
+    *("standard_errors", "bootstrap", "held_out", "held_out_together", "held_out_runs", "decisions", "predictions"),
+    *("profiles", "influence", "beyond", "notes"),
 )
 """What ``moejax fit`` writes into the file of a fit, where it was asked for."""
 
@@ -65,6 +66,9 @@ def _figures(fit: FitResult, source: Path, plots: Mapping[str, Plot], update: Pr
     """Of the runs beside the fit, predictions and what the fit rests on; the law's figures with its coefficients."""
     read = _runs(fit, source)
     tables = _evidence(fit, read, update) if read is not None else {}
+    if tested := read_plain(source).get("held_out_runs"):
+        with read_by_this_version(source):
+            tables["held-out-ranges"] = held_out_runs.from_json(tested)
     own = {PREDICTIONS.name: PREDICTIONS, **PLOTS}
     found = {name: draw(own[name], inputs_of(own[name], table=table)) for name, table in tables.items()}
     drawn = [plot for plot in plots.values() if plot.law and type(published(plot.law).law) is type(fit.law)]

@@ -108,6 +108,13 @@ PLOTS = by_name(
         shows="laws without constants, predicted and measured loss",
     ),
     Plot(
+        name="held-out-ranges",
+        draw=predictions.held_out_runs,
+        columns=("split", "run", "output", "level", "measured", "predicted", "low", "high", "half_ranges"),
+        example=synthetic.held_out,
+        shows="runs that were not fitted, with their ranges",
+    ),
+    Plot(
         name="runs",
         draw=loss_vs_compute.runs,
         columns=("loss", "flops"),

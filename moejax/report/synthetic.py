@@ -46,6 +46,28 @@ def predictions() -> pd.DataFrame:
     )
 
 
+def held_out() -> pd.DataFrame:
+    """Sixteen runs with their ranges, of which one lies outside."""
+    random = rng()
+    predicted = np.linspace(2.9, 2.3, 16)
+    away = np.clip(random.normal(0.0, 0.55, 16), -0.95, 0.95)
+    away[12] = 1.6
+    half = np.linspace(0.006, 0.012, 16)
+    return pd.DataFrame(
+        {
+            "split": "tokens ≥ 1e+11",
+            "run": [f"model-{number:02d}, 100B tokens" for number in range(16)],
+            "output": "loss",
+            "level": 0.9,
+            "measured": predicted * np.exp(away * half),
+            "predicted": predicted,
+            "low": predicted * np.exp(-half),
+            "high": predicted * np.exp(half),
+            "half_ranges": away,
+        }
+    )
+
+
 def loads() -> pd.DataFrame:
     """Loads of 16 experts in six layers, unbalanced at first; one expert of the first layer is given up."""
     random, rows = rng(), []

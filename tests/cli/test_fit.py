@@ -5,6 +5,7 @@ import json
 import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from moejax.__main__ import main
@@ -42,6 +43,18 @@ def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
     assert "tokens_exponent" in shown.out
     assert load(out / "fit.json").law.tokens_exponent == pytest.approx(0.2849, rel=0.2)
     assert len((out / "predictions.csv").read_text().splitlines()) == 51
+    tested = json.loads((out / "fit.json").read_text())["held_out_runs"]
+    kept = pd.read_csv(out / "held_out.csv")
+    assert list(kept["row"]) == [one["row"] for one in tested["runs"]]
+    assert (kept["low"] < kept["predicted"]).all()
+    assert (kept["predicted"] < kept["high"]).all()
+    assert tested["said"] in " ".join(shown.out.split())
+    assert (
+        main(
+            ["plot", "held-out-ranges", "--runs", str(out / "held_out.csv"), "--out", str(tmp_path), "--format", "svg"]
+        )
+        == 0
+    )
 
 
 def test_json_is_all_there_is_on_stdout(table, capsys):

@@ -179,6 +179,7 @@ def test_a_fit_is_a_page_with_the_figures_of_its_law(fit_file, tmp_path, capsys)
 
 
 EVIDENCE = {"predicted", "profile", "influence", "starts"}
+"""Figures that are drawn of the runs beside a fit."""
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +199,7 @@ def fitted(tmp_path_factory):
 
 def test_a_fit_beside_its_runs_is_a_page_with_what_it_rests_on(fitted, tmp_path):
     assert main(["report", str(fitted / "fit.json"), "--out", str(tmp_path)]) == DONE
-    assert set(Page((tmp_path / PAGE).read_text()).names) >= EVIDENCE
+    assert set(Page((tmp_path / PAGE).read_text()).names) >= {*EVIDENCE, "held-out-ranges"}
 
 
 def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
@@ -209,7 +210,7 @@ def test_predictions_of_other_runs_are_not_taken_for_a_fit_s(fitted, tmp_path):
     assert not set(Page((tmp_path / "out" / PAGE).read_text()).names) & EVIDENCE
 
 
-ANSWERS = ("held_out", "decisions", "predictions", "profiles", "influence", "bootstrap", "beyond")
+ANSWERS = ("held_out", "held_out_runs", "decisions", "predictions", "profiles", "influence", "bootstrap", "beyond")
 
 
 def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
@@ -217,7 +218,7 @@ def test_what_was_asked_of_a_fit_is_in_its_report(fitted, tmp_path):
     page, text = (tmp_path / PAGE).read_text(), (tmp_path / TEXT).read_text()
     data, found = json.loads((tmp_path / DATA).read_text()), json.loads((fitted / "fit.json").read_text())
     assert {name: data[name] for name in ANSWERS} == {name: found[name] for name in ANSWERS}
-    sections = ["fit", "coefficients", "held-out", "resamples", "decisions", "predictions", "beyond"]
+    sections = ["fit", "coefficients", "held-out", "held-out-runs", "resamples", "decisions", "predictions", "beyond"]
     sections += ["profiles", "decisive"]
     assert [name for name in Page(page).names if name in sections] == sections
     missed, optimum = found["held_out"][0], found["decisions"][0]

@@ -12,7 +12,7 @@ from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.fit import bootstrap, holdout, metrics
+from moejax.fit import bootstrap, held_out_runs, holdout, metrics
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import coefficient_errors, coefficient_intervals
 from moejax.fit.fit_law import Progress, fit_law
@@ -25,6 +25,7 @@ from moejax.interval import check_level
 from moejax.json_text import finite
 from moejax.report import render
 from moejax.result import Result
+from moejax.run_table import DataFrame
 from moejax.say import say
 from moejax.stored import write_json
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         "seed": arguments.seed,
     }
     splits, asked = splits_of(read, arguments), asked_of(law, tuple(options["fixed"]), arguments)
-    level, stopped = check_level(arguments.level), False
+    level, stopped, predicted = check_level(arguments.level), False, None
     with out_folder(arguments.out), progress() as show:
         result = fit_law(law, read.runs, progress=show, **options)
         how = {"covariance": asked.covariance, "by": arguments.by}
@@ -54,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
             found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
                 found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
-            _write(arguments.out, result.summary(level, **found), result, read)
+            predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
+            found["held_out_runs"] = held_out_runs.to_json(predicted)
+            _write(arguments.out, result.summary(level, **found), result, read, predicted)
         try:
             resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
             if resampled is not None:
@@ -65,15 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
                 raise
             stopped = True
         summary = result.summary(level, **found)
-        _write(arguments.out, summary, result, read)
+        _write(arguments.out, summary, result, read, predicted)
     if stopped:
         say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
-        say(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.")
+        tables = "predictions.csv" if predicted is None else f"predictions.csv and {HELD_OUT}"
+        say(f"Wrote fit.json, summary.txt{',' if predicted is not None else ' and'} {tables} to {arguments.out}.")
     render.show(summary, as_json=arguments.json)
     return STOPPED if stopped else 0
 
 
+HELD_OUT = "held_out.csv"
+"""The runs that were not fitted, each with its range."""
 STOPPED = 130
 """Exit status after Ctrl-C, as that of every command."""
 
@@ -107,7 +113,9 @@ def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, 
     )
 
 
-def _write(folder: Path | None, summary: Result, result: FitResult, read: ReadRuns) -> None:
+def _write(
+    folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
+) -> None:
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)
@@ -117,4 +125,7 @@ def _write(folder: Path | None, summary: Result, result: FitResult, read: ReadRu
             partial.write_text(render.text(summary) + "\n", encoding="utf-8")
         with atomic_write(folder / "predictions.csv") as partial:
             partial.write_text(table_file.csv_text(rows), encoding="utf-8")
+        if held_out is not None:
+            with atomic_write(folder / HELD_OUT) as partial:
+                partial.write_text(table_file.csv_text(held_out), encoding="utf-8")
         write_json(folder / "fit.json", summary.data)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from moejax.laws.law import LOSS, with_unit
 from moejax.report.figures.figure import Figure
 from moejax.report.figures.inputs import FigureInputs, column
 from moejax.report.figures.panels import Axis, Panel, Series, draw
-from moejax.report.figures.style import BLUE, ORANGE
+from moejax.report.figures.style import BLUE, MUTED, ORANGE, PAPER, grid
 
 ROLES = (("fitted", BLUE, "points"), ("held out", ORANGE, "stars"))
 
@@ -56,6 +58,48 @@ def fitted_and_held_out(inputs: FigureInputs) -> Figure:
         "equality." + inputs.whose,
         drawing,
         rows,
+    )
+
+
+MOST = 30
+"""Held-out runs that get a line."""
+
+
+def held_out_runs(inputs: FigureInputs) -> Figure:
+    """What was predicted of each run that was not fitted, with its range, and what was measured."""
+    table = inputs.table.copy()
+    table["away"] = np.abs(column(table, "half_ranges"))
+    shown = table.sort_values("away", ascending=False, na_position="last").head(MOST)[::-1]
+    measured, predicted, low, high = (column(shown, name) for name in ("measured", "predicted", "low", "high"))
+    several = shown["split"].nunique() > 1
+    names = [
+        f"{run} ({split})" if several else str(run) for run, split in zip(shown["run"], shown["split"], strict=True)
+    ]
+    lines, inside = np.arange(len(shown)), column(shown, "half_ranges")
+    drawing, (axes,) = grid(1, 1, height_inches=1.1 + 0.2 * len(names))
+    axes.hlines(lines, low, high, color=BLUE, linewidth=4, alpha=0.35, label="range")
+    axes.plot(predicted, lines, "|", color=BLUE, markersize=9, label="predicted")
+    for label, kept, colour in (
+        ("measured, in its range", np.abs(inside) <= 1, BLUE),
+        ("measured, outside", np.abs(inside) > 1, ORANGE),
+        ("measured, without a range", ~np.isfinite(inside), MUTED),
+    ):
+        if kept.any():
+            axes.plot(measured[kept], lines[kept], "o", color=colour, markeredgecolor=PAPER, label=label)
+    axes.set_yticks(lines, names)
+    axes.set_xlabel(with_unit(str(table["output"].iloc[0])))
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    drawing.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    within, ranged, level = (table["away"] <= 1).sum(), np.isfinite(table["away"]).sum(), table["level"].iloc[0]
+    share = f"{within} of {ranged} runs lie in their {level:.0%} ranges"
+    some = f" The {len(shown)} farthest of {len(table)} are drawn." if len(shown) < len(table) else ""
+    columns = ["split", "run", "measured", "predicted", "low", "high", "half_ranges"]
+    return Figure(
+        "Runs that were not fitted",
+        f"{share}, each predicted by a fit without it; farthest first.{some}{inputs.whose}",
+        drawing,
+        shown[::-1][columns].to_dict("records"),
     )
 
 

@@ -1,0 +1,80 @@
+"""Runs that were not fitted have ranges, and as many lie in theirs as is said."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+from known_fit import known_runs, sweep
+
+from moejax.fit.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
+from moejax.fit.holdout import folds, hold_out, largest, split_of
+from moejax.fit.objective import Squared
+from moejax.fit.starts import WarmStart
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+
+NEAR = {"starts": WarmStart((HOFFMANN_2022,)), "penalty": Squared()}
+
+
+def ranges(splits, level=0.9):
+    """Runs that were not fitted, of a table whose rows begin at 1."""
+    return held_out_runs(splits, np.arange(1, len(splits[0].fitted) + 1), level)
+
+
+def test_of_runs_with_independent_luck_as_many_lie_in_their_ranges_as_is_said():
+    tables = [sweep(HOFFMANN_2022, noise=0.004, count=24, seed=seed) for seed in range(6)]
+    fitted = [hold_out(Chinchilla, runs, folds(runs, 3), **NEAR) for runs in tables]
+    for level in (0.5, 0.9):
+        found = pd.concat(ranges(splits, level) for splits in fitted)
+        assert len(found) == 144
+        assert coverage(found).inside / 144 == pytest.approx(level, abs=0.07)
+
+
+def test_every_run_of_a_fold_is_there_once_with_its_row_and_what_was_predicted_without_it():
+    runs = known_runs()
+    splits = hold_out(EffectiveParams, runs, folds(runs, 3), starts=WarmStart((CHAPTER_002,)))
+    found = held_out_runs(splits, np.arange(len(runs)) + 7).sort_values("row")
+    assert found["row"].tolist() == list(range(7, len(runs) + 7))
+    np.testing.assert_array_equal(found["measured"], runs.loss)
+    for split in splits:
+        own = found[found["split"] == split.name]
+        np.testing.assert_allclose(own["predicted"], split.predicted, rtol=1e-12)
+    half = np.log(found["high"] / found["predicted"])
+    np.testing.assert_allclose(found["half_ranges"], np.log(found["measured"] / found["predicted"]) / half, rtol=1e-6)
+
+
+def test_a_form_that_fails_beyond_its_runs_is_said_to_have_too_narrow_ranges():
+    runs = sweep(CHAPTER_002, noise=0.002, count=60)
+    split = largest(runs, "tokens")
+    bent = dataclasses.replace(runs, loss=np.where(split.held_out, runs.loss * 0.9, runs.loss))
+    found, right = (
+        coverage(ranges(hold_out(EffectiveParams, table, [split], starts=WarmStart((CHAPTER_002,)))))
+        for table in (bent, runs)
+    )
+    assert found.too_few
+    assert "ranges are too narrow out there" in found.sentence
+    assert not right.too_few
+    assert found.ranged == right.ranged == split.held_out.sum()
+
+
+def test_where_the_fitted_runs_do_not_determine_the_law_there_is_no_range_and_the_reason_is_said():
+    runs = sweep(HOFFMANN_2022, noise=0.002, count=16)
+    one_size = np.where(np.arange(16) < 12, runs.design.tokens[0], runs.design.tokens)
+    runs = dataclasses.replace(runs, design=dataclasses.replace(runs.design, tokens=one_size))
+    last_four = split_of(runs, "the last four", np.arange(16) >= 12)
+    found = ranges(hold_out(Chinchilla, runs, [last_four], **NEAR))
+    assert found["half_ranges"].isna().all()
+    assert found["reason"].str.len().min() > 0
+    assert coverage(found).sentence == "No run that was not fitted has a range."
+    assert all(one["low"] is None and one["reason"] for one in to_json(found)["runs"])
+
+
+def test_plain_data_give_the_table_back():
+    runs = sweep(HOFFMANN_2022, noise=0.004, count=24)
+    found = ranges(hold_out(Chinchilla, runs, folds(runs, 3), **NEAR))
+    plain = to_json(found)
+    pd.testing.assert_frame_equal(from_json(plain)[list(COLUMNS)], found[list(COLUMNS)], check_dtype=False)
+    first, *_, last = farthest(plain["runs"], 24)
+    assert abs(first["half_ranges"]) == found["half_ranges"].abs().max()
+    assert abs(last["half_ranges"]) == found["half_ranges"].abs().min()
