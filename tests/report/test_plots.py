@@ -82,7 +82,7 @@ def test_every_axis_says_what_it_is(drawn, name):
     panels = [axes for axes in drawn[name].drawing.axes if axes.get_visible()]
     whole = [drawn[name].drawing.get_supxlabel(), drawn[name].drawing.get_supylabel()]
     for axes in panels:
-        named_rows = bool(axes.get_yticklabels()) and name in ("influence", "restarts", "plan")
+        named_rows = bool(axes.get_yticklabels()) and name in ("influence", "restarts", "plan", "held-out-ranges")
         shared = axes.get_shared_y_axes().joined(axes, panels[0]) and axes is not panels[0]
         assert axes.get_ylabel() or whole[1] or named_rows or shared
         assert axes.get_xlabel() or whole[0] or axes.get_label() == "<colorbar>"
