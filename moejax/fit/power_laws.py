@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
 from moejax.float64 import float64
+from moejax.json_text import finite
 from moejax.laws.allocation import Allocation
 from moejax.laws.design import Design
 from moejax.laws.hyperparameters import Hyperparameters
@@ -43,17 +44,22 @@ class PowerLaws:
     runs: int
     budgets: int
     exponents: dict[str, tuple[float, float]]
-    """90 % interval of each exponent, by Student's t."""
-    at_an_end: int = 0
+    """90 % interval of each exponent, by Student's t; NaN where all runs have one value, as on a coarse grid."""
+    optima: int
+    """Families and budgets that have a best run."""
+    at_an_end: int
     """Optima that are the first or last of what was tried, so that the best may lie beyond."""
 
     def table(self) -> Table:
         """Coefficients, with the intervals of the exponents."""
-        ends = {name: f"[{low:.4f}, {high:.4f}]" for name, (low, high) in self.exponents.items()}
+        ends = {
+            name: f"[{low:.4f}, {high:.4f}]" if np.isfinite(low) else None
+            for name, (low, high) in self.exponents.items()
+        }
         rows = [[name, float(value), ends.get(name)] for name, value in coefficients(self.law).items()]
         columns = (Column("coefficient"), Column("value", ".6g"), Column(f"{LEVEL:.0%} interval"))
         ends_said = (
-            [f"{self.at_an_end} of {self.runs} optima lie at an end of what was trained"] if self.at_an_end else []
+            [f"{self.at_an_end} of {self.optima} optima lie at an end of what was trained"] if self.at_an_end else []
         )
         return Table(f"{self.name}: {self.runs} runs at {self.budgets} budgets", columns, rows, ends_said)
 
@@ -69,7 +75,7 @@ class PowerLaws:
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         law = {name: float(value) for name, value in coefficients(self.law).items()}
-        exponents = {name: list(ends) for name, ends in self.exponents.items()}
+        exponents = {name: finite(list(ends)) for name, ends in self.exponents.items()}
         return {"name": self.name, "law": law, "runs": self.runs, "budgets": self.budgets, "exponents": exponents}
 
 
@@ -106,11 +112,20 @@ def hyperparameter_law(
     laws = []
     for part, mask in parts.items():
         kept = np.zeros(len(runs), bool)
+        at_an_end = []
         for number, own in sorted(set(zip(budget[mask].tolist(), family[mask].tolist(), strict=True))):
             here = mask & (budget == number) & (family == own) & (runs.weight > 0)
             tried = len(set(zip(learning_rate[here], batch_tokens[here], strict=True)))
             if tried >= LEAST_TRIED:
-                kept |= here & (runs.loss <= runs.loss[here].min() * (1 + NEAR_OPTIMAL))
+                lowest = runs.loss[here].min()
+                kept |= here & (runs.loss <= lowest * (1 + NEAR_OPTIMAL))
+                at_an_end.append(
+                    any(
+                        values[here].min() < values[here].max()
+                        and values[here & (runs.loss == lowest)][0] in (values[here].min(), values[here].max())
+                        for values in (learning_rate, batch_tokens)
+                    )
+                )
         if enough(budget[kept]):
             x = flops[budget[kept]]
             rate, batch = power_through(x, learning_rate[kept]), power_through(x, batch_tokens[kept])
@@ -127,7 +142,8 @@ def hyperparameter_law(
                 "batch_tokens": batch_tokens[kept],
                 "loss": runs.loss[kept],
             }
-            laws.append(_laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends))
+            found = _laws(f"hyperparameters of {part} (Eq. 5)", part, law, points, budget[kept], ends)
+            laws.append(replace(found, optima=len(at_an_end), at_an_end=sum(at_an_end)))
     return tuple(laws)
 
 
@@ -180,8 +196,13 @@ def enough(budget: Int[np.ndarray, " runs"]) -> bool:
 def power_through(
     flops: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"], level: float = LEVEL
 ) -> tuple[float, float, tuple[float, float]]:
-    """Scale and exponent of ``values`` against compute, and the exponent's interval by Student's t."""
+    """Scale and exponent of ``values`` against compute, and the exponent's interval by Student's t.
+
+    Values that are all the same, as of a coarse grid, have no scatter to know an interval from: it is NaN.
+    """
     x, y = np.log(flops), np.log(values)
+    if len(np.unique(values)) == 1:
+        return float(values[0]), 0.0, (float("nan"), float("nan"))
     (slope, intercept), covariance = np.polyfit(x, y, 1, cov=True)
     reach = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 2) * np.sqrt(covariance[0, 0]))
     return float(np.exp(intercept)), float(slope), (float(slope - reach), float(slope + reach))
@@ -191,4 +212,14 @@ def _laws(
     name: str, part: str, law: Any, points: Mapping[str, Any], budget: np.ndarray, ends: dict[str, tuple[float, float]]
 ) -> PowerLaws:
     spent = len(np.unique(budget))
-    return PowerLaws(name=name, part=part, law=law, points=points, runs=len(budget), budgets=spent, exponents=ends)
+    return PowerLaws(
+        name=name,
+        part=part,
+        law=law,
+        points=points,
+        runs=len(budget),
+        budgets=spent,
+        exponents=ends,
+        optima=len(budget),
+        at_an_end=0,
+    )

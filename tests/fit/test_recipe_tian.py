@@ -176,6 +176,16 @@ def test_near_optimal_runs_give_the_hyperparameter_law():
     low, high = found.exponents["batch_exponent"]
     assert low < HYPERPARAMETERS.batch_exponent < high
     assert found.runs < len(flops) / 9
+    assert (found.at_an_end, found.optima) == (0, 7)
+    # Of batches from the best one up, the best is the first; one that is the same at every budget says nothing.
+    upper = moves[:, 1] >= 0
+    same = np.where(moves[:, 1] == 0, 512.0, 2048.0)
+    (found,) = hyperparameter_law(sweep, number, np.unique(flops), {"mixtures": upper}, rate, same)
+    assert (found.at_an_end, found.optima) == (7, 7)
+    written = {row[0]: row[2] for row in found.table().rows}
+    assert written["batch_exponent"] is None
+    assert written["learning_rate_exponent"] is not None
+    assert found.table().notes == ["7 of 7 optima lie at an end of what was trained"]
 
 
 def test_the_best_run_of_every_budget_gives_the_allocation():
