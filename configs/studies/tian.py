@@ -385,7 +385,7 @@ def tiny_hyperparameters(config: ConfigDict) -> ConfigDict:
     for width, top_k in cells:
         model = small(width, 16, top_k or 4, 1, width)
         model = model if top_k else dense(model)
-        for power, batch in itertools.product((-8, -7, -6), (2_048, 8_192)):
+        for power, batch in itertools.product((-8, -7, -6), (512, 2_048)):
             name = f"{f'E16-k{top_k}' if top_k else 'dense'}-d{width}-rate{power}-batch{batch}"
             config.models[name] = model
             tokens = tokens_for(sizes[width], model)
