@@ -54,10 +54,10 @@ def draw(found: Findings) -> Figure | None:
         axes.set_ylim(low, high)
         labels_at(axes, *map(list, zip(*ends, strict=True)), size=(high - low) / 22)
     keys = [Line2D([], [], color=colours[own[0]], label=f"width {_range(own)}") for own in ranges]
-    kinds = [
-        Line2D([], [], color=MUTED, marker="o", label="mixture of experts"),
-        Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"),
-    ]
+    mixture, dense = (runs["num_experts"] != 0).any(), (runs["num_experts"] == 0).any()
+    kinds = [Line2D([], [], color=MUTED, marker="o", label="mixture of experts")] if mixture else []
+    if dense:
+        kinds.append(Line2D([], [], color=MUTED, marker="s", linestyle="--", markerfacecolor=PAPER, label="dense"))
     # Below: losses fall from one upper corner, and points at equal compute may fill the other.
     below = columns_of([str(key.get_label()) for key in (*keys, *kinds)])
     drawing.legend(handles=[*keys, *kinds], loc="outside lower center", ncols=below, labelcolor=INK)
