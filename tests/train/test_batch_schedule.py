@@ -83,7 +83,9 @@ def test_smaller_batches_take_smaller_steps_when_asked(training, ramped):
 
 @pytest.mark.slow
 def test_a_ramped_training_killed_at_every_log_ends_the_same(training, tmp_path):
-    ramped = on_one_device(with_ramp(training, RampStage(tokens=1024, batch_tokens=256), batch_tokens=512))
+    ramped = on_one_device(
+        with_ramp(training, RampStage(tokens=1024, batch_tokens=256), batch_tokens=512, log_every_steps=1)
+    )
     rows = train(ramped, tmp_path / "whole")
     log = logged(tmp_path / "whole")
     assert [row["tokens"] for row in rows] == [2048, 4096]
