@@ -14,7 +14,7 @@ from moejax.train.training import Training as Training
 
 __version__: str
 
-def fit(runs: Any, law: Any, **options: Any) -> FitResult:
+def fit(runs: Any, law: Any, *, loss_law: Any = None, **options: Any) -> FitResult:
     """Fit a law, by its name or class, to runs: what ``read_runs`` returns, or a file or DataFrame."""
 
 def design(

@@ -12,6 +12,7 @@ import numpy as np
 from moejax.errors import UserError
 from moejax.fit.derivatives import Functional
 from moejax.laws import DECISIONS
+from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.decision import DecisionRule
 from moejax.laws.design import FIELDS, Design, design_from
 from moejax.laws.formula_law import FormulaLaw
@@ -78,7 +79,7 @@ def decision_estimands(law: type, given: Mapping[str, float] | None = None) -> l
 
 def rules_of(law: type) -> tuple[DecisionRule, ...]:
     """What a law decides by: the catalogue's rules, or the budget of a formula."""
-    return law.decides if issubclass(law, FormulaLaw) else DECISIONS.get(law, ())
+    return law.decides if issubclass(law, (FormulaLaw, ChainedLaw)) else DECISIONS.get(law, ())
 
 
 def prediction_estimand(law: Any, given: Mapping[str, float]) -> Estimand:

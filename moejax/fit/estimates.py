@@ -46,7 +46,7 @@ class Estimate:
 
 def estimate(
     result: FitResult,
-    runs: Runs,
+    runs: Runs | None,
     estimands: Iterable[Estimand],
     *,
     covariance: str = "sandwich",
@@ -62,19 +62,26 @@ def estimate(
     Resamples of no more draws than there are coefficients give intervals that are too small: those of standard errors
     stand in their place, whose Student's t knows how few draws there are.
 
+    Args:
+      runs: those of the fit; None for a fit whose own covariance serves.
+
     Raises:
-      UserError: the runs are not those of the fit, or an option makes no sense.
+      UserError: the runs are not those of the fit, it holds no covariance, or an option makes no sense.
     """
-    known, estimates = uncertainty(result, runs, kind=covariance, by=by), []
+    known, estimates = None if runs is None else uncertainty(result, runs, kind=covariance, by=by), []
     few = "" if resampled is None else too_few(result, resampled.draws, resampled.by)
     estimands = list(estimands)
-    values = [float(known.at.evaluate(one.functional)[0][0]) for one in estimands]
+    values = [
+        float((result.spread(one.functional).middle if known is None else known.at.evaluate(one.functional)[0])[0])
+        for one in estimands
+    ]
     bounds = _bounds(estimands, values)
     for number, (estimand, value) in enumerate(zip(estimands, values, strict=True)):
         error, interval, where, degrees_of_freedom = math.nan, None, STANDARD, math.nan
         reason = _reason(result, estimand, value) or bounds.get(number, "")
         if not reason:
-            spread, _ = known.spread(estimand.functional)
+            of_it = estimand.functional
+            spread = result.spread(of_it) if known is None else known.spread(of_it)[0]
             error = float(spread.errors[0])
             # What a law decides is above 0: a size, a cost, a loss, or a share.
             (low,), (high,) = spread.share_ends(level) if estimand.is_share else spread.ends(level, True)

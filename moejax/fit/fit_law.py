@@ -23,6 +23,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts, WarmStart
 from moejax.float64 import float64
 from moejax.laws import NOT_SEARCHED
+from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
 
 AGREES = 1e-4
@@ -108,7 +109,16 @@ def ends(result: FitResult, runs: Runs, *, starts: Starts | None = None, search:
 
 
 def objective_of(result: FitResult) -> FitObjective:
-    """The compiled form that a fit was made with."""
+    """The compiled form that a fit was made with.
+
+    Raises:
+      UserError: it is two fits, chained.
+    """
+    if isinstance(result.law, ChainedLaw):
+        raise UserError(
+            f"{type(result.law).__name__} is two fits, of the loss and of the score from it, and no search of its own; "
+            f"fit the two laws each for this."
+        )
     return FitObjective(type(result.law), result.penalty, tuple(sorted(result.fixed)), result.output)
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
+
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
 from moejax.fit import stored_uncertainty
@@ -22,7 +25,9 @@ from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, moves
+from moejax.float64 import float64
 from moejax.laws import LAWS, formula_law
+from moejax.laws.chained_law import ChainedLaw, chained_law
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import coefficients
 from moejax.result import NOT_DETERMINED, NOT_SET
@@ -87,6 +92,8 @@ class FitResult:
     """The runs whose residual is out of the others' family, the farthest first."""
     undetermined: tuple[Mapping[str, float], ...] = ()
     """Directions along which no run moves, as steps of the coefficients (``undetermined.directions_of``)."""
+    loss_scatter: float = math.nan
+    """Of a score chained to the loss: robust standard deviation of log loss around its law; NaN of any other fit."""
 
     @property
     def fitted(self) -> Mapping[str, tuple[float, float]]:
@@ -100,6 +107,14 @@ class FitResult:
             return self.noise
         degrees_of_freedom = left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
         return self.metrics.rmse_log * math.sqrt(self.metrics.runs / degrees_of_freedom)
+
+    def scatter_at(self, design: Design) -> Any:
+        """``scatter`` of runs at a design of arrays; a score chained to the loss has its loss's scatter too."""
+        if not isinstance(self.law, ChainedLaw):
+            return self.scatter
+        with float64():
+            moved = np.asarray(jax.vmap(self.law.elasticity)(design), np.float64)
+        return np.hypot(self.scatter, moved * self.loss_scatter)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -316,7 +331,9 @@ def _shape(plain: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: hint | None if hint is float else hint for name, hint in hints.items()}
     metrics = {name: hint | None if hint is float else hint for name, hint in typing.get_type_hints(Metrics).items()}
     law: dict[str, Any] = {"coefficients": dict[str, float]}
-    if "formula" in plain.get("law", {}):
+    if "loss_law" in plain.get("law", {}):
+        law |= {"loss_law": dict[str, Any], "score_law": dict[str, Any]}
+    elif "formula" in plain.get("law", {}):
         law |= {"formula": str, "columns": dict[str, str], "signs": dict[str, str], "budget": str}
     else:
         law |= {"module": str, "class": str}
@@ -351,7 +368,10 @@ def from_json(plain: Mapping[str, Any]) -> FitResult:
 
 
 def _named(cls: type) -> dict[str, Any]:
-    """What a law's class is found by again: its place, or its formula."""
+    """What a law's class is found by again: its place, its formula, or the two that are chained."""
+    if issubclass(cls, ChainedLaw):
+        of_loss, of_score = cls.links
+        return {"loss_law": _named(of_loss), "score_law": _named(of_score)}
     if issubclass(cls, FormulaLaw):
         return formula_law.stored(cls)
     return {"module": cls.__module__, "class": cls.__qualname__}
@@ -359,6 +379,8 @@ def _named(cls: type) -> dict[str, Any]:
 
 def _law_of(named: Mapping[str, Any]) -> type:
     """The inverse of ``_named``."""
+    if "loss_law" in named:
+        return chained_law(_law_of(named["loss_law"]), _law_of(named["score_law"]))
     if "formula" in named:
         return formula_law.from_stored(named)
     module, name = named["module"], named["class"]

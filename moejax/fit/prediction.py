@@ -83,7 +83,7 @@ def predict_runs(
         spread = np.nanvar(np.where(np.isfinite(moved), moved, np.nan), axis=0)
         spread = np.where([bool(why) for why in unknown], np.nan, spread)
         known = left_by(resampled.draws, free)
-    left = np.square(result.scatter)
+    left = np.square(result.scatter_at(new.design))
     # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
     total = np.maximum(spread + left, 1e-300)
     degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
@@ -130,7 +130,7 @@ class RunPrediction:
 
 def predict_run(
     result: FitResult,
-    runs: Runs,
+    runs: Runs | None,
     estimand: Estimand,
     resampled: Bootstrap | None = None,
     level: float = 0.9,
@@ -186,7 +186,8 @@ def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
     if found.interval is None:
         return found.why_none
     ends = f"[{found.interval['low']:.5g}, {found.interval['high']:.5g}]"
-    said = f"{found.interval['level']:.0%} of such runs have a {fit.output.replace('_', ' ')} in {ends}"
+    article = "an" if fit.output[0] in "aeiou" else "a"
+    said = f"{found.interval['level']:.0%} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
     return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
 
 

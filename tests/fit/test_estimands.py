@@ -51,6 +51,8 @@ UNPUBLISHED = {
 GIVEN = {
     "flops": 1e22,
     "loss": 2.2,
+    "error": 0.4,
+    "accuracy": 0.6,
     "expansion": 8.0,
     "num_experts": 8.0,
     "granularity": 4.0,

@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
         result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
         found = _found(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
-        _write(arguments.out, result.summary(level, **found), result, read)
+        write_fit(arguments.out, result.summary(level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, **options):
             found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
                 found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
             predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
             found["held_out_runs"] = held_out_runs.to_json(predicted)
-            _write(arguments.out, result.summary(level, **found), result, read, predicted)
+            write_fit(arguments.out, result.summary(level, **found), result, read, predicted)
         try:
             resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
             if resampled is not None:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
                 raise
             stopped = True
         summary = result.summary(level, **found)
-        _write(arguments.out, summary, result, read, predicted)
+        write_fit(arguments.out, summary, result, read, predicted)
     if stopped:
         say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
@@ -113,9 +113,10 @@ def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, 
     )
 
 
-def _write(
+def write_fit(
     folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
+    """Write fit.json, summary.txt and predictions.csv, together, if there is a folder for them."""
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)

@@ -19,6 +19,7 @@ from moejax.fit.metrics import plain
 from moejax.fit.prediction import predict_run
 from moejax.fit.profile import profile
 from moejax.fit.read_runs import ReadRuns
+from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
 from moejax.quantities import format, parse
 from moejax.wording import told
@@ -68,14 +69,16 @@ def answer(
 ) -> dict[str, Any]:
     """Everything that is asked of a fit, as plain data."""
     answers: dict[str, Any] = {}
+    # A score that is chained to the loss has the covariance of both fits, which no runs give again.
     far, runs = [], read.runs
+    own = None if isinstance(result.law, ChainedLaw) else runs
     options = {"covariance": asked.covariance, "by": by}
     if asked.decisions:
-        decided = estimates.estimate(result, runs, asked.decisions, **options, resampled=resampled, level=level)
+        decided = estimates.estimate(result, own, asked.decisions, **options, resampled=resampled, level=level)
         answers["decisions"] = estimates.to_json(decided, level)
         far = estimates.beyond_each(decided, runs)
     if asked.predictions:
-        predicted = [predict_run(result, runs, one, resampled, level, **options) for one in asked.predictions]
+        predicted = [predict_run(result, own, one, resampled, level, **options) for one in asked.predictions]
         answers["predictions"] = [one.to_json() for one in predicted]
         times = [(dict(one.given), estimates.beyond(estimates.reach(one.given), runs)) for one in asked.predictions]
         far += [{"given": given, "times": factors} for given, factors in times if factors]

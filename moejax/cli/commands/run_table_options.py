@@ -13,7 +13,15 @@ from moejax.say import say
 
 def read_table(arguments: argparse.Namespace, law: Any) -> Any:
     """The runs that the arguments describe, for a law or of columns; what must be known about them goes to stderr."""
-    read = read_runs(
+    read = read_without_words(arguments, law)
+    for note in read.notes:
+        say(note)
+    return read
+
+
+def read_without_words(arguments: argparse.Namespace, law: Any) -> Any:
+    """The same, of which nothing is said."""
+    return read_runs(
         arguments.runs,
         law,
         mapping=dict(pairs(arguments.map, "--map")),
@@ -27,9 +35,6 @@ def read_table(arguments: argparse.Namespace, law: Any) -> Any:
         smooth=arguments.smooth,
         trust_units=arguments.trust_units,
     )
-    for note in read.notes:
-        say(note)
-    return read
 
 
 def splits_of(read: Any, arguments: argparse.Namespace) -> list[Any]:

@@ -19,6 +19,8 @@ HELP = "Fit a law to a table of runs."
 RECIPES = ("launch-check", "domains", "zhao", "tian", "abnar")
 OF_ANY_LAW = ("launch-check", "domains")
 """Recipes that fit the law that is named."""
+NOT_OF_TWO_LAWS = ("bootstrap", "profile", "influence", "hold_out", "each", "folds", "fix", "best_by", "budget")
+"""Options of the fit of one law alone."""
 EXAMPLE = """\
 moejax fit runs.parquet --law effective_params --bootstrap 1000
 moejax fit paper.csv --law chinchilla --map params_active=Na --map tokens='step * 520000' --where "seed == 42"
@@ -27,6 +29,7 @@ moejax fit runs.csv --law chinchilla --fix irreducible=1.6 --hold-out tokens --j
 moejax fit runs.csv --form 'loss = E + A/N^alpha + B/D^alpha' --bootstrap 1000
 moejax fit runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --decide flops=1e24 --profile 'N*'
 moejax fit sweep.csv --form 'lr = k*N^a*D^b*width^-c' --best-by lr
+moejax fit runs.csv --law error_from_loss --loss-law chinchilla --predict params_active=7B,tokens=1T
 moejax fit runs.csv --law routed --hold-out router_type=S-Base --hold-out num_experts:256 --weight seeds
 moejax fit proxies.csv --law effective_params --recipe launch-check --hold-out params_active:1e10 --correct gamma"""
 
@@ -39,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fitting = parser.add_argument_group("fitting")
     add_objective_arguments(fitting)
     add_search_arguments(fitting)
+    fitting.add_argument(
+        "--loss-law",
+        metavar="NAME|FORMULA",
+        help="for a law of scores: the law of the loss that it stands on, fitted to the same table; predictions and "
+        "decisions are then of the score of a run of any size",
+    )
     trust = parser.add_argument_group("trusting")
     trust.add_argument(
         "--covariance",
@@ -102,7 +111,7 @@ def _add_answer_arguments(group: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise ``UserError`` for a recipe that is none, or if there is no law to fit."""
+    """Raise ``UserError`` for a recipe that is none, if there is no law to fit, and for what two laws have not."""
     if arguments.recipe is not None and arguments.recipe not in RECIPES:
         raise UserError(f"There is no recipe {arguments.recipe}; known are {', '.join(RECIPES)}.")
     if arguments.recipe is not None and arguments.form is not None:
@@ -114,6 +123,15 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError(
             "There is no law to fit; give --law NAME (`moejax laws` lists them), --form FORMULA, or a paper's --recipe."
         )
+    if arguments.loss_law is not None:
+        given = [option for option in NOT_OF_TWO_LAWS if getattr(arguments, option)]
+        if arguments.recipe is not None:
+            given.append("recipe")
+        if given:
+            raise UserError(
+                f"--loss-law fits two laws, one on the other, and has no --{given[0].replace('_', '-')}; leave it out, "
+                f"or fit each law by itself for it."
+            )
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -123,4 +141,6 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def command(arguments: argparse.Namespace) -> str:
     """The module of ``moejax.cli.commands`` that does it."""
+    if arguments.loss_law is not None:
+        return "fit_chained"
     return NAME if arguments.recipe is None else "fit_recipes"

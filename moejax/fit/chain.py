@@ -1,0 +1,117 @@
+"""Two fits as one: a law of the loss and a law of the score from the loss, with what is uncertain in either."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from moejax.errors import UserError
+from moejax.fit.fit_result import NO_COVARIANCE, FitResult
+from moejax.fit.metrics import metrics
+from moejax.fit.noise import outliers_in_words
+from moejax.fit.runs import Runs
+from moejax.fit.stored_uncertainty import StoredUncertainty
+from moejax.laws.chained_law import chained_law
+
+
+def chain(loss_fit: FitResult, score_fit: FitResult, runs: Runs) -> FitResult:
+    """The fit of a score by the sizes of a run, from the fit of its loss and the fit of the score by the loss.
+
+    The two fits are taken for independent: the score is fitted to measured losses, so that what the law of the loss
+    misses is no part of what the law of the score misses, also where both are of the same runs. The objective, AICc and
+    BIC are sums of the two.
+
+    Args:
+      loss_fit: with its uncertainty, as ``moejax.fit`` gives it.
+      score_fit: the same of a law that reads the loss alone.
+      runs: designs with all that the law of the loss reads, and their scores.
+
+    Raises:
+      UserError: the laws cannot be chained, or a fit holds no uncertainty.
+    """
+    cls = chained_law(type(loss_fit.law), type(score_fit.law))
+    if loss_fit.uncertainty is None or score_fit.uncertainty is None:
+        raise UserError(NO_COVARIANCE)
+    law = cls(
+        **{f.name: getattr(fit.law, f.name) for fit in (loss_fit, score_fit) for f in dataclasses.fields(fit.law)}
+    )
+    return dataclasses.replace(
+        score_fit,
+        law=law,
+        value=loss_fit.value + score_fit.value,
+        gradient_norm=max(loss_fit.gradient_norm, score_fit.gradient_norm),
+        converged=loss_fit.converged and score_fit.converged,
+        starts=loss_fit.starts + score_fit.starts,
+        agreeing=min(loss_fit.agreeing, score_fit.agreeing),
+        fixed=loss_fit.fixed | score_fit.fixed,
+        unidentified=loss_fit.unidentified | score_fit.unidentified,
+        condition_number=max(loss_fit.condition_number, score_fit.condition_number),
+        unidentified_directions=loss_fit.unidentified_directions + score_fit.unidentified_directions,
+        undetermined=loss_fit.undetermined + score_fit.undetermined,
+        aicc=loss_fit.aicc + score_fit.aicc,
+        bic=loss_fit.bic + score_fit.bic,
+        metrics=metrics(law, runs, score_fit.output),
+        noise=score_fit.scatter,
+        loss_scatter=loss_fit.scatter,
+        uncertainty=_both(loss_fit, score_fit),
+    )
+
+
+def _both(loss_fit: FitResult, score_fit: FitResult) -> StoredUncertainty:
+    """The uncertainty of both: independent axes of each, side by side."""
+    fits = (loss_fit, score_fit)
+    each: Sequence[Any] = [fit.uncertainty for fit in fits]
+    known = all(one.axes for one in each)
+    # Along its axes every draw's residuals are of one size: what a unit of an axis adds is measured in the fit's own.
+    sizes = [fit.scatter if fit.scatter > 0 else 1.0 for fit in fits]
+    axes = [
+        {name: step * size for name, step in axis.items()}
+        for one, size in zip(each, sizes, strict=True)
+        for axis in one.axes
+    ]
+    deviations = [float(d) / size for one, size in zip(each, sizes, strict=True) for d in one.deviations]
+    before = 0
+    leverages: list[Any] = []
+    for one in each:
+        after = len(axes) - before - len(one.axes)
+        leverages += [tuple((0.0,) * before + tuple(row) + (0.0,) * after for row in rows) for rows in one.leverages]
+        before += len(one.axes)
+    clustered = known and all(one.leverages for one in each)
+    said = [
+        *outliers_in_words(loss_fit.outliers, loss_fit.output, loss_fit.metrics.r_squared),
+        *each[0].warnings,
+    ]
+    return dataclasses.replace(
+        each[1],
+        ranges=each[0].ranges,
+        axes=tuple(axes) if known else (),
+        deviations=tuple(deviations) if known else (),
+        leverages=tuple(leverages) if clustered else (),
+        degrees_of_freedom=min(one.degrees_of_freedom for one in each),
+        draw_count=min(one.draw_count for one in each),
+        warnings=(*each[1].warnings, *(f"Of the loss: {words}" for words in said)),
+        dropped=tuple(dict.fromkeys((*each[0].dropped, *each[1].dropped))),
+    )
+
+
+def with_loss_design(loss_runs: Runs, loss_rows: np.ndarray, score_runs: Runs, score_rows: np.ndarray) -> Runs:
+    """The runs that have a score, with what the law of the loss reads of them.
+
+    Args:
+      loss_rows: rows of the table that the runs with a loss are of.
+      score_rows: the same of the runs with a score.
+
+    Raises:
+      UserError: a run with a score is not among those with a loss.
+    """
+    place = {int(row): number for number, row in enumerate(loss_rows)}
+    if alone := [int(row) for row in score_rows if int(row) not in place]:
+        raise UserError(
+            f"Row {alone[0]} has a score and takes no part in the fit of the loss ({len(alone)} such rows); give its "
+            f"sizes and loss, or select rows with --where."
+        )
+    own = loss_runs.where(np.array([place[int(row)] for row in score_rows]))
+    return dataclasses.replace(own, loss=score_runs.loss, weight=score_runs.weight, output=score_runs.output)

@@ -1,0 +1,142 @@
+"""A law of scores chained to a law of the loss: what a run's sizes say of its score, through its loss.
+
+``chained_law(Chinchilla, ErrorFromLoss)`` is a law like any other: it reads parameters and tokens, gives an error, has
+the coefficients of both, and decides what the law of the loss decides. What is uncertain in either is uncertain in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+
+from moejax.errors import UserError
+from moejax.laws import DECISIONS
+from moejax.laws.decision import DecisionRule
+from moejax.laws.design import Design, design_from
+from moejax.laws.formula_law import FormulaLaw
+from moejax.laws.law import LOSS, law
+
+
+class ChainedLaw:
+    """What chained laws share."""
+
+    inputs: ClassVar[tuple[str, ...]]
+    outputs: ClassVar[Mapping[str, str]]
+    links: ClassVar[tuple[type, type]]
+    """The law of the loss, and that of the score."""
+    decides: ClassVar[tuple[DecisionRule, ...]]
+
+    @property
+    def loss_law(self) -> Any:
+        """The law of the loss, with its coefficients."""
+        return _part(self, self.links[0])
+
+    @property
+    def score_law(self) -> Any:
+        """The law of the score from the loss, with its coefficients."""
+        return _part(self, self.links[1])
+
+    def score(self, loss: Any) -> Any:
+        """The score at a loss."""
+        (output,) = self.outputs
+        return self.score_law(design_from({"loss": loss}))[output]
+
+    def elasticity(self, design: Design) -> Any:
+        """By what share the score moves per share of the loss, at one design."""
+        loss = self.loss_law(design)
+        score, slope = jax.value_and_grad(self.score)(loss)
+        return slope * loss / score
+
+
+@functools.cache
+def chained_law(loss_law: type, score_law: type) -> type[ChainedLaw]:
+    """The law that says by ``score_law`` what a run scores that has the loss of ``loss_law``; equal pairs give the same
+    class.
+
+    Raises:
+      UserError: the first gives no loss, the second does not read a loss alone, or both have a coefficient of one name.
+    """
+    if dict(loss_law.outputs) != LOSS:
+        raise UserError(
+            f"{loss_law.__name__} predicts {' and '.join(loss_law.outputs)}; a law of scores is chained to one of the "
+            f"loss, such as chinchilla."
+        )
+    if score_law.inputs != ("loss",) or len(score_law.outputs) != 1:
+        raise UserError(
+            f"{score_law.__name__} reads {', '.join(score_law.inputs)}; what is chained to a law of the loss reads the "
+            f"loss alone, as error_from_loss and accuracy_from_loss do."
+        )
+    of_loss, of_score = ([f for f in dataclasses.fields(one) if f.metadata] for one in (loss_law, score_law))
+    if both := {f.name for f in of_loss} & {f.name for f in of_score}:
+        raise UserError(
+            f"Both laws have a coefficient {min(both)}, of the loss and of the score; call it otherwise in one formula."
+        )
+    fields = {f.name: _copied(f) for f in of_loss} | {f.name: _copied(f, units=False) for f in of_score}
+    outputs = dict(score_law.outputs)
+    body = {
+        "__doc__": f"{score_law.__name__} of the loss that {loss_law.__name__} gives.",
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys(fields, Any),
+        "inputs": loss_law.inputs,
+        "outputs": outputs,
+        "links": (loss_law, score_law),
+        "decides": tuple(_through(rule, score_law) for rule in _rules(loss_law)),
+        "__call__": _call,
+    }
+    return law(type(f"{score_law.__name__} through {loss_law.__name__}", (ChainedLaw,), body | fields))
+
+
+def _call(self: Any, design: Design) -> Any:
+    return self.score_law(design_from({"loss": self.loss_law(design)}))
+
+
+def _part(chained: Any, cls: type) -> Any:
+    return cls(**{f.name: getattr(chained, f.name) for f in dataclasses.fields(cls)})
+
+
+def _copied(f: Any, units: bool = True) -> Any:
+    """A coefficient's declaration; what is of the loss's unit has none in the chain, where no loss is given."""
+    metadata = dict(f.metadata) if units else {**f.metadata, "dimension": {}, "shift": {}}
+    if f.default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=f.default, metadata=metadata)
+
+
+def _rules(cls: type) -> tuple[DecisionRule, ...]:
+    return cls.decides if issubclass(cls, FormulaLaw) else DECISIONS.get(cls, ())
+
+
+def _through(rule: DecisionRule, score_law: type) -> DecisionRule:
+    """What the law of the loss decides, with the score where the loss is; where a loss is asked for, by a score."""
+    (output,) = score_law.outputs
+    best = f"optimal_{output}"
+    needed = next((one for one in _rules(score_law) if one.given == (output,) and "needed_loss" in one.gives), None)
+    by_score = "loss" in rule.given and needed is not None
+
+    def for_loss(chained: Any, given: Mapping[str, float]) -> dict[str, Any]:
+        if not by_score or needed is None:
+            return dict(given)
+        rest = {name: value for name, value in given.items() if name != output}
+        return rest | {"loss": needed.decide(chained.score_law, **{output: given[output]})["needed_loss"]}
+
+    def decide(chained: Any, **given: float) -> dict[str, Any]:
+        found = dict(rule.decide(chained.loss_law, **for_loss(chained, given)))
+        return found | ({best: chained.score(found["optimal_loss"])} if "optimal_loss" in rule.gives else {})
+
+    def reason(chained: Any, **given: float) -> str:
+        wanted = for_loss(chained, given)
+        if needed is not None and by_score and not float(wanted["loss"]) > 0:
+            return needed.why_none(chained.score_law, given)
+        return rule.why_none(chained.loss_law, wanted)
+
+    return DecisionRule(
+        tuple(output if by_score and name == "loss" else name for name in rule.given),
+        {**rule.gives, **({best: f"{output}*"} if "optimal_loss" in rule.gives else {})},
+        decide,
+        ends=rule.ends,
+        reason=reason,
+    )
