@@ -100,8 +100,8 @@ def like(
     """
     if other := [name for name in inputs if name not in FIELDS and name not in DERIVED]:
         raise UserError(
-            f"Shapes say nothing of {', '.join(other)}, which the law reads; list what could be trained with "
-            f"--candidates."
+            f"Shapes say nothing of {', '.join(other)}, which the law reads; name what they have (params_active, "
+            f"params_total, tokens, …) in its place, or list what could be trained with --candidates."
         )
     names = tuple(name for name in inputs if name != "unique_tokens")
     spaces = {c.name: c for c in Sizes(names).coordinates}

@@ -19,7 +19,7 @@ HELP = "Propose the runs to train next: those that make an answer of a fitted la
 EXAMPLE = """\
 moejax next runs.parquet --law effective_params --target 'N_act*:flops=1e24,expansion=16' --flops 1e21 --k 8
 moejax next runs.csv --law five_factor --target deepseek-v3.1:tokens=14.8T --flops 3e21 --config tiny.py --out next
-moejax next runs.csv --form 'loss = E + A/N^a + B/D^b' --budget 'C = 6*N*D' --target 'N*:flops=1e23' --flops 1e20
+moejax next runs.csv --form 'loss = E + A/params_active^a + B/tokens^b' --target a --flops 1e20
 moejax next runs.csv --law chinchilla,zhao --target deepseek-v3.1:tokens=14.8T --flops 1e21 --candidates mine.csv"""
 
 
