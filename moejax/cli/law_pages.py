@@ -47,6 +47,7 @@ DESIGNED = {
     "kaplan": "--flops 1e21",
     "chinchilla": "--flops 1e21",
     "data_constrained": "--flops 1e22 --unique-tokens 25B",
+    "over_training": "--flops 1e21",
     "five_factor": "--flops 1e21 --params-total 30B",
     "sparsity": "--flops 1e21 --params-total 30B",
     "granularity": "--flops 1e21 --hold expansion=43 --hold granularity=8",

@@ -13,6 +13,7 @@ FILES = (
     "kaplan",
     "chinchilla",
     "data_constrained",
+    "over_training",
     "loss_compute",
     "error_from_loss",
     "accuracy_from_loss",

@@ -140,7 +140,7 @@ _ABNAR = {"N": "params_total", "S": "sparsity"}
 _DENSE = {"N": "params_active"}
 _EXPERTS = {"N": "params_active", "E": "expert_expansion"}
 LETTERS: dict[str, dict[str, str]] = {
-    **dict.fromkeys(("kaplan", "chinchilla", "data_constrained"), _DENSE),
+    **dict.fromkeys(("kaplan", "chinchilla", "data_constrained", "over_training"), _DENSE),
     **dict.fromkeys(("five_factor", "four_factor", "three_factor", "two_factor"), _ZHAO),
     **dict.fromkeys(("marginal_active", "marginal_experts", "marginal_shared"), _ZHAO),
     **dict.fromkeys(("sparsity", "isoflop_surface"), _ABNAR),

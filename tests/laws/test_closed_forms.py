@@ -22,6 +22,7 @@ from moejax.laws import (
     isoflop_surface,
     leverage,
     marginal,
+    over_training,
     sparsity,
 )
 from moejax.laws.active_params import ACTIVE_PARAMS, BackboneByActive, BackboneByTotal, Proportional
@@ -38,6 +39,7 @@ from moejax.laws.granularity import Granularity
 from moejax.laws.isoflop_surface import IsoflopSurface
 from moejax.laws.leverage import Leverage
 from moejax.laws.marginal import MarginalActive, MarginalExperts, MarginalShared
+from moejax.laws.over_training import OverTraining
 from moejax.laws.sparsity import Sparsity
 
 exponents = st.floats(0.1, 0.7)
@@ -53,6 +55,13 @@ chinchillas = st.builds(
     params_exponent=exponents,
     tokens_scale=scales,
     tokens_exponent=exponents,
+)
+over_trainings = st.builds(
+    OverTraining,
+    irreducible=st.floats(0.0, 2.0),
+    over_scale=scales,
+    under_scale=scales,
+    flops_exponent=st.floats(0.05, 0.35),
 )
 effective = st.builds(
     EffectiveParams,
@@ -182,6 +191,7 @@ shared_shares = st.floats(0.0, 0.7)
 
 RANDOM = {
     chinchilla.compute_optimal: (chinchillas, budgets),
+    over_training.compute_optimal: (over_trainings, budgets),
     effective_params.compute_optimal: (effective, budgets, expansions),
     granularity.compute_optimal: (granularities, budgets, st.floats(1.0, 16.0), expansions),
     expert_count.compute_optimal: (expert_counts, budgets, st.floats(1.0, 128.0)),

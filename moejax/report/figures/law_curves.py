@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.predict import published
 from moejax.quantities import format
 from moejax.report.figures.figure import Figure
@@ -19,6 +20,7 @@ GRANULARITY = Axis("granularity", "granularity, 2·model width / expert width", 
 EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token", "log")
 EPOCHS = Axis("epochs", "epochs, tokens / different tokens", "log")
 MOST_EPOCHS = 100
+TOKENS_PER_PARAM = (2, 2000)
 BUDGETS = (1e17, 1e24)
 """FLOPs over which a law without a fitted range is drawn."""
 LINES, POINTS = 4, 81
@@ -43,6 +45,29 @@ def loss_compute(inputs: FigureInputs) -> Figure:
         "Loss against compute",
         f"By {inputs.name}. No range is stated in which it was fitted; a straight line is a pure power of compute.",
         *_curves(inputs, FLOPS, flops, lines, lambda c: {"flops": c}, y=replace(LOSS, scale="log")),
+    )
+
+
+def over_training(inputs: FigureInputs) -> Figure:
+    """What is above the irreducible loss, against tokens per parameter, a curve per budget."""
+    ratios = _spread(TOKENS_PER_PARAM, POINTS)
+    budgets = _spread((1e18, 1e24), LINES)
+    lines = {f"{c:.0e} FLOPs".replace("e+", "e"): {"flops": c} for c in budgets}
+    series = []
+    for (label, one), colour in zip(lines.items(), ramp(len(lines)), strict=True):
+        params = np.sqrt(one["flops"] / (FLOPS_PER_PARAM_AND_TOKEN * ratios))
+        losses = evaluate(inputs.law, params_active=params, tokens=ratios * params)
+        series.append(Series(label=label, x=ratios, y=losses - float(inputs.law.irreducible), colour=colour))
+    panel = Panel(
+        x=Axis("tokens_per_param", "tokens per parameter", "log"),
+        y=Axis("reducible_loss", "loss above the irreducible, nats/token", "log"),
+        series=series,
+    )
+    return Figure(
+        "Loss against tokens per parameter, by budget",
+        f"By {inputs.name}. The curves are one curve, moved: more tokens than are best cost the same share of what is "
+        "above the irreducible loss at every budget.",
+        *draw([panel], columns=1, height=3.0),
     )
 
 
