@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from moejax.laws.predict import published
 from moejax.laws.sparsity import ABNAR_2025
 from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
 from moejax.papers.zhao_experiments import Run, table_6
+from moejax.papers.zhao_shapes import shape, widths
 from moejax.report.figures.inputs import evaluate, structured
 from moejax.report.figures.leverage import leverage
 from moejax.report.synthetic import NOISE, rng
@@ -32,7 +34,8 @@ from moejax.report.synthetic import runs as report_runs
 def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
     """A run table of the settings of Zhao's Table 6: losses of its law plus noise, in nats per token.
 
-    ``is_validation`` marks the rows that the paper keeps from its fit, ``is_fitted`` those that it fits.
+    ``is_validation`` marks the rows that the paper keeps from its fit, ``is_fitted`` those that it fits. The number and
+    width of the routed experts, which Table 6 does not print, are those of the shapes that its sizes come from.
     """
     runs = table_6()
     known = _known(runs)
@@ -41,7 +44,19 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
         "is_validation": [int(run.validation) for run in runs],
         "is_fitted": [int(run.index < 268) for run in runs],
     }
-    return pd.DataFrame({**known, "loss": loss, **marks})
+    return pd.DataFrame({**known, **_shapes(runs), "loss": loss, **marks})
+
+
+def _shapes(runs: list[Run]) -> dict[str, list[float]]:
+    """Width of the model and of an expert, and routed experts: G experts are as wide as all that serve a token."""
+    found: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
+    for run in runs:
+        name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
+        _, _, hidden, expert = shape(name)
+        found["model_dim"].append(hidden)
+        found["expert_hidden"].append(expert * serving / run.experts)
+        found["num_experts"].append(everything * run.experts / serving - run.shared * run.experts)
+    return found
 
 
 FIELDS = ("top_k", "num_shared_experts", "params_active", "params_total", "tokens")
@@ -307,6 +322,46 @@ def heads() -> pd.DataFrame:
             loss = 2.9 - 0.12 * np.log10(total / 3e8) + 0.006 * np.log2(heads / middle) ** 2 + random.normal(0.0, 0.002)
             rows.append({"params_total": total, "num_heads": heads, "loss": loss})
     return pd.DataFrame(rows)
+
+
+def chapter_002_runs(
+    noise: float = 0.001, gamma_of_larger: float = 0.25, betas: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """A run table of the chapter's protocol before a launch: losses of its law plus noise, in nats per token.
+
+    ``part`` is "proxy" (twenty models on 5, 10 and 20 tokens per active parameter, whose active size and G span a
+    hundredfold), "held-out" (16B active) or "pilot" (37B of 671B, along its first 100B tokens).
+
+    Args:
+      gamma_of_larger: gamma of all but the proxies; the chapter's sentence that it drops with the active size.
+      betas: by domain, of equal shares, its beta; ``loss_NAME`` and ``share_NAME`` are then columns, the loss is their
+        mean, and every domain's data term is that of the law at a billion tokens.
+    """
+    sizes = [(own, g, tokens * own) for own, g, tokens in product(np.geomspace(4e7, 4e9, 5), (1, 4, 20, 100), SPENT)]
+    sizes += [(16e9, 14.0, tokens * 16e9) for tokens in SPENT]
+    sizes += [(37e9, 18.1, tokens) for tokens in np.geomspace(1e10, 1e11, 6)]
+    active, expansion, tokens = np.array(sizes).T
+    known = {"params_active": active, "params_total": active * expansion, "tokens": tokens}
+    part = np.repeat(["proxy", "held-out", "pilot"], [60, 3, 6])
+    random = rng()
+
+    def losses(beta: float) -> np.ndarray:
+        scale = CHAPTER_002.tokens_scale * 1e9 ** (beta - CHAPTER_002.tokens_exponent)
+        near = dataclasses.replace(CHAPTER_002, tokens_exponent=beta, tokens_scale=scale)
+        far = dataclasses.replace(near, expansion_exponent=gamma_of_larger)
+        exact = np.where(part == "proxy", evaluate(near, **known), evaluate(far, **known))
+        return exact + random.normal(0.0, noise, len(exact))
+
+    table = pd.DataFrame({"part": part, **known, "flops": 6 * active * tokens})
+    if betas is None:
+        return table.assign(loss=losses(CHAPTER_002.tokens_exponent))
+    found = {f"loss_{name}": losses(beta) for name, beta in betas.items()}
+    shares = {f"share_{name}": 1 / len(betas) for name in betas}
+    return table.assign(loss=np.mean([*found.values()], axis=0), **found, **shares)
+
+
+SPENT = (5, 10, 20)
+"""Tokens per active parameter of the budgets."""
 
 
 def expansions() -> pd.DataFrame:

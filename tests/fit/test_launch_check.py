@@ -16,6 +16,7 @@ from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.papers.synthetic import chapter_002_runs
 from moejax.report import render
 
 RUNS = sweep(CHAPTER_002, noise=0.001, doublings=8)
@@ -28,6 +29,30 @@ def test_a_law_that_made_the_runs_may_be_launched_on():
     found = launch_check(EffectiveParams, RUNS, HELD_OUT, pilot=PILOT)
     assert found.go
     assert found.summary().title == "Launch check: go"
+
+
+def test_the_synthetic_protocol_passes_and_gives_back_the_gamma_of_its_larger_runs():
+    table = chapter_002_runs(noise=1e-4, gamma_of_larger=0.25)
+    design = Design(**{name: table[name].to_numpy() for name in EffectiveParams.inputs})
+    runs, pilot = runs_from(design, table["loss"].to_numpy()), table["part"].to_numpy() == "pilot"
+    tried = runs.where(~pilot)
+    larger = largest(tried, "params_active", above=1e10)
+    found = launch_check(EffectiveParams, tried, larger, pilot=runs.where(pilot), correction="gamma")
+    assert found.go
+    assert found.correction is not None
+    assert found.correction.before == pytest.approx(0.35, abs=0.005)
+    assert found.correction.after == pytest.approx(0.25, abs=0.01)
+
+
+def test_the_synthetic_domains_have_the_betas_that_they_were_given():
+    exact = chapter_002_runs(noise=0.0, gamma_of_larger=0.35, betas={"web": 0.2, "math": 0.4})
+    assert np.allclose(exact["loss"], (exact["loss_web"] + exact["loss_math"]) / 2)
+    smallest = exact[exact["params_active"] == exact["params_active"].min()].groupby("params_total").head(2)
+    for name, beta in {"web": 0.2, "math": 0.4}.items():
+        terms = smallest[f"loss_{name}"] - CHAPTER_002(
+            Design(params_active=smallest["params_active"], params_total=smallest["params_total"], tokens=np.inf)
+        )
+        assert np.allclose(-np.log2(terms.to_numpy()[1::2] / terms.to_numpy()[::2]), beta)
 
 
 def test_without_a_pilot_nothing_is_launched():
