@@ -66,12 +66,14 @@ RELATED = {
     "marginal_shared": "zhao-4",
     "isoflop_surface": "abnar-1",
     "allocation": "tian-9",
+    "step_law": "tian-2",
 }
 """Figures of what a law describes that do not take its coefficients from one set."""
 
 FITTED_OTHERWISE = {
     "hyperparameters": "moejax fit runs.csv --recipe tian",
     "allocation": "moejax fit runs.csv --recipe tian",
+    "step_law": "moejax fit sweep.csv --form 'learning_rate = k*N^a*D^b' --best-by learning_rate,batch_tokens --smooth",
     "isoflop_surface": "moejax fit runs.csv --recipe abnar",
 }
 """Laws that a whole procedure fits."""

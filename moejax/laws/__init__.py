@@ -29,6 +29,7 @@ FILES = (
     "effective_params",
     "leverage",
     "hyperparameters",
+    "step_law",
     "allocation",
     "resources",
 )

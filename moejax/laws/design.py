@@ -150,6 +150,7 @@ LETTERS: dict[str, dict[str, str]] = {
     "effective_params": {"G": "expansion"},
     "leverage": {"A": "activation_ratio", "G": "granularity", "S": "shared_share"},
     "resources": {"N": "params_total"},
+    "step_law": {"N": "params_total"},
 }
 """What the letters of a law's paper stand for, by the law's name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}
