@@ -14,6 +14,7 @@ FILES = (
     "chinchilla",
     "data_constrained",
     "over_training",
+    "width_depth",
     "loss_compute",
     "error_from_loss",
     "accuracy_from_loss",

@@ -151,6 +151,7 @@ LETTERS: dict[str, dict[str, str]] = {
     "leverage": {"A": "activation_ratio", "G": "granularity", "S": "shared_share"},
     "resources": {"N": "params_total"},
     "step_law": {"N": "params_total"},
+    "width_depth": {"w": "model_dim", "d": "num_layers", "p": "params_active", "T": "tokens"},
 }
 """What the letters of a law's paper stand for, by the law's name."""
 SCALED_LETTERS = {("granularity", "G"): 0.5}

@@ -90,6 +90,7 @@ PLOTS = by_name(
     Plot(name="chinchilla", draw=law_curves.chinchilla, law="chinchilla", shows="loss by parameters and tokens"),
     Plot(name="loss-compute", draw=law_curves.loss_compute, law="loss_compute", shows="loss by compute"),
     Plot(name="over-training", draw=law_curves.over_training, law="over_training", shows="loss by tokens a parameter"),
+    Plot(name="width-depth", draw=law_curves.width_depth, law="width_depth", shows="loss by width, at equal size"),
     Plot(name="error-from-loss", draw=law_curves.error_from_loss, law="error_from_loss", shows="tasks' error by loss"),
     Plot(
         name="accuracy-from-loss",

@@ -188,6 +188,7 @@ def runs_of(name):
         "num_shared_experts": shared,
         "model_dim": chance.integers(4, 16, 32) * 128.0,
         "expert_hidden": chance.integers(1, 16, 32) * 128.0,
+        "num_layers": chance.integers(4, 80, 32) * 1.0,
         "unique_tokens": tokens / 10 ** chance.uniform(0, 2, 32),
     }
     cls = LAWS[name]

@@ -32,6 +32,7 @@ def sweep(count=200):
         top_k=top_k,
         num_shared_experts=rng.integers(0, 3, count).astype(float),
         model_dim=model_dim,
+        num_layers=rng.integers(4, 80, count).astype(float),
         expert_hidden=2 * model_dim / 2.0 ** rng.integers(0, 5, count),
         columns={"loss": rng.uniform(0.6, 5.0, count)},
     )

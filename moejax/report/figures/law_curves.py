@@ -21,6 +21,7 @@ EXPERTS = Axis("expert_expansion", "routed experts per one that serves a token",
 EPOCHS = Axis("epochs", "epochs, tokens / different tokens", "log")
 MOST_EPOCHS = 100
 TOKENS_PER_PARAM = (2, 2000)
+PARAMS_PER_SQUARE_WIDTH = 16.0
 BUDGETS = (1e17, 1e24)
 """FLOPs over which a law without a fitted range is drawn."""
 LINES, POINTS = 4, 81
@@ -68,6 +69,27 @@ def over_training(inputs: FigureInputs) -> Figure:
         f"By {inputs.name}. The curves are one curve, moved: more tokens than are best cost the same share of what is "
         "above the irreducible loss at every budget.",
         *draw([panel], columns=1, height=3.0),
+    )
+
+
+def width_depth(inputs: FigureInputs) -> Figure:
+    """Loss against width of shapes with as many parameters, a curve per size."""
+    fitted = published("width_depth").fitted
+    tokens = _middle(fitted["tokens"])
+    series = []
+    sizes = _spread(fitted["params_active"], LINES)
+    for params, colour in zip(sizes, ramp(len(sizes)), strict=True):
+        # Layers of 16·w² parameters, as those of the released models that are not narrow; embeddings are left out.
+        bounds = [np.sqrt(params / (PARAMS_PER_SQUARE_WIDTH * depth)) for depth in reversed(fitted["num_layers"])]
+        widths = _spread((bounds[0], bounds[1]), POINTS)
+        depths = params / (PARAMS_PER_SQUARE_WIDTH * widths**2)
+        losses = evaluate(inputs.law, model_dim=widths, num_layers=depths, params_active=params, tokens=tokens)
+        series.append(Series(label=f"p = {size(params, 2)}", x=widths, y=losses, colour=colour))
+    return Figure(
+        "Loss against width, by size",
+        f"By {inputs.name}, at {format(tokens, 2)} tokens, for layers of 16 w² parameters and 3 to 80 of them: to the "
+        "left models are deep and narrow, to the right shallow and wide.",
+        *draw([Panel(x=Axis("model_dim", "width", "log"), y=LOSS, series=series)], columns=1, height=3.0),
     )
 
 
