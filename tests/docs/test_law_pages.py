@@ -197,7 +197,9 @@ def runs_of(name):
         plain = cls(**{field: -0.3 if sign == "-" else 0.3 for field, sign in signs.items()})
         known = in_units(plain, {"params": 1e-8, "tokens": 1e-10, "flops": 1e-19})
         law = next((entry.law for entry in PUBLISHED[name].values()), known)
-        reads_loss = {"loss": chance.uniform(0.5, 5.0, 32)} if "loss" in cls.inputs else {}
+        # Below 1.2 nats the published law of errors is below 0; bits per byte of accuracies lie there.
+        losses = (0.5, 2.0) if "accuracy" in cls.outputs else (1.5, 5.0)
+        reads_loss = {"loss": chance.uniform(*losses, 32)} if "loss" in cls.inputs else {}
         columns |= reads_loss
         found = jax.vmap(law)(design_from(columns))
     return pd.DataFrame(columns | (found if isinstance(found, dict) else {"loss": found}))

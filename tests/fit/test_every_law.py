@@ -55,6 +55,11 @@ WITH_CONSTANTS = [name for name in LAWS if PUBLISHED[name] and name not in NOT_A
 RUNS = runs_from(sweep(), np.ones(200))
 
 
+def runs_for(name):
+    """The runs, at losses that a law can read."""
+    return dataclasses.replace(RUNS, design=design_from(known(RUNS.design) | LOSSES.get(name, {})))
+
+
 @pytest.mark.parametrize("name", [name for name in LAWS if name not in NOT_A_LOSS_OF_RUNS])
 def test_a_law_measured_in_other_units_predicts_the_same(name):
     assert describes_its_dimensions(LAWS[name], RUNS)
@@ -105,7 +110,7 @@ def test_a_table_is_read_by_the_columns_of_a_laws_outputs(name):
 def assert_found_again(name):
     truth = next(iter(PUBLISHED[name].values())).law
     output = next(iter(LAWS[name].outputs))
-    runs = dataclasses.replace(RUNS, design=design_from(known(RUNS.design) | LOSSES.get(name, {})))
+    runs = runs_for(name)
     found = fit_law(LAWS[name], runs_from(runs.design, predict(truth, runs, output), output=output))
     assert found.metrics.max_relative_error < 1e-4
     for key, value in coefficients(truth).items():

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from known_fit import known_fit, known_runs
-from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, RUNS, WITH_CONSTANTS
+from test_every_law import NOT_A_LOSS_OF_RUNS, NOT_IDENTIFIABLE, WITH_CONSTANTS, runs_for
 
 from moejax import minimise
 from moejax.fit.bootstrap import bootstrap
@@ -40,10 +40,11 @@ def refitted(result, runs, start):
 
 
 def assert_influence_is_that_of_refits(law, truth, output, penalty):
-    exact = predict(truth, RUNS, output)
-    noisy = exact * np.exp(0.003 * np.random.default_rng(3).normal(size=len(RUNS)))
-    runs = dataclasses.replace(RUNS, loss=noisy)
     name = next(k for k, v in LAWS.items() if v is law)
+    runs = runs_for(name)
+    exact = predict(truth, runs, output)
+    noisy = exact * np.exp(0.003 * np.random.default_rng(3).normal(size=len(runs)))
+    runs = dataclasses.replace(runs, loss=noisy)
     unknown = NOT_IDENTIFIABLE.get(name, set()) | NEAR_ZERO.get(name, set())
     fixed = {name: float(value) for name, value in coefficients(truth).items() if name in unknown}
     result = fit_law(law, runs, starts=WarmStart((truth,)), fixed=fixed, output=output, penalty=penalty)
