@@ -44,18 +44,18 @@ def zhao_runs(noise: float = 0.001) -> pd.DataFrame:
         "is_validation": [int(run.validation) for run in runs],
         "is_fitted": [int(run.index < 268) for run in runs],
     }
-    return pd.DataFrame({**known, **_shapes(runs), "loss": loss, **marks})
+    return pd.DataFrame({**known, **_shapes(runs, known["num_shared_experts"]), "loss": loss, **marks})
 
 
-def _shapes(runs: list[Run]) -> dict[str, list[float]]:
+def _shapes(runs: list[Run], num_shared: np.ndarray) -> dict[str, list[float]]:
     """Width of the model and of an expert, and routed experts: G experts are as wide as all that serve a token."""
     found: dict[str, list[float]] = {"model_dim": [], "expert_hidden": [], "num_experts": []}
-    for run in runs:
+    for run, shared in zip(runs, num_shared, strict=True):
         name, everything, serving = widths(round(run.total / 1e6), round(run.active / 1e6))
         _, _, hidden, expert = shape(name)
         found["model_dim"].append(hidden)
         found["expert_hidden"].append(expert * serving / run.experts)
-        found["num_experts"].append(everything * run.experts / serving - run.shared * run.experts)
+        found["num_experts"].append(round(everything * run.experts / serving - float(shared), 9))
     return found
 
 
