@@ -27,7 +27,9 @@ moejax plot restarts --runs runs/quickstart"""
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's arguments."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="figures, or all of a paper: zhao, abnar, chapter_002, tian, li")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="figures, or a paper: zhao, abnar, chapter_002, tian, li"
+    )
     parser.add_argument(
         "--paper",
         metavar="NAME",
