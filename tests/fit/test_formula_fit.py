@@ -11,10 +11,11 @@ from moejax.cli.command_line import run
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.formula_columns import law_of_formula
-from moejax.fit.objective import Squared
+from moejax.fit.objective import FitObjective, Squared, data_of, describes_its_dimensions, outputs
 from moejax.fit.read_runs import read_runs
 from moejax.fit.starts import Sobol
 from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.float64 import float64
 from moejax.laws.design import Design
 
 LR = "lr = k*N^a*width^-c"
@@ -153,3 +154,20 @@ def test_a_law_that_overflows_at_the_runs_has_no_standard_errors(tmp_path, capsy
     table().assign(const=1e300, loss=2.0).to_csv(tmp_path / "runs.csv", index=False)
     assert run(["fit", str(tmp_path / "runs.csv"), "--form", "loss = E + A/N^a + B*const^b"]) == 0
     assert "Standard errors are not known" in capsys.readouterr().out
+
+
+def test_an_exponent_that_grows_with_size_is_fitted_in_plain_units_and_predicts_what_was_fitted():
+    """Farseer's form: its terms under- or overflow at most coefficients, and no scale bears the unit of the tokens."""
+    form = "loss = exp(s*N^q + S) + exp(B*N^b + Q)*D^-exp(A*N^a + E)"
+    params, tokens = (one.ravel() for one in np.meshgrid(np.geomspace(1e8, 1e10, 5), np.geomspace(1e9, 1e11, 5)))
+    loss = np.exp(6 * params**-0.1 - 1.6) + np.exp(4.0) * tokens ** -np.exp(0.8 * params**-0.01 - 1.8)
+    frame = pd.DataFrame({"N": params, "D": tokens, "loss": loss})
+    law, read = law_of_formula(form, frame), read_runs(frame, form, trust_units=True)
+    assert not describes_its_dimensions(law, read.runs)
+    objective = FitObjective(law, Squared())
+    data = data_of(objective, read.runs, {})
+    point = np.array([6.0, -0.1, -1.6, 0.1, 0.1, 3.0, 0.8, -0.01, -1.8])
+    centred = np.asarray(objective.predicted(point, data))
+    with float64():
+        plain = np.asarray(outputs(objective.law_at(point, data), read.runs.design, "loss"))
+    assert plain == pytest.approx(centred, rel=1e-5)
