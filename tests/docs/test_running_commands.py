@@ -181,7 +181,10 @@ def _write_tables(folder):
     loss = table["loss"]
     sizes = table[["params_active", "params_total", "tokens", "flops", "loss", "seed", "run"]].assign(
         # Seven in ten tokens are of the web, and lose more; nine in a thousand assignments found no room.
-        share_web=0.7, share_math=0.3, loss_web=1.1 * loss, loss_math=(1 - 0.77) / 0.3 * loss,
+        share_web=0.7,
+        share_math=0.3,
+        loss_web=1.1 * loss,
+        loss_math=(1 - 0.77) / 0.3 * loss,
         params_active_served=0.991 * table["params_active"],
         error=0.85 - 2.08 * np.exp(-0.756 * loss),
     )
