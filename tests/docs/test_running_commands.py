@@ -205,7 +205,10 @@ def _write_tables(folder):
     tried = [sizes.assign(width=width, lr=rate * by, loss=sizes["loss"] + (by - 1) ** 2) for by in (0.5, 1, 2)]
     pd.concat(tried)[["params_active", "tokens", "width", "lr", "loss"]].to_csv(folder / "sweep.csv", index=False)
     accuracy = (0.25 + 0.7 / (1 + np.exp(3 * (table["loss"] - 2.5)))) * noise
-    pd.DataFrame({"loss": table["loss"], "accuracy": accuracy}).to_csv(folder / "scores.csv", index=False)
+    error = (0.85 - 2.1 * np.exp(-0.75 * table["loss"])) * noise
+    sizes[["params_active", "tokens", "loss"]].assign(accuracy=accuracy, error=error).to_csv(
+        folder / "scores.csv", index=False
+    )
     theirs = table.assign(Na=table["params_active"], step=table["tokens"] / 520_000, val_loss=table["loss"])
     theirs[["Na", "step", "loss", "val_loss", "seed"]].to_csv(folder / "paper.csv", index=False)
 
