@@ -109,6 +109,9 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     with float64():
         point = np.asarray(objective.point_of(result.law, data))
         jacobian, residual = (np.asarray(x) for x in _residuals(objective, point, data))
+        # A run of weight 0 may have a prediction without a logarithm, and 0 times NaN is none either.
+        kept = runs.weight > 0
+        jacobian, residual = np.where(kept[:, None], jacobian, 0.0), np.where(kept, residual, 0.0)
         psi = np.asarray(_slopes_of(objective.penalty, residual))
     stiffness = _stiffness(objective.penalty, residual, runs.weight, len(point))
     return FitDerivatives(

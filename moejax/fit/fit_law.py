@@ -16,7 +16,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.identify import identify, slopes_of_log_loss
 from moejax.fit.information_criteria import information_criteria
 from moejax.fit.metrics import metrics, predict
-from moejax.fit.noise import noise, outliers
+from moejax.fit.noise import log_residuals, noise, outliers
 from moejax.fit.objective import FitObjective, Huber, Penalty, data_of, law_at
 from moejax.fit.reparametrised import Reparametrised, minimise_reparametrised, unchanged
 from moejax.fit.runs import Runs
@@ -185,7 +185,7 @@ def _result(
     known = identify(objective, data, runs.weight, point, start)
     errors = metrics(law, runs, objective.output)
     predicted = predict(law, runs, objective.output)
-    residual = np.log(runs.loss / predicted)
+    residual = log_residuals(predicted, runs.loss, runs.weight)
     scatter = noise(residual, runs.weight, len(objective.free))
     with float64():
         slopes = np.asarray(slopes_of_log_loss(objective, point, data)[1])

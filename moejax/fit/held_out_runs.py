@@ -23,6 +23,8 @@ from moejax.wording import counted
 COLUMNS = ("split", "row", "run", "measured", "predicted", "low", "high", "half_ranges", "reason")
 """Of a table of held-out runs. ``half_ranges`` is how far the measured number lies from the predicted one, in halves of
 the range of log loss and with its sign: beyond 1 it lies outside. ``reason`` says why a run has no range."""
+ROUNDING = 1e-12
+"""Half a range of log loss that is narrower is no measure of how far a run lies away."""
 CHANCE = 0.01
 """Below this probability, so few runs in their ranges are not luck."""
 
@@ -82,7 +84,8 @@ def held_out_runs(
         tested = split.runs
         found = predict_runs(split.fit, split.fitted, None, tested.design, level, covariance=covariance, by=by)
         with np.errstate(divide="ignore", invalid="ignore"):
-            half = (np.log(found.high) - np.log(found.low)) / 2
+            # No range is narrower than the rounding of a number: runs by formula are met to the last digit.
+            half = np.maximum((np.log(found.high) - np.log(found.low)) / 2, ROUNDING)
             away = np.log(tested.loss / split.predicted) / np.where(np.isfinite(half), half, np.nan)
         endless = np.where(np.isinf(half), "the range has no end", "")
         parts.append(
@@ -97,7 +100,7 @@ def held_out_runs(
                     "predicted": split.predicted,
                     "low": found.low,
                     "high": found.high,
-                    "half_ranges": np.where((tested.loss == split.predicted) & np.isfinite(half), 0.0, away),
+                    "half_ranges": away,
                     "reason": [why or other for why, other in zip(found.unknown, endless, strict=True)],
                     "output": split.fit.output,
                     "level": level,

@@ -21,7 +21,7 @@ from moejax.float64 import float64
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import unit_of
 from moejax.quantities import parse
-from moejax.wording import did_you_mean, told
+from moejax.wording import counted, did_you_mean, told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +223,8 @@ def each_value(read: ReadRuns, column: str) -> Iterator[Split]:
     if not _knows(read, column):
         raise UserError(_unknown(read, column))
     values = read.frame[column] if column in read.frame.columns else _numbers(read, column)
+    if column in read.frame.columns:
+        _full(column, values[read.runs.weight > 0])
     for value in dict.fromkeys(v for v, weight in zip(values, read.runs.weight, strict=True) if weight > 0):
         shown = f"{value:.6g}" if isinstance(value, float) else value
         yield split_of(read.runs, f"{column} = {shown}", np.asarray([v == value for v in values]))
@@ -265,9 +267,16 @@ def _numbers(read: ReadRuns, name: str) -> np.ndarray:
         derived = _derived(read.runs, name)
         assert derived is not None, "_knows(read, name) was asked first"
         return derived
-    values = run_table.numbers(read.frame[name], where="The table").to_numpy(np.float64)
-    if np.isnan(values).any():
-        raise UserError(f"{name} is empty in {np.isnan(values).sum()} rows; hold out by a column that is full.")
+    return _full(name, run_table.numbers(read.frame[name], where="The table")).to_numpy(np.float64)
+
+
+def _full(name: str, values: Any) -> Any:
+    """A column, or an error where cells of it are empty: they are no value that could be held out."""
+    if empty := int(values.isna().sum()):
+        raise UserError(
+            f"{name} is empty in {counted(empty, 'row')}; hold out by a column that is full, or leave those rows out "
+            f"with --where."
+        )
     return values
 
 

@@ -25,7 +25,7 @@ class Metrics:
     rmse: float
     """Root of the mean squared error, nats per token."""
     rmse_log: float
-    """Root of the mean squared error of log loss: about the relative error."""
+    """Root of the mean squared error of log loss: about the relative error; NaN if a prediction is not above 0."""
     r_squared: float
     """Share of the losses' variance that is predicted; NaN if the losses do not vary."""
     max_relative_error: float
@@ -61,11 +61,14 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
     variance = np.average((measured - np.average(measured, weights=weight)) ** 2, weights=weight)
     with float64():
         penalties = np.asarray(penalties_of(Huber(), predicted, measured))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # What is not above 0 has no logarithm, and so no relative error.
+        log_errors = np.log(predicted / measured)
     return Metrics(
         runs=len(measured),
         mae=float(np.average(np.abs(error), weights=weight)),
         rmse=float(np.sqrt(square)),
-        rmse_log=float(np.sqrt(np.average(np.log(predicted / measured) ** 2, weights=weight))),
+        rmse_log=float(np.sqrt(np.average(log_errors**2, weights=weight))),
         r_squared=float(1 - square / variance) if variance > 0 else float("nan"),
         max_relative_error=float(np.max(np.abs(error) / measured)),
         huber=float(np.average(penalties, weights=weight)),

@@ -55,6 +55,14 @@ def _kept_of_the_square(clip: float) -> float:
     return 1 - tail - 2 * clip * float(scipy.stats.norm.pdf(clip)) + clip**2 * tail
 
 
+def log_residuals(
+    predicted: Float[np.ndarray, " runs"], measured: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs"]
+) -> Float[np.ndarray, " runs"]:
+    """Log of what was measured over what is predicted; 0 for a run of weight 0, of which either may have no log."""
+    kept = weight > 0
+    return np.log(np.where(kept, measured, 1.0) / np.where(kept, predicted, 1.0))
+
+
 def outliers(
     predicted: Float[np.ndarray, " runs"],
     measured: Float[np.ndarray, " runs"],
@@ -67,7 +75,7 @@ def outliers(
     "Farther out" is a Student-t's bound of 1 % on the largest of all residuals (Bonferroni).
     """
     kept = weight > 0
-    residual = np.log(measured / predicted)
+    residual = log_residuals(predicted, measured, weight)
     degrees_of_freedom = int(kept.sum()) - free
     if degrees_of_freedom < 1:
         return ()

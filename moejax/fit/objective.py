@@ -162,7 +162,11 @@ class FitObjective:
         return self.penalty(self.predicted(point, data), data["loss"])
 
     def __call__(self, point: Any, data: Mapping[str, Any], weights: Any) -> Any:
-        return jnp.sum(weights * self.penalties(point, data)) / data["scale"]
+        # A run of weight 0 is held out: a prediction of it that has no logarithm must not turn the search away.
+        kept = weights > 0
+        predicted = jnp.where(kept, self.predicted(point, data), data["typical"])
+        penalties = self.penalty(predicted, jnp.where(kept, data["loss"], data["typical"]))
+        return jnp.sum(weights * penalties) / data["scale"]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -232,11 +236,12 @@ def data_of(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> 
     units = units_of(objective.law, runs)
     if not describes_its_dimensions(objective.law, runs, units):
         units = {k: u for k, u in units.items() if describes_its_dimensions(objective.law, runs, {k: u})}
-    typical = np.exp(np.average(np.log(runs.loss), weights=runs.weight))
+    kept = runs.weight > 0
+    typical = np.exp(np.average(np.log(runs.loss[kept]), weights=runs.weight[kept]))
     with float64():
         # The penalty of predicting one loss for all runs, per run: a fit's value is then of order 1 or less.
-        flat = np.asarray(penalties_of(objective.penalty, np.full(len(runs), typical), runs.loss))
-    spread = float(np.average(flat, weights=runs.weight))
+        flat = np.asarray(penalties_of(objective.penalty, np.full(int(kept.sum()), typical), runs.loss[kept]))
+    spread = float(np.average(flat, weights=runs.weight[kept]))
     return {
         "design": designs.in_units(runs.design, units),
         "loss": runs.loss,

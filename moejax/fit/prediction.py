@@ -64,13 +64,18 @@ def predict_runs(
     level = check_level(level)
     count = max(np.size(value_of(design, name)) for name in type(result.law).inputs)
     new = runs_from(design, np.ones(count))
-    middle = np.log(predict(result.law, new, result.output))
+    predicted = predict(result.law, new, result.output)
+    above = predicted > 0
+    middle = np.log(np.where(above, predicted, np.nan))
     free = len(result.coefficients) - len(result.fixed)
 
     def log_loss(law: Any) -> Any:
         return jnp.log(outputs(law, new.design, result.output))
 
-    unknown = result.unknown(log_loss, count)
+    unknown = tuple(
+        why or ("" if there else "the law predicts nothing above 0 there")
+        for why, there in zip(result.unknown(log_loss, count), above, strict=True)
+    )
     if resampled is None:
         if runs is not None:
             uncertain, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
@@ -95,7 +100,7 @@ def predict_runs(
     of_all = np.sum(ranged + left)
     return PredictionIntervals(
         low=low,
-        loss=np.exp(middle),
+        loss=predicted,
         high=high,
         from_coefficients=math.nan if not len(ranged) else float(np.sum(ranged) / of_all) if of_all else 0.0,
         unknown=unknown,

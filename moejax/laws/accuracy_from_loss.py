@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moejax.laws.decision import DecisionRule
-from moejax.laws.design import Design
+from moejax.laws.design import Design, design_from
 from moejax.laws.entry import LawEntry
 from moejax.laws.law import coefficient, law
 from moejax.laws.published import Published
@@ -42,16 +42,18 @@ class AccuracyFromLoss:
 
 
 def loss_for_accuracy(law: AccuracyFromLoss, accuracy: Any) -> Any:
-    """The loss at which the law reaches an accuracy; NaN for one that it never reaches."""
+    """The loss at which the law reaches an accuracy; NaN for one that it reaches at no loss above 0."""
     lost = jnp.asarray((law.best_accuracy - accuracy) / law.lost_accuracy)
     inside = (lost > 0) & (lost < 1)
-    return jnp.where(
-        inside, law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope, jnp.nan
-    )
+    loss = law.middle_loss + jax.scipy.special.logit(jnp.where(inside, lost, 0.5)) / law.slope
+    return jnp.where(inside & (loss > 0), loss, jnp.nan)
 
 
 def _never(law: AccuracyFromLoss, accuracy: float) -> str:
     best, worst = float(law.best_accuracy), float(law.best_accuracy - law.lost_accuracy)
+    if worst < accuracy < best:
+        least = float(law(design_from({"loss": 0.0}))["accuracy"])
+        return f"under the fitted law the accuracy is {least:.4g} at a loss of 0, and no loss is below that"
     return f"under the fitted law the accuracy stays between {worst:.4g} and {best:.4g} whatever the loss"
 
 

@@ -37,14 +37,17 @@ class ErrorFromLoss:
 
 
 def loss_for_error(law: ErrorFromLoss, error: Any) -> Any:
-    """The loss at which the law reaches an error; NaN for one that it never reaches."""
+    """The loss at which the law reaches an error; NaN for one that it reaches at no loss above 0."""
     gain = jnp.asarray(law.chance_error - error)
-    reached = jnp.where(gain > 0, gain, 1.0)
-    return jnp.where(gain > 0, jnp.log(law.gain_scale / reached) / law.gain_rate, jnp.nan)
+    inside = (gain > 0) & (gain < law.gain_scale)
+    return jnp.where(inside, jnp.log(law.gain_scale / jnp.where(inside, gain, 1.0)) / law.gain_rate, jnp.nan)
 
 
 def _never(law: ErrorFromLoss, error: float) -> str:
-    return f"under the fitted law the error stays below {float(law.chance_error):.4g} whatever the loss"
+    least, most = float(law.chance_error - law.gain_scale), float(law.chance_error)
+    if error >= most:
+        return f"under the fitted law the error stays below {most:.4g} whatever the loss"
+    return f"under the fitted law the error is {least:.4g} at a loss of 0, and no loss is below that"
 
 
 REACH_ERROR = DecisionRule(

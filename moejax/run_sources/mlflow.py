@@ -8,8 +8,10 @@ import base64
 import contextlib
 import http.client
 import json
+import math
 import os
 import sqlite3
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -65,8 +67,8 @@ def _run(name: str, key: str, experiment: str, status: str, params: Any, tags: A
 
 
 def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-        try:
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             rows = database.execute(
                 "select experiment_id, name from experiments where lifecycle_stage = 'active'"
             ).fetchall()
@@ -76,17 +78,18 @@ def _of_database(path: Path, chosen: str) -> Iterator[TrackedRun]:
                 "start_time, run_uuid"
             ).fetchall()
             kept: dict[str, dict[str, dict[str, Any]]] = {}
-            for table, value in (("params", "value"), ("tags", "value"), ("latest_metrics", "value")):
+            for table in ("params", "tags"):
                 own = kept.setdefault(table, {})
-                for key, name, cell in database.execute(f"select run_uuid, key, {value} from {table}"):
+                for key, name, cell in database.execute(f"select run_uuid, key, value from {table}"):
                     own.setdefault(key, {})[name] = cell
-            for key, name in database.execute("select run_uuid, key from latest_metrics where is_nan = 1"):
-                kept["latest_metrics"][key][name] = float("nan")
-        except sqlite3.Error as error:
-            raise UserError(
-                f"{path} is no database of MLflow's that can be read ({says('sqlite', error)}); name the one that "
-                f"`mlflow server --backend-store-uri sqlite:///...` writes."
-            ) from error
+            own = kept.setdefault("latest_metrics", {})
+            for key, name, cell, nan in database.execute("select run_uuid, key, value, is_nan from latest_metrics"):
+                own.setdefault(key, {})[name] = math.nan if nan or cell is None else _number(cell)
+    except sqlite3.Error as error:
+        raise UserError(
+            f"{path} is no database of MLflow's that can be read ({says('sqlite', error)}); name the one that "
+            f"`mlflow server --backend-store-uri sqlite:///...` writes."
+        ) from error
     for key, name, status, experiment in runs:
         if str(experiment) in experiments:
             params, tags, metrics = (kept[table].get(key, {}) for table in ("params", "tags", "latest_metrics"))
@@ -134,6 +137,12 @@ def _latest(text: str, path: Path) -> float:
         raise UserError(f"{path} has a line that is no `milliseconds value step`; remove or mend it.") from error
 
 
+def _number(value: Any) -> float:
+    """A metric's value; MLflow keeps an infinite one as the largest float in a database, and gives it so."""
+    number = float(value)
+    return math.copysign(math.inf, number) if abs(number) >= sys.float_info.max else number
+
+
 def _of_server(address: str, chosen: str) -> Iterator[TrackedRun]:
     listed = _pages(address, "experiments/search", {"max_results": 1000}, "experiments")
     experiments = _chosen({one["experiment_id"]: one["name"] for one in listed}, chosen, address)
@@ -143,7 +152,7 @@ def _of_server(address: str, chosen: str) -> Iterator[TrackedRun]:
     for run in _pages(address, "runs/search", asked, "runs"):
         about, data = run["info"], run.get("data", {})
         own = {part: {one["key"]: one["value"] for one in data.get(part, ())} for part in ("params", "tags")}
-        metrics = {one["key"]: float(one["value"]) for one in data.get("metrics", ())}
+        metrics = {one["key"]: _number(one["value"]) for one in data.get("metrics", ())}
         experiment = experiments[about["experiment_id"]]
         status = str(about.get("status", ""))
         yield _run(about.get("run_name", ""), about["run_id"], experiment, status, own["params"], own["tags"], metrics)

@@ -170,8 +170,10 @@ def _table(text: str, kind: SourceKind, runs: list[TrackedRun]) -> DataFrame:
             f"{MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells at most. Name one experiment."
         )
     frame = pd.DataFrame(rows)
+    # A run called 007 or 1e3 keeps its name.
+    words = {"run"}.union(*(run.about for run in runs))
     for name in frame.columns:
-        frame[name] = _as_numbers(frame[name])
+        frame[name] = frame[name] if name in words else _as_numbers(frame[name])
     notes = [f"{kind.title}: {counted(len(runs), 'run')}; of every metric the last value."]
     if unfinished := [run for run in runs if not run.finished]:
         states = sorted({run.about.get("status", "") for run in unfinished})

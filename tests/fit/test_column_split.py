@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from moejax.errors import UserError
 from moejax.fit.holdout import each_value, split_by
 from moejax.fit.read_runs import read_runs
 from moejax.laws.sparsity import Sparsity
@@ -84,3 +85,8 @@ def test_a_split_that_cannot_be_is_a_sentence(text, words):
 def test_values_that_cannot_be_taken_in_turn_are_a_sentence(column, words):
     with pytest.raises(ValueError, match=words):
         list(each_value(READ, column))
+
+
+def test_a_run_without_a_value_cannot_be_held_out_by_it():
+    with pytest.raises(UserError, match=r"note is empty in 1 row; hold out by a column that is full"):
+        list(each_value(READ, "note"))

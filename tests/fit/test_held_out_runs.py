@@ -7,12 +7,16 @@ import pandas as pd
 import pytest
 from known_fit import known_runs, sweep
 
+from moejax.fit.fit_law import fit_law
 from moejax.fit.held_out_runs import COLUMNS, coverage, farthest, from_json, held_out_runs, to_json
 from moejax.fit.holdout import folds, hold_out, largest, split_of
 from moejax.fit.objective import Squared
+from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import design_from
 from moejax.laws.effective_params import CHAPTER_002, EffectiveParams
+from moejax.laws.formula_law import formula_law
 
 NEAR = {"starts": WarmStart((HOFFMANN_2022,)), "penalty": Squared()}
 
@@ -78,3 +82,43 @@ def test_plain_data_give_the_table_back():
     first, *_, last = farthest(plain["runs"], 24)
     assert abs(first["half_ranges"]) == found["half_ranges"].abs().max()
     assert abs(last["half_ranges"]) == found["half_ranges"].abs().min()
+
+
+LINE = formula_law("error = c + m*loss", signs={"c": "any", "m": "any"}, known={"error": "error", "loss": "loss"})
+
+
+def errors_that_stop_falling():
+    """Runs whose error falls on a line down to a loss of 2.5 and no further."""
+    loss = np.linspace(2.2, 3.6, 30)
+    chance = np.random.default_rng(0).normal(0, 0.02, 30)
+    error = (np.maximum(0.5 * (loss - 2.5), 0) + 0.02) * np.exp(chance)
+    return runs_from(design_from({"loss": loss}), error, output="error"), loss < 2.45
+
+
+def test_what_is_held_out_does_not_move_the_fit_though_its_prediction_is_not_above_0():
+    runs, low = errors_that_stop_falling()
+    (found,) = hold_out(LINE, runs, [split_of(runs, "low losses", low)], penalty=Squared(residual="nats"))
+    alone = fit_law(LINE, runs.where(~low), penalty=Squared(residual="nats"))
+    assert found.fit.converged
+    assert found.fit.coefficients == pytest.approx(alone.coefficients, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_which_the_law_predicts_nothing_above_0_has_no_range_and_a_reason():
+    runs, low = errors_that_stop_falling()
+    low[-1] = True
+    splits = hold_out(LINE, runs, [split_of(runs, "low losses", low)], penalty=Squared(residual="nats"))
+    found = ranges(splits)
+    below = found["predicted"] <= 0
+    assert below.any()
+    assert set(found["reason"][below]) == {"the law predicts nothing above 0 there"}
+    assert found["half_ranges"][below].isna().all()
+    assert np.isfinite(found["half_ranges"][~below]).all()
+
+
+def test_a_range_is_not_narrower_than_the_rounding_of_a_number():
+    runs = sweep(HOFFMANN_2022, noise=0, count=24)
+    found = ranges(hold_out(Chinchilla, runs, folds(runs, 3), **NEAR))
+    assert coverage(found).ranged == 24
+    away = np.log(found["measured"] / found["predicted"]).abs()
+    assert (found["half_ranges"].abs() <= away / 1e-12).all()

@@ -10,9 +10,9 @@ from moejax.errors import UserError
 from moejax.fit.fit_law import fit_law
 from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
-from moejax.laws.accuracy_from_loss import AccuracyFromLoss, loss_for_accuracy
+from moejax.laws.accuracy_from_loss import REACH_ACCURACY, AccuracyFromLoss, loss_for_accuracy
 from moejax.laws.design import design_from
-from moejax.laws.error_from_loss import ErrorFromLoss, loss_for_error
+from moejax.laws.error_from_loss import REACH_ERROR, ErrorFromLoss, loss_for_error
 from moejax.laws.predict import predict, published
 
 GADRE_REDPAJAMA = np.array(
@@ -63,6 +63,15 @@ def test_a_loss_is_the_inverse_of_its_score_and_none_where_no_loss_has_it():
         assert float(loss_for_accuracy(accuracy, accuracy(at)["accuracy"])) == pytest.approx(loss, rel=1e-4)
     assert np.isnan(loss_for_error(error, 0.9))
     assert np.isnan([float(loss_for_accuracy(accuracy, wrong)) for wrong in (0.2, 0.999)]).all()
+
+
+def test_a_score_that_no_loss_above_0_gives_needs_no_loss():
+    flat = ErrorFromLoss(chance_error=0.6, gain_scale=0.4, gain_rate=0.5)
+    early = AccuracyFromLoss(best_accuracy=0.9, lost_accuracy=0.7, slope=2.0, middle_loss=0.3)
+    for rule, law, wanted in ((REACH_ERROR, flat, {"error": 0.1}), (REACH_ACCURACY, early, {"accuracy": 0.85})):
+        assert np.isnan(rule.decide(law, **wanted)["needed_loss"])
+        assert "at a loss of 0, and no loss is below that" in rule.why_none(law, wanted)
+    assert "stays below 0.6" in REACH_ERROR.why_none(flat, {"error": 0.7})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Named figures: every one is in the table, draws from published laws or an example, and comes with its data."""
 
 import csv
+import dataclasses
 import importlib
 import inspect
 import io
@@ -86,6 +87,15 @@ def test_every_axis_says_what_it_is(drawn, name):
         shared = axes.get_shared_y_axes().joined(axes, panels[0]) and axes is not panels[0]
         assert axes.get_ylabel() or whole[1] or named_rows or shared
         assert axes.get_xlabel() or whole[0] or axes.get_label() == "<colorbar>"
+
+
+def test_names_are_drawn_as_they_are_written_dollars_and_all(tmp_path):
+    plot = ALL["held-out-ranges"]
+    inputs = example_of(plot)
+    table = inputs.table.assign(run=[rf"run {row} of $\foo$ at 5$" for row in range(len(inputs.table))])
+    own = dataclasses.replace(inputs, table=table)
+    write_figure(tmp_path, "named", lambda: plot.draw(own), ("svg",))
+    assert r"$\foo$ at 5$" in (tmp_path / "named.svg").read_text()
 
 
 def test_a_figure_with_synthetic_points_says_so_and_no_other(drawn):

@@ -2,8 +2,10 @@
 
 import http.server
 import json
+import socket
 import sqlite3
 import struct
+import tempfile
 import threading
 import zlib
 
@@ -13,7 +15,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.read_runs import read_runs
 from moejax.run_sources import wandb
-from moejax.run_sources.source import TrackedRun, _row, source, with_condition
+from moejax.run_sources.source import TrackedRun, _row, _table, kinds, source, with_condition
 
 RUNS = {"run-0": (1_000_000, 2e7, 3.8), "run-1": (2_000_000, 4e7, 3.6), "run-2": (4_000_000, 8e7, 3.4)}
 """Active parameters, tokens and loss by name; the last is still running."""
@@ -103,6 +105,31 @@ def test_a_database_files_and_a_server_of_mlflow_give_the_same_runs(tmp_path, se
         assert list(table["status"]) == ["FINISHED", "FINISHED", "RUNNING"]
         assert "mlflow.user" not in table
         assert any("1 run did not finish (RUNNING): run-2" in note for note in table.attrs["notes"])
+
+
+def test_a_loss_without_bound_is_no_number_of_mlflows_largest(tmp_path):
+    path = database(tmp_path / "mlflow.db")
+    with sqlite3.connect(path) as store:
+        largest = (
+            "update latest_metrics set value = 1.7976931348623157e308 where run_uuid = 'run-0' and key = 'val/loss'"
+        )
+        store.execute(largest)
+    store.close()
+    assert list(run_table.read_as_it_is(path)["val/loss"]) == [float("inf"), 3.6, 3.4]
+
+
+def test_a_run_called_by_a_number_keeps_its_name():
+    table = _table("x", kinds()["mlflow"], [TrackedRun(name, {"seed": "7"}, {}, {}) for name in ("1.10", "1.1")])
+    assert list(table["run"]) == ["1.10", "1.1"]
+    assert list(table["seed"]) == [7, 7]
+
+
+def test_a_database_that_cannot_be_opened_is_a_sentence(monkeypatch):
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(short)
+        listening.bind("mlflow.db")
+        with pytest.raises(UserError, match="is no database of MLflow's that can be read"):
+            run_table.read(source("mlflow:mlflow.db"))
 
 
 def test_nested_settings_and_metrics_are_read_under_our_names(tmp_path):

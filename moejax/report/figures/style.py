@@ -86,6 +86,8 @@ RC: dict[Any, Any] = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "text.color": INK,
+    # Names of runs and columns are what users write, dollars and all.
+    "text.parse_math": False,
     "legend.frameon": False,
     "legend.fontsize": 8,
     "lines.linewidth": 1.6,
