@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
-from moejax.fit.fit_law import fit_law
+from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import Metrics, errors, plain, predict
 from moejax.fit.read_runs import ReadRuns
@@ -115,14 +115,21 @@ def each_group(runs: Runs) -> Iterator[Split]:
         yield Split(name=f"group {group}", held_out=runs.group == group)
 
 
-def hold_out(law: Any, runs: Runs, splits: Iterable[Split], **options: Any) -> list[HeldOut]:
+def hold_out(
+    law: Any, runs: Runs, splits: Iterable[Split], *, progress: Progress | None = None, **options: Any
+) -> list[HeldOut]:
     """Fit a law to what each split leaves, with the options of ``fit_law``, and test it on the rest.
+
+    Args:
+      progress: told of every split that is fitted, of how many.
 
     Raises:
       UserError: the law cannot be fitted to what a split leaves.
     """
-    tested_splits = []
-    for split in splits:
+    tested_splits, splits = [], list(splits)
+    for number, split in enumerate(splits):
+        if progress is not None:
+            progress("holding out", number, len(splits))
         fitted, held_out = runs.only(~split.held_out), split.held_out & (runs.weight > 0)
         try:
             fit = fit_law(law, fitted, **options)

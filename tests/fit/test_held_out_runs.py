@@ -122,3 +122,9 @@ def test_a_range_is_not_narrower_than_the_rounding_of_a_number():
     assert coverage(found).ranged == 24
     away = np.log(found["measured"] / found["predicted"]).abs()
     assert (found["half_ranges"].abs() <= away / 1e-12).all()
+
+
+def test_every_split_that_is_fitted_is_told_before_it_takes_its_time():
+    runs, told = sweep(HOFFMANN_2022, noise=0.004, count=24), []
+    hold_out(Chinchilla, runs, folds(runs, 3), progress=lambda *given: told.append(given), **NEAR)
+    assert told == [("holding out", number, 3) for number in range(3)]

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = _found(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
         write_fit(arguments.out, result.summary(level, **found), result, read)
-        if held_out := holdout.hold_out(law, read.runs, splits, **options):
+        if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
             found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
                 found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
