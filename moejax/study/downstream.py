@@ -89,6 +89,9 @@ class AskedCheckpoint:
     def file(self, asked: AskedTask) -> Path:
         """Where its score in a task is kept."""
         task = re.sub(r"[^\w.-]", "-", asked.task)
+        if task != asked.task:
+            # Two tasks may differ in what a file's name cannot have.
+            task += f"-{hashlib.sha256(asked.task.encode()).hexdigest()[:8]}"
         return self.study / FOLDER / self.training.name / f"{self.row['tokens']}.{task}.json"
 
 

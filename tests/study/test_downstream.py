@@ -129,6 +129,12 @@ def test_task_files_that_change_are_asked_again_and_may_be_elsewhere(trained, as
     assert asked_anew(one, trained, asks) == []
 
 
+def test_tasks_that_differ_in_punctuation_alone_have_a_score_each(trained, asks):
+    both = study_of(tasks=["a/b", "a:b", "a-b"])
+    assert asked_anew(both, trained, asks) == ["a/b", "a:b", "a-b"] * 4
+    assert asked_anew(both, trained, asks) == []
+
+
 def test_a_checkpoint_is_where_its_training_leaves_it(trained):
     """Also where a budget does not end on a step, and its row has fewer tokens."""
     (trained / "models" / "wide" / row_file(BUDGETS[1])).rename(trained / "models" / "wide" / row_file(4_150))
