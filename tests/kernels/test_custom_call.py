@@ -169,6 +169,7 @@ def test_a_program_runs_in_a_process_where_kernels_came_in_another_order(tmp_pat
     script = tmp_path / "two_kernels.py"
     script.write_text(TWO_KERNELS)
     kept = {"NUMBA_CACHE_DIR": str(tmp_path / "numba"), "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
+    kept["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     found = []
     for order in (["double", "triple"], ["triple", "double"]):
         command = [sys.executable, str(script), *order]
