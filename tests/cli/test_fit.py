@@ -57,6 +57,17 @@ def test_a_table_of_any_words_is_fitted_and_written(table, tmp_path, capsys):
     )
 
 
+def test_ranges_of_an_earlier_fit_are_not_left_beside_another(table, tmp_path):
+    fit = ["fit", str(table), "--law", "chinchilla", *MAPPED, "--out", str(tmp_path / "out"), "--starts", "24"]
+    assert main([*fit, "--hold-out", "tokens"]) == 0
+    assert (tmp_path / "out" / "held_out.csv").exists()
+    assert main(fit) == 0
+    assert not (tmp_path / "out" / "held_out.csv").exists()
+    # A file of that name that is not the one that was written stays, and is named.
+    (tmp_path / "out" / "held_out.csv").write_text("mine")
+    assert main(fit) == 2
+
+
 def test_json_is_all_there_is_on_stdout(table, capsys):
     assert main(["fit", str(table), "--law", "chinchilla", *MAPPED, "--fix", "irreducible=1.6", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)

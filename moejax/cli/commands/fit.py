@@ -20,7 +20,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
 from moejax.fit.stored_uncertainty import with_uncertainty
-from moejax.folder import atomic_write
+from moejax.folder import atomic_write, check_replaceable, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite
 from moejax.report import render
@@ -28,6 +28,7 @@ from moejax.result import Result
 from moejax.run_table import DataFrame
 from moejax.say import say
 from moejax.stored import write_json
+from moejax.wording import listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if stopped:
         say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
-        tables = "predictions.csv" if predicted is None else f"predictions.csv and {HELD_OUT}"
-        say(f"Wrote fit.json, summary.txt{',' if predicted is not None else ' and'} {tables} to {arguments.out}.")
+        names = ["fit.json", "summary.txt", "predictions.csv", *([] if predicted is None else [HELD_OUT])]
+        say(f"Wrote {listed(names)} to {arguments.out}.")
     render.show(summary, as_json=arguments.json)
     return STOPPED if stopped else 0
 
@@ -116,7 +117,7 @@ def _resample(result: FitResult, read: ReadRuns, arguments: argparse.Namespace, 
 def write_fit(
     folder: Path | None, summary: Result, result: FitResult, read: ReadRuns, held_out: DataFrame | None = None
 ) -> None:
-    """Write fit.json, summary.txt and predictions.csv, together, if there is a folder for them."""
+    """Write fit.json, summary.txt, predictions.csv and, of held-out runs, held_out.csv together, given a folder."""
     if folder is None:
         return
     predicted = predict(result.law, read.runs, result.output)
@@ -129,4 +130,8 @@ def write_fit(
         if held_out is not None:
             with atomic_write(folder / HELD_OUT) as partial:
                 partial.write_text(table_file.csv_text(held_out), encoding="utf-8")
+        elif HELD_OUT in written_in(folder) and (folder / HELD_OUT).exists():
+            # It is of the fit that stood here before.
+            check_replaceable(folder / HELD_OUT)
+            (folder / HELD_OUT).unlink()
         write_json(folder / "fit.json", summary.data)
