@@ -90,11 +90,6 @@ def apply(
     else:
         cache = cache.with_segments(segments, tokens.shape)
         mask = cache.attention_mask(segments)
-    mask = (
-        AttentionMask(query_segments=segments, key_segments=segments)
-        if cache is None
-        else cache.attention_mask(segments)
-    )
     mixtures = sum(a.has_experts)
     keys = None if key is None or not mixtures else jax.random.split(key, mixtures)
     stacks, inputs = {}, {}
