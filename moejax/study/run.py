@@ -31,7 +31,6 @@ from moejax.study.stages import (
     ask_for_config,
     each_stage,
     later,
-    origin,
     results,
     stored_stages,
     write_stages,
@@ -203,10 +202,7 @@ def train_study(
     """
     check_owner(study, folder)
     table = folder / TABLE
-    for known in each_stage(study, folder) if tasks is None else [study]:
-        for stage in [one for one in known.stages if one.made_from and one.name in study.unknown_stages]:
-            log(origin(known, stage))
-        study = known
+    for known in each_stage(study, folder, log) if tasks is None else [study]:
         table = _train(known, folder, workers, vmap, executor, tasks, update, log)
     return table
 

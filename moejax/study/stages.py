@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -147,17 +147,23 @@ def known_stages(study: Study, storage: DirFileSystem) -> Study:
     return study
 
 
-def each_stage(study: Study, folder: Path) -> Iterator[Study]:
+def each_stage(study: Study, folder: Path, log: Callable[[str], None] = lambda text: None) -> Iterator[Study]:
     """The study with all stages that are known, again each time its trainings have ended, until none is left.
+
+    ``log`` is told what a stage was made from when it is.
 
     Raises:
       UserError: as ``known_stages``; or rows are missing still.
     """
     left = len(study.stages) + 1
     while True:
+        before = study.unknown_stages
         study = known_stages(study, open_storage(folder))
         if len(study.unknown_stages) >= left:
             raise UserError(_missing(study, folder))
+        for stage in study.stages:
+            if stage.made_from and stage.name in before:
+                log(origin(study, stage))
         yield study
         left = len(study.unknown_stages)
         if not left:

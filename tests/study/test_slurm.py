@@ -128,3 +128,20 @@ def test_a_training_on_two_nodes_meets_through_slurms_variables(config_file, tmp
     assert list(one["num_devices"].unique()) == [1]
     # Sums over tokens are taken in another order.
     np.testing.assert_allclose(two["loss"], one["loss"], rtol=1e-3)
+
+
+def test_the_stages_of_a_study_are_launched_one_after_another_and_end_with_the_table_of_this_machine(
+    staged_config_file, tmp_path, capsys
+):
+    there, config = tmp_path / "there", f"--config={staged_config_file}"
+    launch = ["launch", "slurm", config, "--out", str(there), *CPU, "--submit", "--wait"]
+    assert main(launch) == 0
+    handed_over = [sorted(json.loads(line)["ids"]) for line in (there / "launches.jsonl").read_text().splitlines()]
+    assert handed_over == [["wide-16", "wide-32"], ["deep-2", "deep-3"]]
+    assert "stage depth: 2 models, made from width, where" in capsys.readouterr().err
+    # Given again, nothing is left to hand over, and nothing is.
+    assert main(launch) == 0
+    assert "Nothing is left to hand over" in capsys.readouterr().out
+    assert len((there / "launches.jsonl").read_text().splitlines()) == 2
+    assert main(["study", config, "--out", str(tmp_path / "here")]) == 0
+    assert table(there).equals(table(tmp_path / "here"))

@@ -204,35 +204,12 @@ def test_a_mistake_in_a_stage_is_a_sentence_and_nothing_is_written(study, tmp_pa
     assert not (folder / "stages").exists()
 
 
-CONFIG = """
-from ml_collections import ConfigDict
-
-def deeper(before):
-    return dict(models={f"deep-{n}": before.architecture | dict(num_layers=n) for n in (2, 3)})
-
-def get_config():
-    shape = dict(vocab_size=257, model_dim=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8)
-    config = ConfigDict()
-    config.name = "staged"
-    config.models = {f"wide-{n}": shape | dict(dense_hidden=n) for n in (16, 32)}
-    config.recipe = dict(
-        budgets_tokens=[32_768, 131_072], batch_tokens=1_024, checkpoint_tokens=16_384, log_every_steps=4,
-        data=dict(sequence_length=64, validation_tokens=4_096),
-        optimizer=dict(learning_rate=1e-2, warmup_tokens=8_192),
-    )
-    config.analysis = dict(laws=[])
-    config.stages = [dict(name="width"), dict(name="depth", make=deeper)]
-    return config
-"""
-
-
 @pytest.mark.slow
-def test_a_staged_study_killed_in_each_stage_ends_with_the_same_table(tmp_path):
-    (tmp_path / "staged.py").write_text(CONFIG)
+def test_a_staged_study_killed_in_each_stage_ends_with_the_same_table(staged_config_file, tmp_path):
     environment = os.environ | {"XLA_FLAGS": os.environ["MOEJAX_TEST_XLA_FLAGS"]}
 
     def command(out):
-        words = ["study", f"--config={tmp_path / 'staged.py'}", "--workers", "2", "--out", str(tmp_path / out)]
+        words = ["study", f"--config={staged_config_file}", "--workers", "2", "--out", str(tmp_path / out)]
         return [sys.executable, "-m", "moejax", *words]
 
     done = subprocess.run(command("whole"), env=environment, capture_output=True, text=True, check=False)

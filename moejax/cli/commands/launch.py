@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stdout,
         )
     if study.unknown_stages:
-        _say(f"{later(study)} Launch again when the trainings before have ended.")
+        again = "" if arguments.submit and _waits(arguments) else " Launch again when the trainings before have ended."
+        _say(f"{later(study)}{again}")
     if not tasks:
         return 0
     if not arguments.submit:
@@ -82,11 +83,11 @@ def _as_data(task: Task) -> dict[str, Any]:
 
 
 def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engine, tasks: Sequence[Task]) -> int:
-    if getattr(arguments, "wait", False) and isinstance(engine, Executor):
+    if _waits(arguments) and isinstance(engine, Executor):
         with progress_display() as update:
             table = train_study(study, Path(out), executor=engine, tasks=tasks, update=update, log=_say)
             # A study of stages is launched stage by stage.
-            for known in each_stage(study, Path(out)) if study.unknown_stages else ():
+            for known in each_stage(study, Path(out), _say) if study.unknown_stages else ():
                 engine, tasks = ENGINES[arguments.engine](arguments, known, out)
                 tasks = _not_done(arguments, known, out, tasks)
                 assert isinstance(engine, Executor)
@@ -100,6 +101,11 @@ def _submit(arguments: argparse.Namespace, study: Study, out: str, engine: Engin
     _say(f"{counted(len(ids), 'training')} handed over: {some(list(ids.values()))}")
     _say(f"how far they are: {command('moejax', 'study', 'status', out)}")
     return 0
+
+
+def _waits(arguments: argparse.Namespace) -> bool:
+    """Whether it goes on until all trainings have ended, those of later stages too; Slurm alone can be waited for."""
+    return getattr(arguments, "wait", False)
 
 
 def _not_done(arguments: argparse.Namespace, study: Study, out: str, tasks: Sequence[Task]) -> list[Task]:
