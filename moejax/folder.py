@@ -59,20 +59,20 @@ def check_replaceable(path: Path) -> None:
     if folder is None or not path.absolute().is_relative_to(folder):
         return
     name = path.absolute().relative_to(folder).as_posix()
-    known = _noted(folder)
+    known = noted(folder)
     if name not in known:
         raise UserError(f"{path} is there already, and moejax did not write it; choose another --out, or move it away.")
-    if path.is_symlink() or not path.is_file() or _sha256(path) not in known[name]:
+    if path.is_symlink() or not path.is_file() or sha256(path) not in known[name]:
         raise UserError(f"{path} was changed after moejax wrote it; choose another --out, or move it away.")
 
 
 def written_in(folder: Path) -> list[str]:
     """Names of the files in an output folder that moejax wrote."""
     # Also of a name that no file can have.
-    return sorted(name for name in _noted(folder) if os.path.isfile(folder / name))
+    return sorted(name for name in noted(folder) if os.path.isfile(folder / name))
 
 
-def _noted(folder: Path) -> dict[str, set[str]]:
+def noted(folder: Path) -> dict[str, set[str]]:
     """The hashes that files of an output folder had when moejax wrote them, by name.
 
     Raises:
@@ -102,8 +102,8 @@ def _note(path: Path, partial: Path) -> None:
 
 def note(folder: Path, name: str, file: Path) -> None:
     """Note that moejax writes ``name`` in a folder, with the content of ``file``."""
-    content = _sha256(file)
-    if content not in _noted(folder).get(name, ()):
+    content = sha256(file)
+    if content not in noted(folder).get(name, ()):
         with _notes(folder, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as notes:
             # After a line that was torn, too, a line begins.
             notes.write(f"\n{json.dumps([name, content])}\n".encode())
@@ -119,8 +119,8 @@ def check_as_written(path: Path) -> None:
     """
     # A link may lead to what moejax wrote, or have taken its place.
     for place in dict.fromkeys((path, path.resolve())):
-        known = _noted(place.parent).get(place.name)
-        if known and path.is_file() and _sha256(path) not in known:
+        known = noted(place.parent).get(place.name)
+        if known and path.is_file() and sha256(path) not in known:
             raise UserError(
                 f"{path} is not what moejax wrote there: it was damaged, or changed by hand. Bring back a copy, or "
                 f"remove it and write it again; if you changed it, keep it in another folder, without {WRITTEN}."
@@ -148,7 +148,8 @@ def _notes(folder: Path, flags: int) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The hash of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

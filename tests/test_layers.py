@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent / "moejax"
 BASE = {
     "architecture",
     "callable_package",
+    "compilation_cache",
     "config",
     "errors",
     "expression",

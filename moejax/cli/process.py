@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -71,26 +70,26 @@ def compile_quickly(environment: MutableMapping[str, str] = os.environ, *, optim
         keep_programs(environment)
 
 
-MOST_PROGRAMS = 1_000
-"""How many compiled programs are kept: each has some 20 KB, and a fit of a new law or table has about 16."""
-
-
 def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
     """Have JAX keep what it compiles in the user's cache, so that the second fit of a table begins at once.
 
-    Each processor has a folder of its own: JAX knows its versions apart, but not processors, and another's program may
-    hold instructions that this one lacks. Nothing is kept where the folder cannot be written, and the oldest are
-    removed when there are many. A ``JAX_COMPILATION_CACHE_DIR`` that is set stays, and
+    Each processor has a folder of its own (``moejax.compilation_cache``). A program has some 20 KB, and a fit of a new
+    law or table about 16 of them. Nothing is kept where the folder cannot be written, and the oldest are removed when
+    there are many. A ``JAX_COMPILATION_CACHE_DIR`` that is set stays, and
     ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps nothing.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
+    # Only here, as it takes a tenth of the time of --help.
+    from moejax.compilation_cache import pass_over_damage, processor_mark, remove_oldest
+
+    given = Path(environment.get("XDG_CACHE_HOME", ""))
     try:
-        folder = _programs_folder(environment)
+        # The XDG Base Directory Specification: a relative path is not valid, and ignored.
+        place = given if given.is_absolute() else Path.home() / ".cache"
+        folder = place / "moejax" / "programs" / processor_mark()
         folder.mkdir(parents=True, exist_ok=True)
-        kept = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
-        for oldest in kept[: len(kept) - MOST_PROGRAMS if len(kept) > MOST_PROGRAMS else 0]:
-            oldest.unlink(missing_ok=True)
+        remove_oldest(folder)
     except (OSError, RuntimeError):
         # No home, no right to write there, or another command removes the same: compiled as if nothing were kept.
         return
@@ -98,24 +97,7 @@ def keep_programs(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
         environment.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-        # A full disk, or a program half written when a process was killed: it is compiled then.
-        warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
-
-
-def _programs_folder(environment: Mapping[str, str]) -> Path:
-    """Where the programs of this processor are kept: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
-    # Only here, as they take a tenth of the time of --help.
-    import hashlib
-    import platform
-
-    information, told = Path("/proc/cpuinfo"), [platform.machine(), platform.version()]
-    if information.exists():
-        lines = information.read_text(encoding="utf-8").splitlines()
-        told += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU"))})
-    given = Path(environment.get("XDG_CACHE_HOME", ""))
-    # The XDG Base Directory Specification: a relative path is not valid, and ignored.
-    place = given if given.is_absolute() else Path.home() / ".cache"
-    return place / "moejax" / "programs" / hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+        pass_over_damage()
 
 
 def quick_flags(flags: str = "", *, optimised: bool = True) -> str:

@@ -1,8 +1,8 @@
 """How a study's trainings are handed to an engine: this machine's processes, Slurm, Kubernetes, SkyPilot.
 
-On every engine a training is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data``, which finds
-there what to train, goes on from what is there, and leaves a file per row. So an engine only has to start it somewhere,
-and a study may go from one engine to another.
+On every engine a training is the same command, ``moejax train --out STUDY/models/NAME --data STUDY/data --programs
+STUDY/programs``, which finds there what to train, goes on from what is there, and leaves a file per row. So an engine
+only has to start it somewhere, and a study may go from one engine to another.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Task:
     def words(self) -> list[str]:
         """The command that trains, after ``python -m moejax``."""
         words = ["train", "--out", str(self.folder), "--data", str(self.study / "data")]
+        words += ["--programs", str(self.study / "programs")]
         words += ["--distributed"] if self.resources.processes > 1 else []
         beside = [str(self.study / "models" / training.name) for training in self.beside]
         return words + (["--beside", *beside] if beside else [])

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from moejax.compilation_cache import keep_programs, remove_damaged
 from moejax.data.corpus import Corpus
 from moejax.errors import UserError
 from moejax.train.allocator import release_memory
@@ -29,7 +30,7 @@ from moejax.train.phases import Phase, phases
 from moejax.train.processes import WAIT_SECONDS, ProcessGroup
 from moejax.train.profile import Profile
 from moejax.train.program import Program, StepsInFlight, make_program, vmap_program
-from moejax.train.rounding import fix_threads
+from moejax.train.rounding import decides_programs, fix_threads
 from moejax.train.run import Elapsed, RunCheckpoints, Stopwatch, TrainingRun
 from moejax.train.start import first_state
 from moejax.train.step import Batch, TrainState
@@ -46,6 +47,7 @@ def train(
     *,
     beside: Sequence[tuple[Training, Path]] = (),
     data_folder: Path | None = None,
+    programs_folder: Path | None = None,
     accept_changes: bool = False,
     wait_seconds: float = WAIT_SECONDS,
     stop: Stop | None = None,
@@ -63,6 +65,8 @@ def train(
     Args:
       beside: further trainings, each with its folder, that one program trains at once with this one.
       data_folder: where the tokens are kept, for several trainings to share; ``folder/data`` if not given.
+      programs_folder: where compiled programs are kept, for several trainings to share; ``folder/programs`` if not
+        given. A start finds there what an earlier one has compiled.
       accept_changes: resume with settings that change the numbers.
       wait_seconds: how long processes wait for each other.
       stop: tells when to stop.
@@ -81,7 +85,8 @@ def train(
     opened = open_runs(
         [(training, folder), *beside], group=group, stop=stop, accept_changes=accept_changes, began=began, log=log
     )
-    with opened as (runs, mesh):
+    programs = programs_folder or folder / "programs"
+    with opened as (runs, mesh), _kept_programs(programs, group):
         unfinished = [run for run in runs if None in run.rows]
         corpus = open_data(runs, data_folder or folder / "data", group, log)
         if len(runs) == 1:
@@ -107,6 +112,13 @@ def train(
     if diverged:
         raise UserError(f"{len(diverged)} of {len(runs)} runs diverged; the others are done. {' '.join(diverged)}")
     return [row for run in runs for row in run.rows if row is not None]
+
+
+@contextlib.contextmanager
+def _kept_programs(programs: Path, group: ProcessGroup) -> Iterator[None]:
+    group.run_on_main(lambda: remove_damaged(programs))
+    with keep_programs(programs, writes=group.is_main, beside=decides_programs()):
+        yield
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ def rounding() -> dict[str, str]:
     return found | ({"XLA_FLAGS": " ".join(flags.split())} if flags.strip() else {})
 
 
+def decides_programs() -> list[str]:
+    """What decides a compiled program and is in no key of JAX's: of a CPU the threads for which its loops are cut."""
+    return [f"{_threads()} threads"] if jax.default_backend() == "cpu" else []
+
+
 def _adds_in_order(flags: str) -> bool:
     """Whether XLA is told to. Of a flag that is given twice it takes the last, and one without a value is true."""
     name = DETERMINISTIC.partition("=")[0]

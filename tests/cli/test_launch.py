@@ -131,7 +131,8 @@ ONE = f"--config={STUDIES.parent / 'tiny.py'}"
 def test_a_single_training_is_launched_as_a_study_of_one(printed):
     words = [ONE, "--config.recipe.budgets_tokens=65536", "--out", "/shared/one", "--chip", "cpu", "--json"]
     (task,) = json.loads(printed("slurm", *words))
-    assert task["command"] == ["moejax", "train", "--out", "/shared/one/models/tiny", "--data", "/shared/one/data"]
+    command = "moejax train --out /shared/one/models/tiny --data /shared/one/data --programs /shared/one/programs"
+    assert task["command"] == command.split()
 
 
 def test_a_launched_training_has_the_numbers_it_would_have_here():

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from moejax.cli.parsers import predict
-from moejax.cli.process import MOST_PROGRAMS, compile_quickly, keep_libtpu_quiet, keep_programs
+from moejax.cli.process import compile_quickly, keep_libtpu_quiet, keep_programs
+from moejax.compilation_cache import MOST_PROGRAMS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 

@@ -51,11 +51,12 @@ def write_config(folder):
 
 def environment(cache):
     """Of a user without fake devices or threads asked for. Programs are compiled once for all processes that share
-    ``cache``."""
+    ``cache``; without one, a training keeps its own."""
     plain = {name: value for name, value in os.environ.items() if name != "NPROC"}
+    plain |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": os.environ.get("MOEJAX_TEST_XLA_FLAGS", "")}
+    if cache is None:
+        return plain
     return plain | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": os.environ.get("MOEJAX_TEST_XLA_FLAGS", ""),
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -64,6 +64,7 @@ def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:
                 folder,
                 beside=[(_saved(place), place) for place in map(Path, arguments.beside)],
                 data_folder=arguments.data and Path(arguments.data),
+                programs_folder=arguments.programs and Path(arguments.programs),
                 accept_changes=arguments.accept_changes,
                 wait_seconds=arguments.wait,
                 stop=stop,

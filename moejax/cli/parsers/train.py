@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser, TRAINING, required=False)
     parser.add_argument("--out", metavar="DIR", help="output folder (default: runs/NAME)")
     parser.add_argument("--data", metavar="DIR", help="share the tokenised corpus in this folder (default: OUT/data)")
+    parser.add_argument(
+        "--programs", metavar="DIR", help="share compiled programs in this folder (default: OUT/programs)"
+    )
     parser.add_argument("--json", action="store_true", help="print the run rows on stdout as JSON")
     parser.add_argument(
         "--accept-changes",

@@ -1,0 +1,116 @@
+"""Programs that JAX keeps in a folder: found again, and never another's or a damaged one."""
+
+import contextlib
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from moejax.compilation_cache import keep_programs, processor_mark, remove_damaged
+from moejax.folder import WRITTEN, noted
+
+MATRIX = np.full((3, 3), 0.3, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen():
+    """No folder is asked for, and every program is kept, however soon it is compiled."""
+    chosen = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", chosen)
+
+
+@contextlib.contextmanager
+def counting():
+    """How many programs were found, and how many compiled and written."""
+    counts = {"cache_hits": 0, "cache_misses": 0}
+
+    def listener(event, **about):
+        name = event.rpartition("/")[2]
+        counts[name] = counts.get(name, 0) + 1
+
+    jax.monitoring.register_event_listener(listener)
+    try:
+        yield counts
+    finally:
+        jax.monitoring.unregister_event_listener(listener)
+
+
+def start(programs, **options):
+    """What a process does at its start, and then one program; its result, and what was found and compiled."""
+    remove_damaged(programs)
+    with keep_programs(programs, **options):
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        with counting() as counts:
+            result = jax.jit(lambda x: jnp.sin(x) @ x).lower(MATRIX).compile()(MATRIX)
+    return result, counts["cache_hits"] > 0, counts["cache_misses"] > 0
+
+
+def kept(programs):
+    """The one program that was kept of the function above."""
+    (path,) = programs.glob("*/jit__lambda*")
+    return path
+
+
+def test_a_second_start_finds_the_program_of_the_first(tmp_path):
+    first, found, compiled = start(tmp_path)
+    assert (found, compiled) == (False, True)
+    second, found, compiled = start(tmp_path)
+    assert (found, compiled) == (True, False)
+    assert first.tobytes() == second.tobytes()
+
+
+def flip_a_bit(path):
+    """Of the program itself, and not of the sum that the compression has of it."""
+    program = bytearray(zlib.decompress(path.read_bytes()))
+    program[len(program) // 2] ^= 1
+    path.write_bytes(zlib.compress(bytes(program)))
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def forget_the_note(path):
+    (path.parent / WRITTEN).write_text("torn")
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_short, forget_the_note])
+def test_a_program_that_is_not_as_it_was_noted_is_compiled_anew(tmp_path, damage):
+    first, _, _ = start(tmp_path)
+    damage(kept(tmp_path))
+    second, found, compiled = start(tmp_path)
+    assert (found, compiled) == (False, True)
+    assert first.tobytes() == second.tobytes()
+    assert start(tmp_path)[1:] == (True, False)
+
+
+def test_programs_are_noted_at_once_for_a_process_that_is_killed(tmp_path):
+    with keep_programs(tmp_path):
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.jit(lambda x: jnp.cos(x) * 2).lower(1.0).compile()
+        path = kept(tmp_path)
+        assert path.name in noted(path.parent)
+
+
+def test_other_threads_have_other_programs(tmp_path):
+    start(tmp_path, beside=["4 threads"])
+    assert start(tmp_path, beside=["8 threads"])[1:] == (False, True)
+    assert processor_mark() != processor_mark(["4 threads"]) != processor_mark(["8 threads"])
+
+
+def test_where_nothing_can_be_kept_programs_are_compiled_all_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    assert start(tmp_path / "file")[1:] == (False, False)
+    (tmp_path / "programs" / processor_mark() / WRITTEN).mkdir(parents=True)
+    assert start(tmp_path / "programs")[1:] == (False, False)
+
+
+def test_what_the_user_has_chosen_stays(tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "chosen"))
+    start(tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "chosen")
