@@ -94,7 +94,8 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
         return jnp.asarray(generator.standard_normal(shape), jnp.float32) * 0.1
 
     routing, rows = draw_routing(size, generator), size.tokens * size.top_k
-    weights = [normal(size.experts, *shape) for shape in [(size.model, size.hidden)] * 2 + [(size.hidden, size.model)]]
+    shapes = (2, size.model, size.hidden), (size.hidden, size.model)
+    weights = [normal(size.experts, *shape) for shape in shapes]
     arguments = normal(size.tokens, size.model), routing.combine_weight, Experts(*weights)
 
     def of(name):
@@ -107,7 +108,7 @@ def programs(size: Size, dispatchers: list[str]) -> dict[str, tuple]:
         return dispatched
 
     def one_expert(x, weight, experts, expert):
-        return project_down(*project_up(x, experts), weight, experts)
+        return project_down(project_up(x, experts), weight, experts)
 
     def product(x, matrix, expert):
         return jnp.matmul(x, matrix)

@@ -140,9 +140,9 @@ class Checks:
     def experts(self, kernel: str) -> Row:
         """A layer's experts with biases: outputs and all gradients."""
         of = Experts("", 64, 2, 4, 32, 16) if self.is_dry else Experts("", 2048, 4, 16, 512, 384)
-        shapes = {"gate": (of.width, of.hidden), "up": (of.width, of.hidden), "down": (of.hidden, of.width)}
-        matrices = {n: self.normal(of.experts, *s, scale=s[0] ** -0.5) for n, s in shapes.items()}
-        biases = {f"{n}_bias": self.normal(of.experts, s[1], scale=0.1) for n, s in shapes.items()}
+        shapes = {"gate_up": (2, of.width, of.hidden), "down": (of.hidden, of.width)}
+        matrices = {n: self.normal(of.experts, *s, scale=s[-2] ** -0.5) for n, s in shapes.items()}
+        biases = {f"{n}_bias": self.normal(of.experts, *s[:-2], s[-1], scale=0.1) for n, s in shapes.items()}
         routing = ROUTERS["softmax_topk"](self.normal(of.tokens, of.experts, dtype=jnp.float32), top_k=of.top_k)
         x, dy = self.normal(of.tokens, of.width), self.normal(of.tokens + 1, of.width)[1:]
         layout = partial(by_expert, routing)

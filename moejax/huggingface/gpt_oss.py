@@ -14,8 +14,8 @@ from moejax.huggingface.weight_mapping import ATTENTION, LAYER, MODEL, WeightMap
 
 def _mappings(architecture: Architecture) -> list[WeightMapping]:
     both = 2 * architecture.expert_hidden
-    gate_up = ("feed_forward.gate", "feed_forward.up")
-    gate_up_bias = ("feed_forward.gate_bias", "feed_forward.up_bias")
+    gate_up = ("feed_forward.gate_up[0]", "feed_forward.gate_up[1]")
+    gate_up_bias = ("feed_forward.gate_up_bias[0]", "feed_forward.gate_up_bias[1]")
     mlp = LAYER + "mlp."
     return [
         *MODEL,

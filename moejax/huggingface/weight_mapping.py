@@ -27,7 +27,7 @@ class WeightMapping:
     """Its axes by the logical names of ours, as ``(heads head_dim) embed``. ``*`` stands for the last axis of ours, or
     for those of several arrays joined."""
     ours: tuple[str, ...]
-    """Names of the arrays, without that of the stack of layers."""
+    """Names of the arrays, without that of the stack of layers; ``NAME[0]`` is the first of two matrices in one."""
     alternating: int = 0
     """How many channels, at the end of the last axis, alternate there between what are halves of them here."""
 
@@ -47,7 +47,7 @@ class Pair:
     whole: tuple[int, ...]
     """Shape of their tensor."""
     ours: tuple[tuple[str, tuple[int, ...]], ...]
-    """Names of the arrays, and where in their stacks: layer, expert."""
+    """Names of the arrays, and where in their stacks: layer, expert, matrix."""
     layout: str
     """Their axes, arrow, ours."""
     sizes: Mapping[str, int]
@@ -98,18 +98,29 @@ def _of_layer(
     known: Mapping[str, Parameter], mappings: Iterable[WeightMapping], stack: str, index: tuple[int, ...], layer: int
 ) -> Iterator[Pair]:
     for mapping in mappings:
-        names = [stack + name for name in mapping.ours]
-        if all(name in known and ("expert" in known[name].axes) == mapping.by_expert for name in names):
-            yield from _pairs(known, mapping, names, index, layer)
+        ours = [_place(stack + name) for name in mapping.ours]
+        if all(name in known and ("expert" in known[name].axes) == mapping.by_expert for name, _ in ours):
+            yield from _pairs(known, mapping, ours, index, layer)
+
+
+def _place(written: str) -> tuple[str, tuple[int, ...]]:
+    """The array of ``NAME`` or ``NAME[0]``, and which of its matrices."""
+    name, _, number = written.partition("[")
+    return name, (int(number[:-1]),) if number else ()
 
 
 def _pairs(
-    known: Mapping[str, Parameter], mapping: WeightMapping, names: list[str], index: tuple[int, ...], layer: int
+    known: Mapping[str, Parameter],
+    mapping: WeightMapping,
+    ours: list[tuple[str, tuple[int, ...]]],
+    index: tuple[int, ...],
+    layer: int,
 ) -> Iterator[Pair]:
-    parameter = known[names[0]]
-    inner = parameter.axes[len(index) + mapping.by_expert :]
+    name, matrix = ours[0]
+    parameter = known[name]
+    inner = parameter.axes[len(index) + mapping.by_expert + len(matrix) :]
     sizes = dict(zip(parameter.axes, parameter.shape, strict=True))
-    widths = tuple(known[name].shape[-1] for name in names)
+    widths = tuple(known[name].shape[-1] for name, _ in ours)
     joined = mapping.layout.replace(JOINED, inner[-1])
     sizes[inner[-1]] = sum(widths)
     groups = axes(joined)
@@ -123,7 +134,7 @@ def _pairs(
             theirs=mapping.theirs.format(layer=layer, expert=expert),
             index=(expert,) if together else (),
             whole=whole,
-            ours=tuple((name, at) for name in names),
+            ours=tuple((name, (*at, *matrix)) for name, matrix in ours),
             layout=f"{one} -> {' '.join(inner)}",
             sizes=sizes,
             widths=widths,
@@ -237,7 +248,7 @@ def experts(module: str, gate: str = "gate_proj", up: str = "up_proj", down: str
     expert = f"{LAYER}{module}.experts.{{expert}}."
     return [
         WeightMapping(f"{LAYER}{module}.gate.weight", "router embed", ("feed_forward.router",)),
-        WeightMapping(f"{expert}{gate}.weight", "hidden embed", ("feed_forward.gate",)),
-        WeightMapping(f"{expert}{up}.weight", "hidden embed", ("feed_forward.up",)),
+        WeightMapping(f"{expert}{gate}.weight", "hidden embed", ("feed_forward.gate_up[0]",)),
+        WeightMapping(f"{expert}{up}.weight", "hidden embed", ("feed_forward.gate_up[1]",)),
         WeightMapping(f"{expert}{down}.weight", "embed hidden", ("feed_forward.down",)),
     ]

@@ -40,25 +40,33 @@ ACTIVATIONS = {"swiglu": swiglu, "clamped_swiglu": clamped_swiglu}
 @pytree
 @dataclass(frozen=True)
 class Experts:
-    """Expert e maps a row x to activation(x·gate[e] + gate_bias[e], x·up[e] + up_bias[e])·down[e] + down_bias[e]."""
+    """Expert e maps a row x to activation(x·gate + gate_bias, x·up + up_bias)·down[e] + down_bias[e], where gate and up
+    are the two matrices of gate_up[e], and their biases the two vectors of gate_up_bias[e]."""
 
-    gate: Any
-    """Float[experts, model, hidden]"""
-    up: Any
-    """Float[experts, model, hidden]"""
+    gate_up: Any
+    """Float[experts, 2, model, hidden]"""
     down: Any
     """Float[experts, hidden, model]"""
-    gate_bias: Any = None
-    """Float[experts, hidden] or None"""
-    up_bias: Any = None
-    """Float[experts, hidden] or None"""
+    gate_up_bias: Any = None
+    """Float[experts, 2, hidden] or None"""
     down_bias: Any = None
     """Float[experts, model] or None"""
     activation: Activation = field(default=swiglu, metadata={"static": True})
 
     @property
     def num_experts(self) -> int:
-        return self.gate.shape[0]
+        return self.down.shape[0]
+
+
+def side_by_side(gate_up: Float[Array, "*stack 2 model hidden"]) -> Float[Array, "*stack model twice_hidden"]:
+    """Gate and up as one matrix, the columns of up behind those of gate.
+
+    They are stored as two, whose sums and steps are as fast as those of any other matrix. Where memory is in tiles, as
+    on a TPU, [model, 2, hidden] is not: XLA counts 1.5 times the cycles for a step of Adam. One behind the other, a
+    mesh that splits ``hidden`` would not split both.
+    """
+    *stack, _, model, hidden = gate_up.shape
+    return gate_up.swapaxes(-3, -2).reshape(*stack, model, 2 * hidden)
 
 
 class Products(NamedTuple):
@@ -95,24 +103,22 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 
 def project_up(
     rows: Float[Array, "... rows model"], experts: Experts, products: Products = BATCHED
-) -> tuple[Float[Array, "... rows hidden"], Float[Array, "... rows hidden"]]:
-    """Gate and up projections in float32."""
-    gate, up = products.matmul(rows, experts.gate), products.matmul(rows, experts.up)
-    if experts.gate_bias is not None:
-        gate = gate + products.vectors(experts.gate_bias).astype(jnp.float32)
-    if experts.up_bias is not None:
-        up = up + products.vectors(experts.up_bias).astype(jnp.float32)
-    return gate, up
+) -> Float[Array, "... rows twice_hidden"]:
+    """Gate and up projections in float32, of one product."""
+    gate_up = products.matmul(rows, side_by_side(experts.gate_up))
+    if (bias := experts.gate_up_bias) is None:
+        return gate_up
+    return gate_up + products.vectors(bias.reshape(*bias.shape[:-2], -1)).astype(jnp.float32)
 
 
 def project_down(
-    gate: Float[Array, "... rows hidden"],
-    up: Float[Array, "... rows hidden"],
+    gate_up: Float[Array, "... rows twice_hidden"],
     weight: Float[Array, "... rows"],
     experts: Experts,
     products: Products = BATCHED,
 ) -> Float[Array, "... rows model"]:
     """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
+    gate, up = jnp.split(gate_up, 2, axis=-1)
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
     y = products.matmul(hidden, experts.down)
     if experts.down_bias is None:
@@ -139,8 +145,7 @@ def reference(
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
     products = grouped(REFERENCE, layout.offsets, rows.shape[0])
-    gate, up = project_up(rows, experts, products)
-    y = project_down(gate, up, weight, experts, products)
+    y = project_down(project_up(rows, experts, products), weight, experts, products)
     return unpermute(y.astype(x.dtype), layout)
 
 
@@ -148,7 +153,7 @@ def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[
     """``outputs(static, rows, weight, offsets, experts)`` of two functions of experts and their rows.
 
     ``forward(static, is_saving, rows, weight, offsets, experts)`` returns the weighted outputs and, if
-    ``is_saving``, the gate and up projections. From the same arrays, those two and the outputs' gradient,
+    ``is_saving``, the gate and up projections. From the same arrays, those and the outputs' gradient,
     ``backward(static, ...)`` returns the gradients of rows, weights and experts. The activation is computed again
     rather than saved.
     """
@@ -158,8 +163,8 @@ def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[
         return forward(static, False, *arguments)[0]
 
     def save(static: Any, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
-        y, gate, up = forward(static, True, *arguments)
-        return y, (*arguments, gate, up)
+        y, gate_up = forward(static, True, *arguments)
+        return y, (*arguments, gate_up)
 
     def gradients(static: Any, saved: tuple[Any, ...], dy: Array) -> tuple[Any, ...]:
         dx, dweight, dexperts = backward(static, *saved, dy)

@@ -93,7 +93,7 @@ def experts_blocks(
     tokens_per_expert: int,
 ) -> Float[Array, "tokens model"]:
     """Each token's weighted sum of its experts' outputs, block by block."""
-    sizes = block_sizes(tokens_per_expert, *experts.gate.shape[1:])
+    sizes = block_sizes(tokens_per_expert, *experts.gate_up.shape[2:])
     layout = layout_with(sizes[-1])
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
     return unpermute(_outputs(sizes, rows, weight, layout.offsets, experts), layout)
@@ -121,16 +121,16 @@ def forward(
     offsets: Int[Array, " experts_and_one"],
     experts: Experts,
 ) -> tuple[Array, ...]:
-    """Weighted outputs [R, D] and, for the backward pass if ``is_saving``, the gate and up projections [R, F]."""
+    """Weighted outputs [R, D] and, for the backward pass if ``is_saving``, the gate and up projections [R, twice_F]."""
 
     def body(block: RowBlock, carry):
         own = block.weights(experts)
-        gate, up = project_up(block.of(x), own)
-        y = project_down(gate, up, block.of(weight), own)
-        return tuple(block.put(array, rows) for array, rows in zip(carry, (y, gate, up), strict=False))
+        gate_up = project_up(block.of(x), own)
+        y = project_down(gate_up, block.of(weight), own)
+        return tuple(block.put(array, rows) for array, rows in zip(carry, (y, gate_up), strict=False))
 
-    hidden = jnp.zeros((x.shape[0], experts.gate.shape[2]), x.dtype)
-    return _each_block(offsets, sizes, body, (jnp.zeros_like(x), hidden, hidden) if is_saving else (jnp.zeros_like(x),))
+    y, gate_up = jnp.zeros_like(x), jnp.zeros((x.shape[0], 2 * experts.down.shape[1]), x.dtype)
+    return _each_block(offsets, sizes, body, (y, gate_up) if is_saving else (y,))
 
 
 def backward(
@@ -139,8 +139,7 @@ def backward(
     weight: Float[Array, " R"],
     offsets: Int[Array, " experts_and_one"],
     experts: Experts,
-    gate: Float[Array, "R F"],
-    up: Float[Array, "R F"],
+    gate_up: Float[Array, "R twice_F"],
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     """Gradients of the rows, of their weights and of the experts, the last summed in float32."""
@@ -151,9 +150,9 @@ def backward(
         block_dy = block.of(dy).astype(F32)
         if block.is_head:
             block_dy = jnp.where((jnp.arange(block.size) < block.rows)[:, None], block_dy, 0.0)
-        kept = block.of(gate).astype(F32), block.of(up).astype(F32)
-        dgate, dup, block_dweight, from_down = jax.vjp(project_down, *kept, block.of(weight), own)[1](block_dy)
-        block_dx, from_up = jax.vjp(project_up, block.of(x), own)[1]((dgate, dup))
+        kept = block.of(gate_up).astype(F32), block.of(weight), own
+        dgate_up, block_dweight, from_down = jax.vjp(project_down, *kept)[1](block_dy)
+        block_dx, from_up = jax.vjp(project_up, block.of(x), own)[1](dgate_up)
 
         def add(total, a, b):
             new = a.astype(F32) + b.astype(F32)

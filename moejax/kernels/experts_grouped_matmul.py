@@ -26,7 +26,7 @@ def experts_grouped_matmul(
     """Each token's weighted sum of its experts' outputs, by the platform's grouped products."""
     layout = layout_with(0)
     rows, weight = permute(x, layout), permute_weights(combine_weight, layout)
-    y = _outputs(select("grouped_matmul", rows, experts.gate), rows, weight, layout.offsets, experts)
+    y = _outputs(select("grouped_matmul", rows, experts.down), rows, weight, layout.offsets, experts)
     return unpermute(y, layout)
 
 
@@ -39,9 +39,9 @@ def _forward(
     experts: Experts,
 ) -> tuple[Array, ...]:
     products = grouped(backend, offsets, x.shape[0])
-    gate, up = project_up(x, experts, products)
-    y = project_down(gate, up, weight, experts, products)
-    results = (y, gate, up) if is_saving else (y,)
+    gate_up = project_up(x, experts, products)
+    y = project_down(gate_up, weight, experts, products)
+    results = (y, gate_up) if is_saving else (y,)
     return tuple(result.astype(x.dtype) for result in results)
 
 
@@ -51,19 +51,17 @@ def _backward(
     weight: Float[Array, " R"],
     offsets: Int[Array, " experts_and_one"],
     experts: Experts,
-    gate: Float[Array, "R F"],
-    up: Float[Array, "R F"],
+    gate_up: Float[Array, "R twice_F"],
     dy: Float[Array, "R D"],
 ) -> tuple[Float[Array, "R D"], Float[Array, " R"], Experts]:
     products = grouped(backend, offsets, x.shape[0])
     # Biases reach nobody's rows too, so these may bring no gradient.
     is_valid = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
     dy = jnp.where(is_valid, dy, 0).astype(jnp.float32)
-    gate, up = gate.astype(jnp.float32), up.astype(jnp.float32)
+    gate_up = gate_up.astype(jnp.float32)
     first, second = partial(project_up, products=products), partial(project_down, products=products)
-    dgate, dup, dweight, from_down = jax.vjp(second, gate, up, weight, experts)[1](dy)
-    dgate, dup = (jnp.where(is_valid, rows, 0) for rows in (dgate, dup))
-    dx, from_up = jax.vjp(first, x, experts)[1]((dgate, dup))
+    dgate_up, dweight, from_down = jax.vjp(second, gate_up, weight, experts)[1](dy)
+    dx, from_up = jax.vjp(first, x, experts)[1](jnp.where(is_valid, dgate_up, 0))
     return dx, dweight, jax.tree.map(jnp.add, from_down, from_up)
 
 

@@ -30,16 +30,14 @@ class MoE(nnx.Module):
     def __init__(self, architecture: Architecture, layers: int, params: ParamFactory):
         a = architecture
         stack, embed, hidden = {"layers": layers}, {"embed": a.model_dim}, {"hidden": a.expert_hidden}
-        expert = {"expert": a.num_experts}
+        expert, gate_up = {"expert": a.num_experts}, {"gate_up": 2}
         self.router = params.matrix(stack | embed | {"router": a.num_experts}, a.model_dim)
-        self.gate = params.matrix(stack | expert | embed | hidden, a.model_dim)
-        self.up = params.matrix(stack | expert | embed | hidden, a.model_dim)
+        self.gate_up = params.matrix(stack | expert | gate_up | embed | hidden, a.model_dim)
         self.down = params.output(stack | expert | hidden | embed, a.expert_hidden)
         if a.router_bias:
             self.router_bias = params.zeros(stack | {"router": a.num_experts})
         if a.expert_mlp_bias:
-            self.gate_bias = params.zeros(stack | expert | hidden)
-            self.up_bias = params.zeros(stack | expert | hidden)
+            self.gate_up_bias = params.zeros(stack | expert | gate_up | hidden)
             self.down_bias = params.zeros(stack | expert | embed)
         if a.num_shared_experts:
             self.shared = FeedForward(a, layers, a.num_shared_experts * a.shared_width, params)
@@ -109,10 +107,10 @@ class MoE(nnx.Module):
     def _experts(self, dtype: jnp.dtype, architecture: Architecture, runtime: Runtime) -> Experts:
         """Matrices in the type in which devices add up their gradients; biases, whose gradients are sums over rows, as
         they are."""
-        matrices = [w[...] for w in (self.gate, self.up, self.down)]
+        matrices = [w[...] for w in (self.gate_up, self.down)]
         if runtime.reduce_dtype != "float32" or not on_many_devices():
             matrices = [w.astype(dtype) for w in matrices]
-        biases = [self.gate_bias, self.up_bias, self.down_bias] if architecture.expert_mlp_bias else []
+        biases = [self.gate_up_bias, self.down_bias] if architecture.expert_mlp_bias else []
         return Experts(*matrices, *(b[...] for b in biases), activation=ACTIVATIONS[architecture.activation])
 
 

@@ -15,6 +15,12 @@ from jaxtyping import Array, Key
 from moejax.config import check_fields
 from moejax.ranges import NumberRange
 
+MATRICES = {"gate_up": ("gate", "up")}
+"""Logical names of axes along which different matrices lie, and the names of these."""
+
+COUNTING_AXES = ("layers", "expert", *MATRICES)
+"""Logical names of axes that count matrices: each is drawn, orthogonalised and decayed as if it were alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Initialisation:
@@ -73,27 +79,52 @@ def init_params(state: nnx.State, key: Key[Array, ""]) -> Any:
 
     One stream of normal values serves all matrices, as every draw of its own takes a second to compile; models too
     large to hold the stream beside its parts draw matrix by matrix, each in its own shape: XLA splits a draw over the
-    mesh as its result is split, and cannot see through a reshape.
+    mesh as its result is split, and cannot see through a reshape. What is drawn is in the order of its names, gate and
+    up under their own, so that storing them as one array does not decide where a training starts.
     """
-    described = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    shapes = [variable.get_value().shape for variable in described]
-    starts = [variable.get_metadata()["start"] for variable in described]
-    deviations = [variable.get_metadata()["deviation"] for variable in described]
-    # Parameters that start at one value draw nothing.
-    shapes_drawn = [shape if deviation else (0,) for shape, deviation in zip(shapes, deviations, strict=True)]
-    sizes = [math.prod(shape) for shape in shapes_drawn]
+    described, structure = jax.tree_util.tree_flatten_with_path(
+        state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+    )
+    draws = sorted(
+        ((*path[:-1], name), place, shape)
+        for place, (keys, variable) in enumerate(described)
+        for path in [tuple(entry.key for entry in keys)]
+        for name, shape in _drawn(path[-1], variable)
+    )
+    sizes = [math.prod(shape) for _, _, shape in draws]
     if sum(sizes) <= _ONE_STREAM:
         stream = jnp.split(_normal_values(key, (sum(sizes),)), np.cumsum(sizes)[:-1])
-        drawn = [part.reshape(shape) for part, shape in zip(stream, shapes_drawn, strict=True)]
+        drawn = [part.reshape(shape) for part, (_, _, shape) in zip(stream, draws, strict=True)]
     else:
-        keys = jax.random.split(key, len(sizes))
-        drawn = [_normal_values(one, shape) for one, shape in zip(keys, shapes_drawn, strict=True)]
-    values = [
-        part * deviation if deviation else jnp.full(shape, start, jnp.float32)
-        for part, shape, start, deviation in zip(drawn, shapes, starts, deviations, strict=True)
-    ]
-    structure = jax.tree.structure(state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+        keys = jax.random.split(key, len(draws))
+        drawn = [_normal_values(one, shape) for one, (_, _, shape) in zip(keys, draws, strict=True)]
+    parts = [[part for part, (_, of, _) in zip(drawn, draws, strict=True) if of == i] for i in range(len(described))]
+    values = [_value(variable, of) for (_, variable), of in zip(described, parts, strict=True)]
     return nnx.to_pure_dict(jax.tree.unflatten(structure, values))
+
+
+def _drawn(name: str, variable: nnx.Variable) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the matrices that are drawn for a parameter; one that starts at one value draws nothing."""
+    described, shape = variable.get_metadata(), variable.get_value().shape
+    if not described["deviation"]:
+        return [(name, (0,))]
+    if (of := _matrices(described["axes"])) is None:
+        return [(name, shape)]
+    axis, names = of
+    return [(one, (*shape[:axis], *shape[axis + 1 :])) for one in names]
+
+
+def _value(variable: nnx.Variable, drawn: list[Array]) -> Array:
+    described = variable.get_metadata()
+    if not described["deviation"]:
+        return jnp.full(variable.get_value().shape, described["start"], jnp.float32)
+    of = _matrices(described["axes"])
+    return (drawn[0] if of is None else jnp.stack(drawn, axis=of[0])) * described["deviation"]
+
+
+def _matrices(axes: tuple[str, ...]) -> tuple[int, tuple[str, ...]] | None:
+    """The axis of a parameter along which lie matrices of different names, and these; None if there is none."""
+    return next(((axes.index(axis), names) for axis, names in MATRICES.items() if axis in axes), None)
 
 
 def _normal_values(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
@@ -116,7 +147,7 @@ def _inputs(shape: dict[str, int], fan_in: int) -> tuple[str, ...]:
     """The axes a matrix sums over: behind those that count matrices, the first whose sizes multiply to ``fan_in``."""
     found, size = [], 1
     for name, length in shape.items():
-        if name not in ("layers", "expert") and size < fan_in:
+        if name not in COUNTING_AXES and size < fan_in:
             found.append(name)
             size *= length
     return tuple(found) if size == fan_in else ()

@@ -27,7 +27,7 @@ def dense(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -
     """The reference: every expert computes every token. Slow, and plainly right."""
     weights = jnp.zeros((experts.num_experts, x.shape[0]), jnp.float32)
     weights = weights.at[routing.expert, routing.token].add(routing.combine_weight, mode="drop")
-    y = project_down(*project_up(x, experts), weights, experts)
+    y = project_down(project_up(x, experts), weights, experts)
     return y.sum(0).astype(x.dtype)
 
 
@@ -41,7 +41,7 @@ def capacity(x: Float[Array, "tokens model"], routing: Routing, experts: Experts
     layout = by_slot(routing, limit)
     rows = permute(x, layout).reshape(experts.num_experts, limit, -1)
     weight = permute_weights(routing.combine_weight, layout).reshape(experts.num_experts, limit)
-    y = project_down(*project_up(rows, experts), weight, experts)
+    y = project_down(project_up(rows, experts), weight, experts)
     return unpermute(y.astype(x.dtype).reshape(-1, x.shape[1]), layout)
 
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.kernels.experts import Experts
+from moejax.kernels.experts import Experts, side_by_side
 from moejax.routing.communication import COMMUNICATION, AllGather, Communication, Shard
 from moejax.routing.dispatch import Dispatch, grouped
 from moejax.routing.routing import Routing
@@ -56,7 +56,7 @@ def moe_block(
     tokens = P(token_axes(sizes))
     # Where the slots of a token lie anywhere, every device reads all slots.
     slots = P() if routing.top_k is None else tokens
-    is_split = FSDP in sizes and experts.gate.shape[1] % sizes[FSDP] == 0
+    is_split = FSDP in sizes and x.shape[1] % sizes[FSDP] == 0
 
     def on_device(x: Array, token: Array, expert: Array, weight: Array, experts: Experts) -> Array:
         experts = _with_one_output_bias(_gathered(experts, x.dtype, is_split), sizes)
@@ -100,8 +100,7 @@ def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
     into, out_of = (_gathered_into, _gathered_out_of) if is_split else (_unchanged, _unchanged)
     return dataclasses.replace(
         experts,
-        gate=_in_type(into, dtype, experts.gate),
-        up=_in_type(into, dtype, experts.up),
+        gate_up=_in_type(into, dtype, experts.gate_up),
         down=_in_type(out_of, dtype, experts.down),
     )
 
@@ -110,8 +109,10 @@ def _unchanged(matrix: Array) -> Array:
     return matrix
 
 
-def _gathered_into(matrix: Array) -> Array:
-    return lax.all_gather(matrix, FSDP, axis=1, tiled=True)
+def _gathered_into(gate_up: Array) -> Array:
+    # Side by side, as their product takes them: put so here, the parts are, before they travel, and not the whole.
+    parts = lax.all_gather(side_by_side(gate_up), FSDP, axis=1, tiled=True)
+    return parts.reshape(*parts.shape[:2], 2, -1).swapaxes(1, 2)
 
 
 def _gathered_out_of(matrix: Array) -> Array:
@@ -145,14 +146,12 @@ def _with_one_output_bias(experts: Experts, sizes: dict[str, int]) -> Experts:
 
 def _specs(experts: Experts, sizes: dict[str, int], fsdp: str | None) -> Experts:
     expert, tensor = (axis if axis in sizes else None for axis in (EXPERT, TENSOR))
-    into, out_of, hidden = P(expert, fsdp, tensor), P(expert, tensor, fsdp), P(expert, tensor)
+    into, out_of = P(expert, None, fsdp, tensor), P(expert, tensor, fsdp)
     return dataclasses.replace(
         experts,
-        gate=into,
-        up=into,
+        gate_up=into,
         down=out_of,
-        gate_bias=None if experts.gate_bias is None else hidden,
-        up_bias=None if experts.up_bias is None else hidden,
+        gate_up_bias=None if experts.gate_up_bias is None else P(expert, None, tensor),
         down_bias=None if experts.down_bias is None else P(expert),
     )
 
@@ -162,7 +161,7 @@ def _check(sizes: dict[str, int], x: Array, experts: Experts) -> None:
     for what, count, parts in (
         ("tokens", x.shape[0], devices),
         ("experts", experts.num_experts, sizes.get(EXPERT, 1)),
-        ("hidden units of an expert", experts.gate.shape[2], sizes.get(TENSOR, 1)),
+        ("hidden units of an expert", experts.down.shape[1], sizes.get(TENSOR, 1)),
     ):
         if count % parts:
             raise UserError(

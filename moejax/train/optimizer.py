@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from moejax.config import check_fields
 from moejax.errors import UserError
+from moejax.model.parameter import COUNTING_AXES
 from moejax.ranges import BelowOne, Epsilon, NumberRange, Scale, Share, Tokens
 from moejax.train.schedule import DECAYS
 
@@ -117,7 +118,7 @@ OPTIMIZERS = {"adamw": adamw, "muon": muon}
 
 def _matrix_axes(axes: tuple[str, ...], inputs: tuple[str, ...]) -> optax.contrib.MuonDimensionNumbers | None:
     """Which dimensions of a parameter are summed over and which result; None for what is no hidden matrix."""
-    outputs = [name for name in axes if name not in (*inputs, "layers", "expert")]
+    outputs = [name for name in axes if name not in (*inputs, *COUNTING_AXES)]
     if not inputs or not outputs or {"vocab", "router"} & set(axes):
         return None
     return optax.contrib.MuonDimensionNumbers(

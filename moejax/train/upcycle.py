@@ -63,12 +63,15 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
             return np.repeat(fresh(name)[..., :copies], slices, axis=-1)
         if part == "shared.down":
             return np.zeros_like(fresh(name))
-        if part not in ("gate", "up", "down"):
+        if part not in ("gate_up", "down"):
             return fresh(name)
-        whole = read(f"dense_layers.{rest}")[order[stack]]
-        experts = np.tile(_sliced(whole, slices, hidden=1 if part == "down" else 2), (1, copies, 1, 1))
-        if part == "down":
-            experts = experts * np.float32(scale)
+        wholes = [
+            read(f"dense_layers.feed_forward.{matrix}")[order[stack]]
+            for matrix in (("gate", "up") if part == "gate_up" else ("down",))
+        ]
+        sliced = [_sliced(whole, slices, hidden=1 if part == "down" else 2) for whole in wholes]
+        experts = np.stack(sliced, axis=2) if part == "gate_up" else sliced[0] * np.float32(scale)
+        experts = np.tile(experts, (1, copies, *(1 for _ in experts.shape[2:])))
         if noise:
             draw = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(experts.shape, np.float32)
             experts = experts + np.float32(noise * experts.std()) * draw

@@ -53,10 +53,10 @@ def of_experts(kernel):
     routing = ROUTERS["softmax_topk"](normal(96, 8), top_k=2)
     layout_with = functools.partial(by_expert, routing)
 
-    def compute(x, weight, gate, up, down):
-        return kernel(x, weight, layout_with, Experts(gate, up, down), tokens_per_expert=24)
+    def compute(x, weight, gate_up, down):
+        return kernel(x, weight, layout_with, Experts(gate_up, down), tokens_per_expert=24)
 
-    matrices = (0.2 * normal(*shape) for shape in ((8, 16, 24), (8, 16, 24), (8, 24, 16)))
+    matrices = (0.2 * normal(*shape) for shape in ((8, 2, 16, 24), (8, 24, 16)))
     return compute, (normal(96, 16), routing.combine_weight, *matrices)
 
 

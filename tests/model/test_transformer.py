@@ -262,7 +262,7 @@ def test_matrices_start_at_the_standard_deviation_that_is_asked_for():
     params = make(wide, jax.random.key(0), Initialisation(std=0.006, scale_outputs=False))
     layers = params["moe_layers"]
     # A normal cut at two deviations keeps .88 of them.
-    for matrix in (params["embedding"], layers["attention"]["output"], layers["feed_forward"]["gate"]):
+    for matrix in (params["embedding"], layers["attention"]["output"], layers["feed_forward"]["gate_up"]):
         assert float(matrix.std()) == pytest.approx(0.88 * 0.006, rel=0.02)
     scaled = make(wide, jax.random.key(0), Initialisation(std=0.006))
     ratio = scaled["moe_layers"]["attention"]["output"].std() / layers["attention"]["output"].std()
@@ -292,7 +292,7 @@ def test_weight_decay_falls_on_matrices_and_not_on_norms_and_biases():
     decays = transformer.matrices(KNOWN["gpt_oss"])["moe_layers"]
     assert decays["feed_forward"]["down"]
     assert decays["attention"]["query"]
-    names = ("down_bias", "router_bias")
+    names = ("gate_up_bias", "down_bias", "router_bias")
     assert not any(decays["feed_forward"][name] for name in names)
     assert not decays["attention"]["sinks"]
     assert not decays["attention_norm"]

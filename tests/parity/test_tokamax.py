@@ -19,7 +19,7 @@ def program(monkeypatch, dtype, loss):
     monkeypatch.setattr("moejax.kernels.table.platform", lambda: "gpu")
     generator = jax.random.key(0)
     routing = ROUTERS["softmax_topk"](jax.random.normal(generator, (96, 8)), top_k=2)
-    matrices = (jnp.ones(shape, dtype) for shape in ((8, 16, 24), (8, 16, 24), (8, 24, 16)))
+    matrices = (jnp.ones(shape, dtype) for shape in ((8, 2, 16, 24), (8, 24, 16)))
     given = jnp.ones((96, 16), dtype), Experts(*matrices)
 
     def of(x, experts):

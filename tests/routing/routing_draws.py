@@ -13,9 +13,9 @@ from moejax.routing.routing import Routing, token_choice
 
 def draw_experts(num_experts, model, hidden, dtype=jnp.float32, biases=False):
     draw = np.random.default_rng(1)
-    shapes = {"gate": (model, hidden), "up": (model, hidden), "down": (hidden, model)}
+    shapes = {"gate_up": (2, model, hidden), "down": (hidden, model)}
     if biases:
-        shapes |= {"gate_bias": (hidden,), "up_bias": (hidden,), "down_bias": (model,)}
+        shapes |= {"gate_up_bias": (2, hidden), "down_bias": (model,)}
     drawn = {name: jnp.asarray(0.2 * draw.normal(size=(num_experts, *shape)), dtype) for name, shape in shapes.items()}
     return Experts(**drawn)
 

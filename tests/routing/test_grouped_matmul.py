@@ -7,10 +7,11 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from routing_draws import assert_close, draw_experts, draw_logits, draw_tokens
 
-from moejax.kernels import grouped_matmul_megablox
-from moejax.kernels.grouped_matmul import REFERENCE, grouped_matmul
+from moejax.kernels import experts_grouped_matmul, grouped_matmul_megablox
+from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
+from moejax.routing.layout import by_expert
 
 BACKENDS = {"megablox": grouped_matmul_megablox.MEGABLOX, "reference": REFERENCE}
 
@@ -103,3 +104,32 @@ def test_a_program_traced_for_a_tpu_has_the_kernels_and_one_for_a_cpu_has_not():
     with jax.sharding.use_abstract_mesh(mesh):
         text = traced()
     assert {kernel for kernel in ("gmm", "tgmm", "ragged_dot") if f"name={kernel}" in text} == {"gmm", "tgmm"}
+
+
+def test_an_experts_gate_and_up_are_one_product(monkeypatch):
+    """Two products forwards, and two for each kind of gradient: gate with up, and down."""
+    made = []
+
+    def noting(name):
+        def product(*arguments):
+            made.append(name)
+            return getattr(REFERENCE, name)(*arguments)
+
+        return product
+
+    backend = GroupedMatmul(*(noting(name) for name in GroupedMatmul._fields))
+    monkeypatch.setattr(experts_grouped_matmul, "select", lambda *_: backend)
+    routing = ROUTERS["softmax_topk"](draw_logits(32, 4), top_k=2)
+
+    def loss(x, experts):
+        y = experts_grouped_matmul.experts_grouped_matmul(
+            x, routing.combine_weight, lambda padding: by_expert(routing, padding), experts, tokens_per_expert=16
+        )
+        return (y**2).sum()
+
+    given = draw_tokens(32, 8), draw_experts(4, 8, 8)
+    jax.jit(loss).trace(*given)
+    assert made == 2 * ["forward"]
+    jax.jit(jax.grad(loss, argnums=(0, 1))).trace(*given)
+    # Products forwards are traced again with their gradients, and XLA removes those that nothing reads.
+    assert [made.count(name) for name in ("rows_gradient", "matrices_gradient")] == [2, 2]

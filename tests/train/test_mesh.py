@@ -65,10 +65,10 @@ def test_a_mesh_trains_the_same_model_as_one_device(training, one_device, shape)
 
 def test_parameters_are_split_over_the_mesh(training):
     program = make_program(training, make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2)))
-    gate = program.shardings.params["moe_layers"]["feed_forward"]["gate"]
-    assert gate.spec == jax.P(None, ("expert",), ("fsdp",), ("tensor",))
+    gate_up = program.shardings.params["moe_layers"]["feed_forward"]["gate_up"]
+    assert gate_up.spec == jax.P(None, ("expert",), None, ("fsdp",), ("tensor",))
     moments = program.shardings.optimizer[1][0]
-    assert moments.mu["moe_layers"]["feed_forward"]["gate"] == gate
+    assert moments.mu["moe_layers"]["feed_forward"]["gate_up"] == gate_up
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,10 @@ def test_muon_orthogonalises_every_hidden_matrix_by_itself(training):
     found = directions(OptimizerConfig(name="muon", weight_decay=0.0), parts, params, gradients)
     for layer in range(2):
         for expert in range(8):
-            up = found["moe_layers"]["feed_forward"]["up"][layer, expert]
-            # Five Newton-Schulz steps bring singular values near 1; their scale is Adam's, .2·sqrt(16).
-            singular = np.linalg.svd(np.asarray(up), compute_uv=False) / (0.2 * 4)
+            # Gate and up each by itself. Five Newton-Schulz steps bring singular values near 1; their scale is Adam's,
+            # .2·sqrt(16).
+            gate_up = np.asarray(found["moe_layers"]["feed_forward"]["gate_up"][layer, expert])
+            singular = np.linalg.svd(gate_up, compute_uv=False) / (0.2 * 4)
             assert np.all((singular > 0.5) & (singular < 1.5))
     query = np.asarray(found["moe_layers"]["attention"]["query"][0]).reshape(16, 16)
     singular = np.linalg.svd(query, compute_uv=False)

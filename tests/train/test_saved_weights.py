@@ -33,7 +33,7 @@ ARCHITECTURE = Architecture(
     router="sigmoid_topk",
     expert_bias=True,
 )
-SHARDED = {"moe_layers.feed_forward.gate": ("data", "expert", "fsdp"), "embedding": (None, "fsdp")}
+SHARDED = {"moe_layers.feed_forward.gate_up": ("data", "expert", None, "fsdp"), "embedding": (None, "fsdp")}
 
 
 def write(folder, training, steps):

@@ -86,8 +86,8 @@ def test_noise_parts_the_experts_and_is_drawn_from_the_seed(training, dense):
     still, noisy, again = (
         start(with_weights(training, MIXTURE, folder, noise=noise)).params for noise in (0.0, 0.1, 0.1)
     )
-    experts = noisy["moe_layers"]["feed_forward"]["up"]
-    copies = still["moe_layers"]["feed_forward"]["up"]
+    experts = noisy["moe_layers"]["feed_forward"]["gate_up"]
+    copies = still["moe_layers"]["feed_forward"]["gate_up"]
     assert np.ptp(copies, axis=1).max() == 0
     assert 0.08 < np.std(experts - copies) / np.std(copies) < 0.12
     jax.tree.map(np.testing.assert_array_equal, noisy, again)

@@ -66,9 +66,10 @@ def test_weights_of_two_bytes_are_loaded_in_four(tmp_path):
 def test_flat_names_are_undone_by_nesting():
     tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     assert nested(dict(flat(tree))) == tree
-    assert parameters(ARCHITECTURE_OF_ALL)["moe_layers.feed_forward.gate"].axes == (
+    assert parameters(ARCHITECTURE_OF_ALL)["moe_layers.feed_forward.gate_up"].axes == (
         "layers",
         "expert",
+        "gate_up",
         "embed",
         "hidden",
     )

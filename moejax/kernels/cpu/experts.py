@@ -67,9 +67,9 @@ def _forward_part(frame: int, e: int) -> int:
     fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
-    gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
+    gates_ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5))
     y, gate, up = floats2(result(frame, 0)), floats2(result(frame, 1)), floats2(result(frame, 2))
-    experts, wide, deep = gates.shape
+    experts, deep, wide = downs.shape
     if e == experts:
         y[offsets[e] :] = ZERO
         gate[offsets[e] :] = ZERO
@@ -81,8 +81,8 @@ def _forward_part(frame: int, e: int) -> int:
         rows = min(block, offsets[e + 1] - start)
         in_, out, as_is = (rows, deep, wide), (wide, deep, deep), (False, False)
         _copy_tokens(x, token, start, rows, own)
-        multiply(own, gates[e], gate[start:], in_, out, as_is, False)
-        multiply(own, ups[e], up[start:], in_, out, as_is, False)
+        multiply(own, gates_ups[2 * e], gate[start:], in_, out, as_is, False)
+        multiply(own, gates_ups[2 * e + 1], up[start:], in_, out, as_is, False)
         for r in range(rows):
             g, u, h, w = gate[start + r], up[start + r], hidden[r], weight[start + r]
             for f in range(deep):
@@ -98,18 +98,18 @@ def _backward_part(frame: int, e: int) -> int:
     fill_vectors()
     x, token, weight = floats2(argument(frame, 0)), integers1(argument(frame, 1)), floats1(argument(frame, 2))
     offsets = integers1(argument(frame, 3))
-    gates, ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5)), floats3(argument(frame, 6))
-    gate, up, dy = floats2(argument(frame, 7)), floats2(argument(frame, 8)), floats2(argument(frame, 9))
+    gates_ups, downs = floats3(argument(frame, 4)), floats3(argument(frame, 5))
+    gate, up, dy = floats2(argument(frame, 6)), floats2(argument(frame, 7)), floats2(argument(frame, 8))
     dx, dweight = floats2(result(frame, 0)), floats1(result(frame, 1))
-    dgates, dups, ddowns = floats3(result(frame, 2)), floats3(result(frame, 3)), floats3(result(frame, 4))
-    experts, wide, deep = gates.shape
+    dgates_ups, ddowns = floats3(result(frame, 2)), floats3(result(frame, 3))
+    experts, deep, wide = downs.shape
     if e == experts:
         dx[offsets[e] :] = ZERO
         dweight[offsets[e] :] = ZERO
         return 0
     if offsets[e] == offsets[e + 1]:
-        dgates[e] = ZERO
-        dups[e] = ZERO
+        dgates_ups[2 * e] = ZERO
+        dgates_ups[2 * e + 1] = ZERO
         ddowns[e] = ZERO
     block = _block(offsets[e + 1] - offsets[e])
     hidden, dgate, dup = np.empty((block, deep), F32), np.empty((block, deep), F32), np.empty((block, deep), F32)
@@ -133,11 +133,11 @@ def _backward_part(frame: int, e: int) -> int:
             dweight[start + r] = total
         multiply(hidden, down, ddowns[e], (deep, wide, rows), (deep, wide, wide), (True, False), goes_on)
         across, lying = (wide, deep, rows), (wide, deep, deep)
-        multiply(own, dgate, dgates[e], across, lying, (True, False), goes_on)
-        multiply(own, dup, dups[e], across, lying, (True, False), goes_on)
+        multiply(own, dgate, dgates_ups[2 * e], across, lying, (True, False), goes_on)
+        multiply(own, dup, dgates_ups[2 * e + 1], across, lying, (True, False), goes_on)
         back, lying = (rows, wide, deep), (deep, deep, wide)
-        multiply(dgate, gates[e], dx[start:], back, lying, (False, True), False)
-        multiply(dup, ups[e], dx[start:], back, lying, (False, True), True)
+        multiply(dgate, gates_ups[2 * e], dx[start:], back, lying, (False, True), False)
+        multiply(dup, gates_ups[2 * e + 1], dx[start:], back, lying, (False, True), True)
     return 0
 
 
@@ -166,7 +166,7 @@ def _sum_part(frame: int, part: int) -> int:
 
 def supports(x: Array, combine_weight: Array, layout_with: LayoutWith | None, experts: Experts) -> bool:
     """Whether the experts are SwiGLU without biases."""
-    return experts.activation is swiglu and experts.gate_bias is experts.up_bias is experts.down_bias is None
+    return experts.activation is swiglu and experts.gate_up_bias is experts.down_bias is None
 
 
 def swiglu_experts(
@@ -199,8 +199,9 @@ def _outputs(
 
 
 def _outputs_and_save(x: Array, weight: Array, layout: Layout, experts: Experts):
-    matrices = experts.gate, experts.up, experts.down
-    hidden = jax.ShapeDtypeStruct((*weight.shape, experts.gate.shape[2]), x.dtype)
+    # Gate and up of one expert after those of the other.
+    matrices = experts.gate_up.reshape(-1, *experts.gate_up.shape[2:]), experts.down
+    hidden = jax.ShapeDtypeStruct((*weight.shape, experts.down.shape[1]), x.dtype)
     results = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype), hidden, hidden
     arguments = x, token_of_rows(layout), weight, layout.offsets, *matrices
     y, gate, up = custom_call(FORWARD, experts.num_experts + 1, results, *arguments)
@@ -212,8 +213,8 @@ def _gradients(saved, dy: Float[Array, "N D"]):
     x, _, weight, _, *matrices = arguments
     rows = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype)
     results = rows, *(jax.ShapeDtypeStruct(like.shape, like.dtype) for like in (weight, *matrices))
-    dx, dweight, *dmatrices = custom_call(BACKWARD, matrices[0].shape[0] + 1, results, *arguments, gate, up, dy)
-    return _unpermute(dx, layout), dweight, None, Experts(*dmatrices)
+    dx, dweight, dgate_up, ddown = custom_call(BACKWARD, matrices[1].shape[0] + 1, results, *arguments, gate, up, dy)
+    return _unpermute(dx, layout), dweight, None, Experts(dgate_up.reshape(-1, 2, *dgate_up.shape[1:]), ddown)
 
 
 _outputs.defvjp(_outputs_and_save, _gradients)
