@@ -34,6 +34,7 @@ BASE = {
     "run_sources",
     "run_table",
     "sharding",
+    "sobol",
     "stored",
     "table_file",
     "platform",
