@@ -35,6 +35,7 @@ BASE = {
     "run_sources",
     "run_table",
     "sharding",
+    "sobol",
     "stored",
     "table_file",
     "platform",

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.stats import qmc
 
 from moejax.config import unknown
 from moejax.design.coordinates import Sizes, Space
@@ -18,6 +17,7 @@ from moejax.design.program import CompiledProblem, Lane, jacobian, output_of
 from moejax.design.solve import Solved, solve
 from moejax.design.variables import restated
 from moejax.errors import UserError
+from moejax.sobol import sobol
 
 STARTS = 8
 SAME = 1e-6
@@ -297,7 +297,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
     """Sobol points between the coordinates' starts, as far as constraints let them."""
     coordinates = problem.space.coordinates
     low, high = (bound[: len(coordinates)] for bound in problem.bounds())
-    drawn = qmc.Sobol(len(coordinates), rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
+    drawn = sobol(len(coordinates), 1 << max(count - 1, 1).bit_length(), seed)[:count]
     ends = np.asarray([[c.scaled(end) for end in c.starts] for c in coordinates])
     points = np.clip(ends[:, 0] + drawn * (ends[:, 1] - ends[:, 0]), low, high)
     return np.where([c.starts_at_high for c in coordinates], high, points)

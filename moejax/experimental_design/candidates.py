@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import qmc
 
 from moejax.architecture import Architecture
 from moejax.design.build import integer_shape
@@ -20,6 +19,7 @@ from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import DERIVED, FIELDS, Design, design_from, known
+from moejax.sobol import sobol
 
 COUNT = 1024
 """Candidates that are kept."""
@@ -150,7 +150,7 @@ def spread(dimensions: int, count: int, seed: int) -> Float[np.ndarray, "count d
     What tells most of a law lies at the ends of its ranges, which points inside a cube hardly ever come near: of these
     a sixth lies at either end of each range.
     """
-    cube = qmc.Sobol(dimensions, rng=seed).random(count)
+    cube = sobol(dimensions, count, seed)
     return np.clip((1 + 2 * BEYOND) * cube - BEYOND, 0.0, 1.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
@@ -125,7 +125,7 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     )
 
 
-NODES = scipy.stats.norm.ppf((np.arange(200) + 0.5) / 200)
+NODES = scipy.special.ndtri((np.arange(200) + 0.5) / 200)
 """Equally likely values of a standard normal number."""
 
 

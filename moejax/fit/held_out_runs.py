@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+import scipy.special
 
 from moejax.fit.holdout import HeldOut
 from moejax.fit.prediction import predict_runs
@@ -47,7 +47,7 @@ class Coverage:
         if not self.ranged:
             return False
         share = self.inside / self.ranged
-        return bool(scipy.stats.binom.cdf(round(share * self.groups), self.groups, self.level) < CHANCE)
+        return bool(scipy.special.bdtr(round(share * self.groups), self.groups, self.level) < CHANCE)
 
     @property
     def sentence(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float, Int
 
 SEARCHED = (-8.0, 12.0)
@@ -52,7 +51,10 @@ def information_criteria(
 
     lowest, k = deviance(0.0), free + 1
     if len(size) < n:
-        log = scipy.optimize.fminbound(lambda log: deviance(float(np.exp(log))), *SEARCHED)
+        # Takes longer to import than the criteria of most tables, whose groups are single runs.
+        from scipy.optimize import fminbound
+
+        log = fminbound(lambda log: deviance(float(np.exp(log))), *SEARCHED)
         lowest, k = min(lowest, deviance(float(np.exp(log)))), free + 2
     aicc = lowest + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else float("inf")
     return float(aicc), float(lowest + k * np.log(n))

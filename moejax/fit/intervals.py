@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Bool, Float
 
 from moejax.interval import check_level
@@ -84,4 +84,4 @@ class Spread:
         return share_ends(self.middle, self._reach(level))
 
     def _reach(self, level: float) -> Numbers:
-        return scipy.stats.t.ppf((1 + check_level(level)) / 2, self.degrees_of_freedom) * self.errors
+        return scipy.special.stdtrit(self.degrees_of_freedom, (1 + check_level(level)) / 2) * self.errors

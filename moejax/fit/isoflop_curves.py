@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Bool, Float
 from numpy.polynomial import polynomial
 
@@ -134,7 +134,7 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
     if not degrees_of_freedom:
         return ()
     noise = sum(curve.residual for curve in curves) / degrees_of_freedom
-    reach = float(scipy.stats.t.ppf((1 + level) / 2, degrees_of_freedom)) ** 2 * noise
+    reach = float(scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2)) ** 2 * noise
     return tuple(_vertex(budget.flops, curve, reach) for curve in curves)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
@@ -194,7 +194,7 @@ def _between(
     variance = np.zeros(len(flops))
     for one, slope in zip(curves, slopes, strict=True):
         variance += np.einsum("af,fg,ag->a", slope, one.solve(np.eye(len(one.point))) * noise, slope)
-    student = float(scipy.stats.t.ppf((1 + level) / 2, sum(degrees_of_freedom)))
+    student = float(scipy.special.stdtrit(sum(degrees_of_freedom), (1 + level) / 2))
     return np.exp(logs), np.where(np.isfinite(logs), student * np.sqrt(np.maximum(variance, 0.0)), np.nan)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+import scipy.special
 
 from moejax.fit.extrapolation import SIZES
 from moejax.fit.fit_result import FitResult
@@ -119,7 +119,7 @@ def behind(law: Compared, best: Compared, level: float = 0.9) -> Interval:
         return Interval(low=np.nan, middle=middle, high=np.nan, deviation=np.nan, undefined=0.0)
     without = np.array([difference(np.where(group == one, 0.0, weight)) for one in present])
     deviation = float(np.sqrt((len(present) - 1) * np.mean((without - without.mean()) ** 2)))
-    reach = float(scipy.stats.t.ppf((1 + check_level(level)) / 2, len(present) - 1)) * deviation
+    reach = float(scipy.special.stdtrit(len(present) - 1, (1 + check_level(level)) / 2)) * deviation
     return Interval(low=middle - reach, middle=middle, high=middle + reach, deviation=deviation, undefined=0.0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Float
 
 from moejax.fit.degrees_of_freedom import left_by
@@ -44,15 +44,15 @@ def noise(residual: Float[np.ndarray, " runs"], weight: Float[np.ndarray, " runs
     size, shares = np.abs(residual[kept]), weight[kept]
     degrees_of_freedom = left_by(len(size), free)
     # At least half of the sizes are left, so that a few coefficients more do not make it the largest ones' median.
-    first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.stats.norm.ppf(0.75))
+    first = float(np.median(np.sort(size)[min(free, len(size) // 2) :]) / scipy.special.ndtri(0.75))
     square = np.average(np.minimum(size, CLIPPED * first) ** 2, weights=shares) / _kept_of_the_square(CLIPPED)
     return float(np.sqrt(square * len(size) / degrees_of_freedom))
 
 
 def _kept_of_the_square(clip: float) -> float:
     """Mean square of a standard normal number that is clipped."""
-    tail = float(2 * scipy.stats.norm.sf(clip))
-    return 1 - tail - 2 * clip * float(scipy.stats.norm.pdf(clip)) + clip**2 * tail
+    tail, density = float(2 * scipy.special.ndtr(-clip)), float(np.exp(-(clip**2) / 2) / np.sqrt(2 * np.pi))
+    return 1 - tail - 2 * clip * density + clip**2 * tail
 
 
 def log_residuals(
@@ -80,7 +80,7 @@ def outliers(
     if degrees_of_freedom < 1:
         return ()
     scale = max(noise(residual, weight, free), NEGLIGIBLE / CLIPPED)
-    limit = float(scipy.stats.t.isf(CHANCE / (2 * kept.sum()), degrees_of_freedom))
+    limit = -float(scipy.special.stdtrit(degrees_of_freedom, CHANCE / (2 * kept.sum())))
     far = np.flatnonzero(kept & (np.abs(residual) > np.maximum(limit * scale, NEGLIGIBLE)))
     return tuple(
         Outlier(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Bool, Float, Int
 
 from moejax.fit.runs import Runs, budgets
@@ -204,7 +204,7 @@ def power_through(
     if len(np.unique(values)) == 1:
         return float(values[0]), 0.0, (float("nan"), float("nan"))
     (slope, intercept), covariance = np.polyfit(x, y, 1, cov=True)
-    reach = float(scipy.stats.t.ppf((1 + level) / 2, len(x) - 2) * np.sqrt(covariance[0, 0]))
+    reach = float(scipy.special.stdtrit(len(x) - 2, (1 + level) / 2) * np.sqrt(covariance[0, 0]))
     return float(np.exp(intercept)), float(slope), (float(slope - reach), float(slope + reach))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Float
 
 from moejax.fit.bootstrap import Bootstrap
@@ -92,7 +92,7 @@ def predict_runs(
     # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
     total = np.maximum(spread + left, 1e-300)
     degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
-    reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(degrees_of_freedom, 1.0)) * np.sqrt(spread + left)
+    reach = scipy.special.stdtrit(np.maximum(degrees_of_freedom, 1.0), (1 + level) / 2) * np.sqrt(spread + left)
     with np.errstate(over="ignore"):
         # A range may have no end.
         low, high = np.exp(middle - reach), np.exp(middle + reach)

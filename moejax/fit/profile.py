@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.stats
+import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
@@ -126,7 +125,7 @@ def _walk(result: FitResult, runs: Runs, functional: Functional, level: float) -
         raise UserError(
             "No coefficient that was fitted moves this number where the search ended, so the runs say nothing about it."
         )
-    limit = float(scipy.stats.chi2.ppf(level, 1)) * at.dispersion / 2
+    limit = float(2 * scipy.special.gammaincinv(0.5, level)) * at.dispersion / 2
     middle = float(numbers[0])
     # What is positive is walked in its logarithm: its ends can be factors away, and none lies below 0.
     walked, there, back, unit = (
@@ -153,6 +152,9 @@ def _end(at: FitDerivatives, functional: Functional, middle: float, step: float,
 
     Infinite if it does not within ``FARTHEST`` steps, or cannot be pushed on to where it would.
     """
+    # Takes longer to import than a fit without a profile takes to compute.
+    from scipy.optimize import root_scalar
+
     state, inside = np.append(at.point, 0.0), 0.0
     lowest = float(_at(at, functional, state, middle, step)[0])
 
@@ -170,7 +172,7 @@ def _end(at: FitDerivatives, functional: Functional, middle: float, step: float,
         outside = inside + stride
         value = excess(outside)
         if value >= 0:
-            return middle + step * scipy.optimize.root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
+            return middle + step * root_scalar(excess, bracket=(inside, outside), rtol=1e-4).root
         stride = 0.25 * stride if np.isnan(value) else 0.5 * outside
     return float(np.copysign(np.inf, step))
 
@@ -208,6 +210,7 @@ def _descent(
     at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
 ) -> np.ndarray | None:
     """The same by sequential quadratic programming, which needs slopes alone."""
+    from scipy.optimize import minimize
 
     # SciPy asks for the objective, what is held and the slopes of both one by one, at one point.
     @functools.lru_cache(maxsize=1)
@@ -221,7 +224,7 @@ def _descent(
 
     held = {"type": "eq", "fun": lambda point: parts(point)[2], "jac": lambda point: parts(point)[3]}
     with np.errstate(all="ignore"):
-        minimum = scipy.optimize.minimize(
+        minimum = minimize(
             lambda point: parts(point)[:2], state[:-1], jac=True, constraints=held, method="SLSQP", tol=1e-12
         )
     if not (minimum.success and np.isfinite(minimum.x).all()):

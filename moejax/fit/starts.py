@@ -16,6 +16,7 @@ from moejax.errors import UserError
 from moejax.fit.objective import FitObjective
 from moejax.fit.objective import points_of as coordinates_of
 from moejax.float64 import float64
+from moejax.sobol import sobol
 
 Points = Float[np.ndarray, "starts free"]
 
@@ -33,13 +34,10 @@ class Sobol:
     seed: int = 0
 
     def __call__(self, objective: FitObjective, data: Mapping[str, Any]) -> Points:
-        # Takes half a second to import, and most who read this module spread no points.
-        from scipy.stats import qmc
-
         boxes = np.log([_box(objective, name) for name in objective.free])
         # The points are balanced where their number is a power of 2: the first of so many are taken.
         powers = math.ceil(math.log2(self.count))
-        cube = qmc.Sobol(len(boxes), rng=np.random.default_rng(self.seed)).random_base2(powers)[: self.count]
+        cube = sobol(len(boxes), 2**powers, self.seed)[: self.count]
         logs = boxes[:, 0] + (boxes[:, 1] - boxes[:, 0]) * cube
         either = np.array([objective.signs[name] == "any" for name in objective.free])
         return np.where(either, np.exp(boxes[:, 1]) * (2 * cube - 1), logs)

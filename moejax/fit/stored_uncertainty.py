@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import scipy.stats
+import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
@@ -147,9 +147,8 @@ class Drawn:
         centred = self.steps[known] - self.steps[known].mean(axis=0)
         contrast = np.linalg.lstsq(centred, np.log(answers[known]), rcond=None)[0]
         upper = (1 + level) / 2
-        wider = scipy.stats.t.ppf(
-            upper, self.uncertainty._degrees_of_freedom(contrast[None])[0]
-        ) / scipy.stats.norm.ppf(upper)
+        degrees_of_freedom = self.uncertainty._degrees_of_freedom(contrast[None])[0]
+        wider = scipy.special.stdtrit(degrees_of_freedom, upper) / scipy.special.ndtri(upper)
         low, high = (normal.middle * float((end / normal.middle) ** wider) for end in (normal.low, normal.high))
         return dataclasses.replace(normal, low=low, high=high)
 

@@ -135,8 +135,8 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Compile the few programs of a fit or a design as quickly as can be."""
-    compile_quickly()
+    """Compile the few programs of a fit as quickly as can be, unless the search will take longer than that."""
+    compile_quickly(optimised=any((arguments.recipe, arguments.starts, arguments.every_start, arguments.each)))
 
 
 def command(arguments: argparse.Namespace) -> str:

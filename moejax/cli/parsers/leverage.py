@@ -62,4 +62,4 @@ def check(arguments: argparse.Namespace) -> None:
 
 def prepare(arguments: argparse.Namespace) -> None:
     """Compile the few programs of a fit or a design as quickly as can be."""
-    compile_quickly()
+    compile_quickly(optimised=False)

@@ -1,0 +1,129 @@
+"""How long a first command takes, in a process of its own: what a user waits for before anything was compiled.
+
+    python benchmarks/cold.py                              some six minutes
+    python benchmarks/cold.py --only fit design --rounds 7
+    python benchmarks/cold.py --also OTHER/.venv/bin/python        another checkout in the same turns, as old beside new
+
+Each command runs cold, with an empty folder of kept programs, and a second time, with the programs that the first one
+kept; in turns, beside ``import scipy.optimize, pandas`` and ``import jax``. Medians over the rounds of the processor
+time of all threads (user and system) and of the clock; where other work shares the machine, trust the former, and the
+load that is printed.
+
+The table has 16 runs with 11 columns, which 15 of the laws of the loss can be fitted to: Chinchilla's law, with what
+mixtures add by the chapter's, and .3 % of noise.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from moejax.fit.metrics import predict
+from moejax.fit.runs import runs_from
+from moejax.laws.design import Design
+from moejax.laws.effective_params import CHAPTER_002
+
+COMMANDS = {
+    "predict": "predict --law all --arch qwen3-30b-a3b --tokens 10T",
+    "fit": "fit runs.csv --law effective_params",
+    "design": "design --law zhao --flops 1e24 --chips 512 --days 30 --memory 80G",
+    "compare": "compare runs.csv",
+}
+IMPORTS = {"import scipy.optimize, pandas": "import scipy.optimize, pandas", "import jax": "import jax"}
+
+
+class Seconds(NamedTuple):
+    """Of the processor in all threads, and of the clock."""
+
+    processor: float
+    clock: float
+
+
+def runs(count: int = 16) -> pd.DataFrame:
+    """Runs of mixtures with the columns that laws of the loss read."""
+    rng = np.random.default_rng(0)
+    experts, top_k = 2.0 ** rng.integers(3, 7, count), 2.0 ** rng.integers(0, 3, count)
+    active, tokens = np.exp(rng.uniform(np.log([2e7, 5e8]), np.log([1e9, 2e10]), (count, 2))).T
+    design = Design(params_active=active, params_total=active * (1 + 0.7 * (experts / top_k - 1)), tokens=tokens)
+    table = {
+        "params_active": active,
+        "params_total": design.params_total,
+        "tokens": tokens,
+        "unique_tokens": tokens / rng.choice([1, 2, 4], count),
+        "flops": 6 * active * tokens,
+        "num_experts": experts,
+        "top_k": top_k,
+        "num_shared_experts": rng.integers(0, 2, count),
+        "model_dim": 64 * np.round((active / 2e5) ** 0.4),
+        "expert_hidden": 128 * np.round((active / 1e5) ** 0.4),
+        "num_layers": np.round(4 + 3 * rng.random(count) + np.log(active / 2e7)),
+    }
+    exact = predict(CHAPTER_002, runs_from(design, np.ones(count)))
+    return pd.DataFrame({**table, "loss": exact * np.exp(0.003 * rng.normal(size=count))})
+
+
+def timed(words: list[str], folder: Path, environment: dict[str, str]) -> Seconds:
+    """Seconds of a process.
+
+    Raises:
+      RuntimeError: it failed; with what it said.
+    """
+    with tempfile.TemporaryFile() as said:
+        began = time.perf_counter()
+        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        clock = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}: {said.read().decode()}")
+    return Seconds(used.ru_utime + used.ru_stime, clock)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument("--also", action="append", default=[], metavar="PYTHON", help="of another checkout")
+    options = parser.parse_args()
+    pythons = {"": sys.executable} | {f" of {python}": python for python in options.also}
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON"))}
+    taken: dict[str, list[Seconds]] = {}
+    loads = [os.getloadavg()[0]]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        runs().to_csv(folder / "runs.csv", index=False)
+        for number in range(options.rounds):
+            for name, code in IMPORTS.items():
+                words = [sys.executable, "-c", code]
+                taken.setdefault(name, []).append(timed(words, folder, usual))
+            for name in options.only:
+                for which, python in pythons.items():
+                    words = [python, "-m", "moejax", *COMMANDS[name].split()]
+                    environment = {**usual, "XDG_CACHE_HOME": str(folder / f"{name}-{number}-{Path(python).parts[-4]}")}
+                    for time_of_day in ("first", "second"):
+                        seconds = timed(words, folder, environment)
+                        taken.setdefault(f"{name}{which}, {time_of_day}", []).append(seconds)
+            loads.append(os.getloadavg()[0])
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {min(loads):.1f} to "
+          f"{max(loads):.1f}; {options.rounds} rounds; medians, and from the least to the most.\n")  # fmt: skip
+    print("| command | processor, s | by the clock, s |\n|---|---|---|")
+    for name, found in taken.items():
+        cells = []
+        for of_kind in zip(*found, strict=True):
+            cells.append(f"{statistics.median(of_kind):.2f} ({min(of_kind):.2f} to {max(of_kind):.2f})")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
