@@ -61,7 +61,7 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
     recipe, a = training.recipe, training.architecture
     value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
-    again, forward = recipe.runtime.remat != "none", 1 + training.counts_loads_first
+    again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
     counts = params(a)
     experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
     tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]

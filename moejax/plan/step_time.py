@@ -94,7 +94,7 @@ def step_flops(training: Training) -> float:
         # Projections are kept; scores and experts, which are no plain products, are not.
         "dots": part.attention_scores_causal + part.routed_experts,
     }.get(recipe.runtime.remat, layers - sum(spared[name].flops for name in names))
-    counted = layers if training.counts_loads_first else 0.0
+    counted = layers * training.counted_share
     return float((part.training_causal + again + counted) * recipe.batch_tokens)
 
 
@@ -103,7 +103,7 @@ def attention_flops(training: Training) -> float:
     recipe = training.recipe
     part = flops_per_token(training.architecture, recipe.data.sequence_length)
     again = recipe.runtime.remat != "none" and "attn_out" not in kept_names(recipe.runtime.remat)
-    passes = 3 + again + training.counts_loads_first
+    passes = 3 + again + training.counted_share
     return float(passes * part.attention_scores_causal * recipe.batch_tokens)
 
 
@@ -123,7 +123,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
     counts = params(a)
     split = mesh["tensor"]
     held = counts.routed_experts / (split * mesh["expert"]) + (counts.total - counts.routed_experts) / split
-    passes = 5 + 2 * again + 2 * training.counts_loads_first
+    passes = 5 + 2 * again + 2 * training.counted_share
     weights = held * value * passes * recipe.microbatches
     kept = training_memory(a, recipe.batch_tokens, activation_bytes=value)
     activations = (kept.activations / chips) * (5 + 2 * again) + 2 * kept.logits / chips
