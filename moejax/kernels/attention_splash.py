@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from moejax.errors import UserError
 from moejax.kernels.attention import AttentionMask
+from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, on_many_devices
 
@@ -107,6 +108,7 @@ def _heads_first(
             ),
             head_shards=1,
             q_seq_shards=1,
+            residual_checkpoint_name=ATTN_OUT,
             interpret=platform() != "tpu",
         )
 

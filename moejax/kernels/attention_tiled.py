@@ -16,9 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from moejax.kernels.attention import AttentionMask
+from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
 
 F32 = jnp.float32
@@ -194,7 +196,7 @@ def _backward(
 
 
 def _save(rule: Rule, inputs: TiledInputs) -> tuple[Array, tuple[TiledInputs, Array, Array]]:
-    mixed, logsumexp = _forward(rule, inputs)
+    mixed, logsumexp = (checkpoint_name(result, ATTN_OUT) for result in _forward(rule, inputs))
     return mixed, (inputs, mixed, logsumexp)
 
 

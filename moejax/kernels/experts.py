@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
+from moejax.kernels.saved_names import MOE_GATE_UP
 from moejax.pytree import pytree
 
 Activation = Callable[[Array, Array], Array]
@@ -164,7 +166,7 @@ def with_backward(forward: Callable[..., tuple[Array, ...]], backward: Callable[
 
     def save(static: Any, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
         y, gate_up = forward(static, True, *arguments)
-        return y, (*arguments, gate_up)
+        return y, (*arguments, checkpoint_name(gate_up, MOE_GATE_UP))
 
     def gradients(static: Any, saved: tuple[Any, ...], dy: Array) -> tuple[Any, ...]:
         dx, dweight, dexperts = backward(static, *saved, dy)

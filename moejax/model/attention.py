@@ -11,12 +11,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
 from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.linear import add_bias, project
 from moejax.kernels.rms_norm import rms_norm
+from moejax.kernels.saved_names import ATTN_QKV
 from moejax.model.parameter import ParamFactory
 from moejax.model.positions import POSITIONS
 from moejax.model.runtime import Runtime
@@ -58,6 +60,7 @@ class Attention(nnx.Module):
         a = architecture
         key = project("btd,dgk->btgk", x, self.key[...], reduce_dtype=runtime.reduce_dtype)
         value = project("btd,dgv->btgv", x, self.value[...], reduce_dtype=runtime.reduce_dtype)
+        key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
         if a.attention_bias:
             key, value = add_bias(key, self.key_bias[...]), add_bias(value, self.value_bias[...])
         if a.qk_norm:
@@ -70,6 +73,7 @@ class Attention(nnx.Module):
         """Attention of one layer over the tokens of ``kv``, its parameters already taken from the stack."""
         a = architecture
         query = project("btd,dhk->bthk", x, self.query[...], reduce_dtype=runtime.reduce_dtype)
+        query = checkpoint_name(query, ATTN_QKV)
         if a.attention_bias:
             query = add_bias(query, self.query_bias[...])
         if a.qk_norm:

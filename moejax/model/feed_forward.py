@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
 from moejax.kernels.experts import swiglu
 from moejax.kernels.linear import project
+from moejax.kernels.saved_names import FFN_GATE_UP
 from moejax.model.parameter import ParamFactory
 from moejax.model.runtime import Runtime
 
@@ -24,4 +26,5 @@ class FeedForward(nnx.Module):
     def __call__(self, x: Float[Array, "B T embed"], runtime: Runtime) -> Float[Array, "B T embed"]:
         """(silu(x·gate) * x·up)·down of one layer, its parameters already taken from the stack."""
         gate, up = (project("btd,df->btf", x, w[...], reduce_dtype=runtime.reduce_dtype) for w in (self.gate, self.up))
+        gate, up = (checkpoint_name(rows, FFN_GATE_UP) for rows in (gate, up))
         return project("btf,fd->btd", swiglu(gate, up), self.down[...], reduce_dtype=runtime.reduce_dtype)

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from moejax.architecture import Architecture
 from moejax.kernels.attention import AttentionMask, attention
 from moejax.kernels.linear import add_bias, project
 from moejax.kernels.rms_norm import rms_norm
+from moejax.kernels.saved_names import ATTN_QKV
 from moejax.model.parameter import ParamFactory
 from moejax.model.positions import POSITIONS
 from moejax.model.rope import score_scale
@@ -78,16 +80,19 @@ class LatentAttention(nnx.Module):
         a = architecture
         from_x = self._query_input(x, a, runtime)
         query = project("btq,qhk->bthk", from_x, self.query[...], reduce_dtype=runtime.reduce_dtype)
+        query = checkpoint_name(query, ATTN_QKV)
         nope_query, rope_query = query[..., : a.head_dim], query[..., a.head_dim :]
         rope_query = POSITIONS[a.positions].apply(rope_query, mask.start + jnp.arange(x.shape[1]), a)
         key = project("bsc,chk->bshk", kv.latent, self.key[...], reduce_dtype=runtime.reduce_dtype)
+        value = project("bsc,chv->bshv", kv.latent, self.value[...], reduce_dtype=runtime.reduce_dtype)
+        key, value = checkpoint_name(key, ATTN_QKV), checkpoint_name(value, ATTN_QKV)
         # The gradient of a vector that all heads share is a sum over the heads.
         shared = jnp.broadcast_to(kv.rope_key[:, :, None].astype(jnp.float32), (*key.shape[:3], a.rope_head_dim))
         shared = shared.astype(key.dtype)
         mixed = attention(
             jnp.concatenate([nope_query, rope_query], axis=-1),
             jnp.concatenate([key, shared], axis=-1),
-            project("bsc,chv->bshv", kv.latent, self.value[...], reduce_dtype=runtime.reduce_dtype),
+            value,
             mask,
             scale=score_scale(a.rope_scaling) / math.sqrt(a.head_dim + a.rope_head_dim),
             slopes=POSITIONS[a.positions].slopes(a.num_heads),

@@ -23,7 +23,7 @@ from moejax.model.feed_forward import FeedForward
 from moejax.model.latent_attention import LatentAttention
 from moejax.model.moe import MoE
 from moejax.model.parameter import ParamFactory
-from moejax.model.runtime import REMAT_POLICIES, Runtime
+from moejax.model.runtime import Runtime, remat_policy
 from moejax.pytree import pytree
 from moejax.routing.sums import RoutingSums
 from moejax.sharding import constrain
@@ -135,7 +135,7 @@ def run_layers(
         layer = nnx.merge(structure[kind[0]], params)
         return layer(x, extra, context, window=a.sliding_window if kind[1] else 0)
 
-    policy = REMAT_POLICIES[runtime.remat]
+    policy = remat_policy(runtime.remat)
     if policy is not None:
         # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
         one = jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers, static_argnums=2)

@@ -30,7 +30,8 @@ class LossWeights:
     1 when every expert takes the same share, whatever top_k."""
     balance_loads: str = "batch"
     """Loads by which the balance loss weighs the probabilities of a batch. "batch" takes those of the same batch, which
-    is exact, and with microbatches costs a second forward pass, as they must be known before the first gradient.
+    is exact, and with microbatches costs a second forward pass of all but the first, as loads must be known before
+    gradients (``moejax.train.step`` says why).
     "previous_step" takes those of the last step that was taken, uniform ones at the first step: no second pass, and no
     dependence on the number of microbatches, but the gradient lags one step behind. The balance loss that is logged is
     that of the batch either way."""

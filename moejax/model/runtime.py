@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.kernels.attention import BACKENDS
+from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.ranges import Multiple
 from moejax.routing import DISPATCHERS
 from moejax.routing.communication import COMMUNICATION
@@ -22,6 +25,17 @@ REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 """What the backward pass may keep instead of computing again, by name; None keeps everything."""
+
+
+def kept_names(remat: str) -> tuple[str, ...]:
+    """The activations that a choice of ``Runtime.remat`` names; none for a key of ``REMAT_POLICIES``."""
+    return () if remat in REMAT_POLICIES else tuple(remat.split("+"))
+
+
+def remat_policy(remat: str) -> Callable[..., Any] | None:
+    """The policy of ``jax.checkpoint`` for a choice of ``Runtime.remat``; None where nothing is computed again."""
+    names = kept_names(remat)
+    return jax.checkpoint_policies.save_only_these_names(*names) if names else REMAT_POLICIES[remat]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +54,14 @@ class Runtime:
     expert_communication: str = "all_gather"
     """How tokens reach experts on other devices: a key of ``moejax.routing.communication.COMMUNICATION``. The ragged
     one is for TPUs."""
-    buffer_factor: Multiple = 2.0
-    """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs."""
+    buffer_factor: Multiple = 1.25
+    """Room for rows on each device along the expert axis, as a multiple of what a balanced routing needs. What exceeds
+    it is computed in further chunks, or gathered: no result depends on it."""
     scan_layers: bool = False
     """Compile one layer and loop over it: faster compilation, slightly slower steps on a CPU."""
     remat: str = "none"
-    """A key of ``REMAT_POLICIES``."""
+    """A key of ``REMAT_POLICIES``, or what layers keep beside their inputs: names of
+    ``moejax.kernels.saved_names``, joined by ``+``, as "attn_out+moe_gate_up"."""
     attention: str = "auto"
     """A key of ``moejax.kernels.attention.BACKENDS``. "auto" takes "splash" on a TPU, "numba" on a CPU in float32 where
     that package is installed, and else "tiled", on GPUs too. "cudnn", NVIDIA's fused kernel for GPUs in bfloat16, is
@@ -62,10 +78,14 @@ class Runtime:
             "reduce_dtype": tuple(COMPUTE_DTYPES),
             "dispatcher": tuple(DISPATCHERS),
             "expert_communication": tuple(COMMUNICATION),
-            "remat": tuple(REMAT_POLICIES),
             "attention": BACKENDS,
             "xla_options": ("auto", "none"),
         }
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}; known are {', '.join(choices)}.")
+        if set(kept_names(self.remat)) - set(SAVED_NAMES):
+            raise UserError(
+                f"remat is {self.remat!r}; known are {', '.join(REMAT_POLICIES)}, or what layers keep, joined by +: "
+                f"{', '.join(SAVED_NAMES)}."
+            )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from moejax.laws.accounting import params
 from moejax.laws.memory import training_memory
+from moejax.laws.named_activations import named_activations
+from moejax.model.runtime import kept_names
 from moejax.plan.interconnect import interconnect
 from moejax.plan.memory import parameter_bytes
 from moejax.plan.plan import mesh_sizes, slice_mesh_sizes
@@ -59,7 +61,7 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     """Kind, axes and bytes of what a step sends, bytes as ``Collective.bytes`` counts them."""
     recipe, a = training.recipe, training.architecture
     value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
-    again, forward = recipe.runtime.remat != "none", 1 + training.counts_loads_first
+    again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
     counts = params(a)
     experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
     tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]
@@ -108,14 +110,17 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
 
 
 def _kept(training: Training, tokens: float, value: int) -> float:
-    """What the layers keep for the backward pass; ``dots`` all but the rows of the experts."""
+    """What the layers keep for the backward pass; ``dots`` all but the rows of the experts, ``full`` their inputs, and
+    what is named."""
     a = training.architecture
     every, few = (
         float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
         for again in (False, True)
     )
     rows = tokens * value * a.num_moe_layers * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
-    return {"none": every, "dots": max(every - rows, few), "full": few}[training.recipe.runtime.remat]
+    remat, named = training.recipe.runtime.remat, named_activations(a, training.recipe.data.sequence_length)
+    kept = few + tokens * value * float(sum(named[name].values for name in kept_names(remat)))
+    return {"none": every, "dots": max(every - rows, few)}.get(remat, min(kept, every))
 
 
 def _present(mesh: Mapping[str, int], *axes: str) -> tuple[str, ...]:

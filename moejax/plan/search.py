@@ -153,7 +153,7 @@ def _all(training: Training, topology: Topology) -> Iterator[PlanCandidate]:
             one = replace(training, recipe=replace(training.recipe, mesh=shape, microbatches=parts))
             if not _divides(one, topology):
                 continue
-            for remat in REMAT_POLICIES:
+            for remat in dict.fromkeys((*REMAT_POLICIES, one.recipe.runtime.remat)):
                 runtime = replace(one.recipe.runtime, remat=remat)
                 yield _candidate(replace(one, recipe=replace(one.recipe, runtime=runtime)), topology)
 

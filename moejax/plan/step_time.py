@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
+from moejax.laws.named_activations import named_activations
+from moejax.model.runtime import kept_names
 from moejax.sharding import DATA, DCN_DATA, FSDP
 from moejax.train.collectives import bytes_of_arrays
 from moejax.train.program_text import Instruction, instructions
@@ -85,13 +87,14 @@ def step_flops(training: Training) -> float:
     recipe, architecture = training.recipe, training.architecture
     part = flops_per_token(architecture, recipe.data.sequence_length)
     layers = part.forward_causal - part.unembedding
+    spared = named_activations(architecture, recipe.data.sequence_length)
+    names = kept_names(recipe.runtime.remat)
     again = {
         "none": 0.0,
         # Projections are kept; scores and experts, which are no plain products, are not.
         "dots": part.attention_scores_causal + part.routed_experts,
-        "full": layers,
-    }[recipe.runtime.remat]
-    counted = layers if training.counts_loads_first else 0.0
+    }.get(recipe.runtime.remat, layers - sum(spared[name].flops for name in names))
+    counted = layers * training.counted_share
     return float((part.training_causal + again + counted) * recipe.batch_tokens)
 
 
@@ -99,7 +102,8 @@ def attention_flops(training: Training) -> float:
     """Those of ``step_flops`` that are attention's scores and their sums of values."""
     recipe = training.recipe
     part = flops_per_token(training.architecture, recipe.data.sequence_length)
-    passes = 3 + (recipe.runtime.remat != "none") + training.counts_loads_first
+    again = recipe.runtime.remat != "none" and "attn_out" not in kept_names(recipe.runtime.remat)
+    passes = 3 + again + training.counted_share
     return float(passes * part.attention_scores_causal * recipe.batch_tokens)
 
 
@@ -119,7 +123,7 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
     counts = params(a)
     split = mesh["tensor"]
     held = counts.routed_experts / (split * mesh["expert"]) + (counts.total - counts.routed_experts) / split
-    passes = 5 + 2 * again + 2 * training.counts_loads_first
+    passes = 5 + 2 * again + 2 * training.counted_share
     weights = held * value * passes * recipe.microbatches
     kept = training_memory(a, recipe.batch_tokens, activation_bytes=value)
     activations = (kept.activations / chips) * (5 + 2 * again) + 2 * kept.logits / chips

@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float, Int
 
 from moejax.kernels.experts import Experts, project_down, project_up
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
+from moejax.kernels.saved_names import MOE_GATE_UP
 from moejax.kernels.table import select
 from moejax.routing.layout import by_expert, by_slot, cut
 from moejax.routing.routing import Routing
@@ -27,7 +29,7 @@ def dense(x: Float[Array, "tokens model"], routing: Routing, experts: Experts) -
     """The reference: every expert computes every token. Slow, and plainly right."""
     weights = jnp.zeros((experts.num_experts, x.shape[0]), jnp.float32)
     weights = weights.at[routing.expert, routing.token].add(routing.combine_weight, mode="drop")
-    y = project_down(project_up(x, experts), weights, experts)
+    y = project_down(checkpoint_name(project_up(x, experts), MOE_GATE_UP), weights, experts)
     return y.sum(0).astype(x.dtype)
 
 
@@ -41,7 +43,7 @@ def capacity(x: Float[Array, "tokens model"], routing: Routing, experts: Experts
     layout = by_slot(routing, limit)
     rows = permute(x, layout).reshape(experts.num_experts, limit, -1)
     weight = permute_weights(routing.combine_weight, layout).reshape(experts.num_experts, limit)
-    y = project_down(project_up(rows, experts), weight, experts)
+    y = project_down(checkpoint_name(project_up(rows, experts), MOE_GATE_UP), weight, experts)
     return unpermute(y.astype(x.dtype).reshape(-1, x.shape[1]), layout)
 
 
@@ -58,41 +60,65 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
         return kernel(x, weight, partial(by_expert, routing), experts)
     layout = by_expert(routing)
 
-    def chunk(x: Array, weight: Array, experts: Experts, number: Array | int) -> Array:
+    def chunk(number: Array | int, layout: Layout, *given: Any) -> Array:
         def part(padding: int) -> Layout:
             return cut(layout, number * buffer, buffer, padding=padding)
 
+        x, weight, experts = given
         return kernel(x, weight, part, experts)
 
-    return in_chunks(chunk, layout.offsets[-1], buffer, slots, x, weight, experts)
+    return in_chunks(chunk, buffer, -(-slots // buffer), layout.offsets[-1], layout, x, weight, experts)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def in_chunks(
-    chunk: Callable[..., Array],
-    needed: Int[Array, ""],
-    buffer: int,
-    most: int,
-    x: Float[Array, "tokens model"],
-    *arguments: Any,
-) -> Float[Array, "tokens model"]:
-    """The sum of ``chunk(x, *arguments, number)`` over as many chunks of ``buffer`` rows as hold ``needed`` rows.
+    chunk: Callable[..., Array], buffer: int, most: int, needed: Int[Array, ""], layout: Layout, *given: Any
+) -> Array:
+    """The sum of ``chunk(number, layout, *given)`` over as many chunks of ``buffer`` rows as hold ``needed`` rows, at
+    most ``most`` chunks.
 
-    ``most`` bounds ``needed``. The first chunk is always computed. The others are behind a condition, and recompute
-    rather than save, so that a program holds no more memory than one chunk needs.
+    The first chunk is always computed. The others, and in the backward pass their gradients, are added to it behind a
+    condition, and recomputed rather than saved. Under plain differentiation a condition puts out what its branches
+    save and the gradients of all that they read, as zeros where it does not hold, which are then added.
     """
-    first = chunk(x, *arguments, 0)
-    chunks = -(-most // buffer)
-    if chunks == 1:
-        return first
+    return _and_others(chunk, buffer, most, needed, layout, given, chunk(0, layout, *given))
 
-    def others(x: Array, *arguments: Any) -> Array:
-        def add(total: Array, number: Array) -> tuple[Array, None]:
-            return total + jax.checkpoint(chunk)(x, *arguments, number).astype(total.dtype), None
 
-        numbers = jnp.arange(1, chunks, dtype=jnp.int32)
-        return lax.scan(add, jnp.zeros(x.shape, jnp.float32), numbers)[0].astype(x.dtype)
+def _and_others(
+    part: Callable[..., Any], buffer: int, most: int, needed: Array, layout: Layout, given: tuple[Any, ...], first: Any
+) -> Any:
+    """``first`` and the sum of ``part(number, layout, *given)`` over the other chunks that are needed."""
 
-    return first + lax.cond(needed > buffer, others, lambda x, *_: jnp.zeros_like(x), x, *arguments)
+    def added(first: Any, *operands: Any) -> Any:
+        def add(total: Any, number: Array) -> tuple[Any, None]:
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, part(number, *operands)), None
+
+        wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), first)
+        total, _ = lax.scan(add, wide, jnp.arange(1, most, dtype=jnp.int32))
+        return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, first)
+
+    return lax.cond(needed > buffer, added, lambda first, *_: first, first, layout, *given)
+
+
+def _save(
+    chunk: Callable[..., Array], buffer: int, most: int, needed: Array, layout: Layout, *given: Any
+) -> tuple[Array, Any]:
+    first, gradients_of_first = jax.vjp(partial(chunk, 0, layout), *given)
+    y = _and_others(chunk, buffer, most, needed, layout, given, first)
+    return y, (needed, layout, given, gradients_of_first)
+
+
+def _gradients(chunk: Callable[..., Array], buffer: int, most: int, saved: Any, dy: Array) -> tuple[Any, ...]:
+    needed, layout, given, gradients_of_first = saved
+
+    def gradients(number: Array, layout: Layout, dy: Array, *given: Any) -> tuple[Any, ...]:
+        return jax.vjp(partial(chunk, number, layout), *given)[1](dy)
+
+    found = _and_others(gradients, buffer, most, needed, layout, (dy, *given), gradients_of_first(dy))
+    return None, None, *found
+
+
+in_chunks.defvjp(_save, _gradients)
 
 
 DISPATCHERS: dict[str, Dispatch] = {"dense": dense, "capacity": capacity, "grouped": grouped}

@@ -32,7 +32,7 @@ def moe_block(
     *,
     dispatch: Dispatch = grouped,
     communication: str = "all_gather",
-    buffer_factor: float = 2.0,
+    buffer_factor: float = 1.25,
     mesh: Mesh | AbstractMesh | None = None,
 ) -> Float[Array, "tokens model"]:
     """Each token's sum of its experts' outputs, times their weights.

@@ -74,6 +74,7 @@ def make_functions(training: Training) -> Functions:
     architecture, recipe = training.architecture, training.recipe
     runtime, ema_decay = recipe.runtime, recipe.ema_decay
     keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
+    counts_loads = training.counted_share > 0
     optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
 
     def init(seed: Any) -> TrainState:
@@ -108,7 +109,16 @@ def make_functions(training: Training) -> Functions:
         )
 
     def gradients_of(state: TrainState, batch: Batch) -> tuple[Any, dict[str, Array], RoutingSums | None]:
-        """Gradients, losses and routing sums of a batch, one microbatch after another."""
+        """Gradients, losses and routing sums of a batch, one microbatch after another.
+
+        The balance loss weighs a microbatch's probabilities by the loads of the whole batch, so those of the
+        microbatches behind it are counted before, in a forward pass; those before it are in the sums, and its own are
+        there when its loss is. Without that pass it would not be exact: the gradient is J'f, where f has the loads of
+        each layer's experts and row (l, e) of J is the gradient of their summed probabilities. Until the last
+        microbatch has been routed f can be anything near, so what a step holds by then must tell J'f for every such f:
+        either as many gradients as J has independent rows, layers times (experts - 1), or all that J is made of, the
+        activations of all microbatches, which are cut so as not to hold them; or it meets the microbatches again.
+        """
         noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
         targets = jnp.maximum(_predicted(batch).sum(), 1).astype(jnp.float32)
 
@@ -116,6 +126,8 @@ def make_functions(training: Training) -> Functions:
             output = forward(params, state.expert_bias, part, key=key)
             weights = _predicted(part).astype(jnp.float32) / targets
             nats = weighted_loss(architecture, params, output.hidden, part["tokens"][:, 1:], weights)
+            if counts_loads and whole is not None and output.routing is not None:
+                whole = whole._replace(loads=whole.loads + output.routing.counts)
             weighted, _ = auxiliary(output.routing, recipe.loss, whole)
             return nats + weighted, ({"loss": nats, "weighted_loss": nats + weighted}, output.routing)
 
@@ -127,13 +139,24 @@ def make_functions(training: Training) -> Functions:
         if recipe.microbatches == 1:
             return gradient(batch, noise, whole if keeps_loads else None)
         parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
-        if training.counts_loads_first:
-            # The whole batch's loads weigh every microbatch, so they are counted before any gradient is taken.
-            sums, _ = _summed(
-                lambda part, key: (forward(state.params, state.expert_bias, part, key=key).routing, None), parts
-            )
-            whole = whole._replace(loads=sums.counts)
-        return _summed(lambda part, key: (gradient(part, key, whole), None), parts)[0]
+        if not counts_loads:
+            return _summed(lambda _, part, key: (gradient(part, key, whole), None), parts)[0]
+
+        def counts(part: Batch, key: Array) -> Array:
+            routing = forward(state.params, state.expert_bias, part, key=key).routing
+            assert routing is not None
+            return routing.counts
+
+        behind_first = jax.tree.map(lambda leaf: leaf[1:], parts)
+        counted = jax.lax.map(lambda part: counts(*part), behind_first)
+        behind = jnp.cumsum(counted[::-1], axis=0)[::-1]
+        behind = jnp.concatenate([behind, jnp.zeros_like(behind[:1])])
+
+        def gradient_after(before: Any, part: Batch, key: Array, behind: Array) -> tuple[Any, None]:
+            loads = behind if before is None else behind + before[2].counts
+            return gradient(part, key, whole._replace(loads=loads)), None
+
+        return _summed(gradient_after, (*parts, behind))[0]
 
     def step(state: TrainState, batch: Batch, schedule: Schedule) -> tuple[TrainState, dict[str, Array]]:
         gradients, metrics, routing = gradients_of(state, batch)
@@ -173,7 +196,8 @@ def make_functions(training: Training) -> Functions:
         if recipe.microbatches == 1 or transformer.is_batch_dependent(architecture):
             routing, nats = of(batch, real)
             return nats, routing
-        routing, nats = _summed(of, _microbatches((batch, real), recipe.microbatches))
+        parts = _microbatches((batch, real), recipe.microbatches)
+        routing, nats = _summed(lambda _, part, real: of(part, real), parts)
         return nats.swapaxes(0, 1).reshape(-1), routing
 
     return Functions(init, step, evaluate)
@@ -240,13 +264,13 @@ def _microbatches(batch: Any, parts: int) -> Any:
 
 
 def _summed(run: Callable[..., tuple[Any, Any]], parts: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Of the two that ``run`` returns for each part, the sum of the first, of which only one is held at a time, and the
-    second, stacked."""
-    first, _ = jax.eval_shape(run, *jax.tree.map(lambda leaf: leaf[0], parts))
+    """Of the two that ``run(before, *part)`` returns for each part, the sum of the first, of which only one is held at
+    a time, and the second, stacked. ``before`` is the sum over the parts before; None where shapes alone are asked."""
+    first, _ = jax.eval_shape(run, None, *jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), first)
 
     def add(total: Any, part: tuple[Any, ...]) -> tuple[Any, Any]:
-        more, other = run(*part)
+        more, other = run(total, *part)
         return jax.tree.map(jnp.add, total, more), other
 
     return jax.lax.scan(add, zeros, parts)

@@ -260,11 +260,12 @@ class Training:
         return self.seed if self.recipe.data.order_seed is None else self.recipe.data.order_seed
 
     @property
-    def counts_loads_first(self) -> bool:
-        """Whether a step runs through all microbatches once before, to count the loads that its balance loss needs."""
+    def counted_share(self) -> float:
+        """Share of a step's batch that a forward pass meets before, to count the loads that its balance loss needs:
+        all microbatches but the first, or none."""
         recipe = self.recipe
-        weighs = self.architecture.is_moe and recipe.loss.balance > 0
-        return weighs and recipe.microbatches > 1 and recipe.loss.balance_loads == "batch"
+        weighs = self.architecture.is_moe and recipe.loss.balance > 0 and recipe.loss.balance_loads == "batch"
+        return 1 - 1 / recipe.microbatches if weighs else 0.0
 
     def fingerprint(self) -> str:
         """Hash of all that decides the numbers: equal fingerprints give equal ones, up to rounding."""

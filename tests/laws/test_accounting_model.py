@@ -4,8 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import params
-from moejax.model.transformer import count
+from moejax.kernels.saved_names import SAVED_NAMES
+from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.named_activations import named_activations
+from moejax.model.transformer import abstract_params, count
+from moejax.weights.parameters import flat
 
 
 @st.composite
@@ -44,3 +47,26 @@ def test_the_built_model_has_the_parameters_that_were_counted(architecture):
     assert counted.total == built.total
     assert counted.active == built.active
     assert counted.vocabulary == built.embedding
+
+
+@settings(deadline=None, max_examples=25)
+@given(architectures(), st.booleans())
+def test_products_that_named_activations_spare_are_those_of_the_built_models_matrices(architecture, latent):
+    if latent:
+        heads = architecture.num_heads
+        architecture = architecture.replace(num_kv_heads=heads, qk_norm=False, kv_latent_dim=6, rope_head_dim=4)
+    sizes = {name: array.size for name, array in flat(abstract_params(architecture))}
+
+    def products(*ends):
+        return 2 * sum(size for name, size in sizes.items() if name.endswith(ends))
+
+    spared = {name: one.flops for name, one in named_activations(architecture, 64).items()}
+    shared = products("shared.gate", "shared.up")
+    dense = products("feed_forward.gate", "feed_forward.up")
+    assert spared == {
+        "attn_qkv": products("attention.query", "attention.key", "attention.value"),
+        "attn_out": flops_per_token(architecture, 64).attention_scores_causal,
+        "moe_gate_up": products("gate_up") * architecture.top_k // max(architecture.num_experts, 1),
+        "ffn_gate_up": dense + shared,
+    }
+    assert tuple(spared) == SAVED_NAMES

@@ -1,5 +1,6 @@
 """The transformer: counted twice, causal, and the same function whatever the runtime."""
 
+import zlib
 from dataclasses import replace
 
 import jax
@@ -13,6 +14,7 @@ from known_architectures import DENSE, KNOWN, MIXTURE, NOT_CAUSAL, QUICK, forwar
 from moejax.architecture import Architecture, RopeScaling
 from moejax.kernels.attention import BACKENDS
 from moejax.kernels.cpu import available
+from moejax.kernels.saved_names import SAVED_NAMES
 from moejax.laws import accounting
 from moejax.laws.catalogue import CATALOGUE
 from moejax.model import transformer
@@ -165,6 +167,8 @@ RUNTIMES = dict.fromkeys(
         *(Runtime(attention=name) for name in BACKENDS if name != "cudnn"),
         *(Runtime(remat=name, scan_layers=True) for name in REMAT_POLICIES),
         Runtime(remat="full"),
+        Runtime(remat="+".join(SAVED_NAMES), scan_layers=True),
+        Runtime(remat="attn_out+moe_gate_up"),
     ]
 )
 """Each once."""
@@ -230,6 +234,23 @@ def test_recomputed_layers_count_their_tokens_once(remat):
     routing = jax.jit(jax.grad(loss, has_aux=True))(params_of("mixture"))[1]
     assert routing.tokens.tolist() == [18, 18]
     assert routing.counts.sum(axis=1).tolist() == [36, 36]
+
+
+@pytest.mark.parametrize(("remat", "calls"), [("full", 2), ("attn_out+moe_gate_up", 1)])
+def test_what_is_kept_by_name_is_not_computed_again(remat, calls):
+    """By how often the compiled gradient of one layer calls a kernel that works forwards."""
+    if not available():
+        pytest.skip("numba is not installed")
+    one_layer = KNOWN["mixture"].replace(num_layers=1, num_dense_layers=0)
+    params = jax.eval_shape(lambda: transformer.init(one_layer, jax.random.key(0)))
+    tokens = jax.ShapeDtypeStruct((2, 16), jnp.int32)
+
+    def loss(params, tokens):
+        return (transformer.apply(one_layer, Runtime(remat=remat), params, tokens).hidden ** 2).sum()
+
+    text = jax.jit(jax.grad(loss)).lower(params, tokens).compile().as_text()
+    kernels = "moejax_attention_forward", "moejax_experts_forward"
+    assert [text.count(f"kernel = {zlib.crc32(name.encode())} ") for name in kernels] == [calls, calls]
 
 
 def same(found, expected):

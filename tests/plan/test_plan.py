@@ -209,6 +209,12 @@ def test_computing_again_costs_flops_that_the_model_does_not_need():
     none, dots, full = (training(SHAPES[0], remat=remat) for remat in ("none", "dots", "full"))
     assert model_flops(none) == step_flops(none) == model_flops(full)
     assert step_flops(none) < step_flops(dots) < step_flops(full) < 4 / 3 * model_flops(none)
+    scores, experts, both = (
+        training(SHAPES[0], remat=one) for one in ("attn_out", "moe_gate_up", "attn_out+moe_gate_up")
+    )
+    spared = [step_flops(full) - step_flops(one) for one in (scores, experts, both)]
+    assert 0 < spared[0] < spared[2] < step_flops(full) - step_flops(none)
+    assert spared[0] + spared[1] == pytest.approx(spared[2])
 
 
 def test_counting_loads_costs_flops_and_the_previous_steps_loads_do_not():

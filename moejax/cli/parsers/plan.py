@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mesh", metavar="AXIS=N,…", help="data, fsdp, expert, tensor of each slice; -1 takes what the others leave"
     )
-    parser.add_argument("--remat", metavar="POLICY", help="what the backward pass computes again: none, dots, full")
+    parser.add_argument(
+        "--remat",
+        metavar="POLICY",
+        help="what is computed again: none, dots, full, or all but what is named, as attn_out+moe_gate_up",
+    )
     parser.add_argument(
         "--microbatches", type=whole_number, metavar="N", help="parts of a batch that are computed one after another"
     )

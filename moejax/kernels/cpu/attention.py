@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, no_type_check
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 from numba import njit
@@ -34,6 +35,7 @@ from moejax.kernels.cpu.custom_call import (
     result,
 )
 from moejax.kernels.cpu.product import multiply
+from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
 from moejax.sharding import TOKEN_AXES, can_split, on_many_devices
 
@@ -263,7 +265,7 @@ def _backward(saved: tuple[Inputs, Array, Array], dmixed: Float[Array, "B T H V"
 
 
 def _save(inputs: Inputs) -> tuple[Array, tuple[Inputs, Array, Array]]:
-    mixed, logsumexp = _forward(inputs)
+    mixed, logsumexp = (checkpoint_name(result, ATTN_OUT) for result in _forward(inputs))
     return mixed, (inputs, mixed, logsumexp)
 
 

@@ -14,6 +14,7 @@ from typing import no_type_check
 import jax
 import numpy as np
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float
 from numba import njit
 
@@ -31,6 +32,7 @@ from moejax.kernels.cpu.custom_call import (
 from moejax.kernels.cpu.product import fetch_row, multiply
 from moejax.kernels.experts import Experts, LayoutWith, swiglu
 from moejax.kernels.permutation import Layout, permute_weights, token_of_rows, unpermute
+from moejax.kernels.saved_names import MOE_GATE_UP
 
 F32 = np.float32
 FORWARD, BACKWARD, SUMS = "moejax_experts_forward", "moejax_experts_backward", "moejax_sums_of_rows"
@@ -205,6 +207,7 @@ def _outputs_and_save(x: Array, weight: Array, layout: Layout, experts: Experts)
     results = jax.ShapeDtypeStruct((*weight.shape, x.shape[1]), x.dtype), hidden, hidden
     arguments = x, token_of_rows(layout), weight, layout.offsets, *matrices
     y, gate, up = custom_call(FORWARD, experts.num_experts + 1, results, *arguments)
+    gate, up = (checkpoint_name(rows, MOE_GATE_UP) for rows in (gate, up))
     return _unpermute(y, layout), (arguments, gate, up, layout)
 
 

@@ -1,0 +1,44 @@
+"""Activations that layers can keep by name while they compute all else again: what they hold and what they spare.
+
+What an expert, a feed-forward or attention puts out has no name: no product's backward pass reads it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from moejax.architecture import Architecture, if_set
+from moejax.laws.accounting import flops_per_token
+from moejax.ranges import Number
+
+
+class NamedActivation(NamedTuple):
+    """Of one token, summed over layers."""
+
+    values: Number
+    """Numbers that are kept."""
+    flops: Number
+    """FLOPs that are not computed again."""
+
+
+def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:
+    """By the names of ``moejax.kernels.saved_names``."""
+    a = architecture
+    part = flops_per_token(a, sequence_length)
+    turned = if_set(a.kv_latent_dim, a.rope_head_dim, 0)
+    key_heads = if_set(a.kv_latent_dim, a.num_heads, a.num_kv_heads)
+    queries, keys, values = a.num_heads * (a.head_dim + turned), key_heads * a.head_dim, key_heads * a.value_width
+    # The backward pass reads latents, so that the matrices into them are met again.
+    of_queries = if_set(a.query_latent_dim, a.query_latent_dim, a.model_dim) * queries
+    of_keys_values = if_set(a.kv_latent_dim, a.kv_latent_dim, a.model_dim) * (keys + values)
+    routed = a.num_moe_layers * a.top_k * a.expert_hidden
+    dense_layers = a.num_layers - a.num_moe_layers
+    hidden = dense_layers * a.dense_hidden + a.num_moe_layers * a.num_shared_experts * a.shared_width
+    return {
+        "attn_qkv": NamedActivation(
+            a.num_layers * (queries + keys + values), a.num_layers * 2 * (of_queries + of_keys_values)
+        ),
+        "attn_out": NamedActivation(a.num_layers * a.num_heads * a.value_width, part.attention_scores_causal),
+        "moe_gate_up": NamedActivation(2 * routed, 4 * a.model_dim * routed),
+        "ffn_gate_up": NamedActivation(2 * hidden, 4 * a.model_dim * hidden),
+    }
