@@ -1,9 +1,9 @@
 """moejax: decide what Mixture-of-Experts model to train, then train it, in one differentiable JAX stack.
 
 ``import moejax as mj`` is instant and imports nothing else. A few names are imported when they are first used:
-``mj.read_runs``, ``mj.fit``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``, ``mj.design``, ``mj.Architecture``,
-``mj.Training`` and ``mj.show``. All else is in its packages, such as ``moejax.routing``, ``moejax.model`` and
-``moejax.study``.
+``mj.read_runs``, ``mj.fit``, ``mj.read_curves``, ``mj.fit_curves``, ``mj.FitResult``, ``mj.laws``, ``mj.Design``,
+``mj.design``, ``mj.Architecture``, ``mj.Training`` and ``mj.show``. All else is in its packages, such as
+``moejax.routing``, ``moejax.model`` and ``moejax.study``.
 """
 
 __version__ = "0.1.0"
@@ -15,7 +15,9 @@ _OFFERED = {
     "Training": "moejax.train.training",
     "design": "moejax.design",
     "fit": "moejax.fit",
+    "fit_curves": "moejax.fit.loss_curves",
     "laws": "moejax.laws",
+    "read_curves": "moejax.fit.read_curves",
     "read_runs": "moejax.fit.read_runs",
     "show": "moejax.report.render",
 }

@@ -16,7 +16,10 @@ from moejax.fit.starts import Sobol
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
 STUB = ast.parse(Path(mj.__file__).with_suffix(".pyi").read_text())
-OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"}
+OFFERED = {"read_runs", "fit", "FitResult", "laws", "Design", "design", "Architecture", "Training", "show"} | {
+    "read_curves",
+    "fit_curves",
+}
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ COMMANDS = {
     "eval": "downstream tasks of lm-evaluation-harness on a trained or converted model",
     "convert": "Hugging Face checkpoints to moejax's weights, and the other way",
     "fit": "fit a law to a table of runs",
+    "curves": "fit a law to loss curves: any schedule's loss, and the best schedule",
     "compare": "which law to trust for a table of runs",
     "next": "which runs to train next, so that an answer becomes certain for the FLOPs",
     "plot": "draw figures by name: the papers' own, of a fit, of a run; with their data",

@@ -244,7 +244,9 @@ def _check(objective: FitObjective, runs: Runs, fixed: Mapping[str, float]) -> N
         )
     for name in objective.law.inputs:
         values = np.asarray(value_of(runs.design, name))
-        if (wrong := np.flatnonzero(~np.isfinite(values) & (runs.weight > 0))).size:
+        # A column may hold many numbers of each run, as the drops of a schedule.
+        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if (wrong := np.flatnonzero(~finite & (runs.weight > 0))).size:
             raise UserError(f"{name} is {values[wrong[0]]} in run {wrong[0] + 1}, and in {len(wrong)} runs in all.")
     if (wrong := np.flatnonzero(~((runs.loss > 0) & np.isfinite(runs.loss)) & (runs.weight > 0))).size:
         raise UserError(

@@ -26,7 +26,7 @@ from moejax.fit.objective import PENALTIES, Penalty
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, moves
 from moejax.float64 import float64
-from moejax.laws import LAWS, formula_law
+from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
 from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.law import coefficients
@@ -384,7 +384,8 @@ def _law_of(named: Mapping[str, Any]) -> type:
     if "formula" in named:
         return formula_law.from_stored(named)
     module, name = named["module"], named["class"]
-    law = next((law for law in LAWS.values() if (law.__module__, law.__qualname__) == (module, name)), None)
+    every = (*LAWS.values(), *CURVE_LAWS.values())
+    law = next((law for law in every if (law.__module__, law.__qualname__) == (module, name)), None)
     if law is None:
         raise UserError(f"The fitted law is {module}.{name}; only laws of moejax.laws are loaded from a file.")
     return law

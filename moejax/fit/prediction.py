@@ -62,7 +62,7 @@ def predict_runs(
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
     level = check_level(level)
-    count = max(np.size(value_of(design, name)) for name in type(result.law).inputs)
+    count = max(len(np.atleast_1d(value_of(design, name))) for name in type(result.law).inputs)
     new = runs_from(design, np.ones(count))
     predicted = predict(result.law, new, result.output)
     above = predicted > 0

@@ -107,9 +107,10 @@ def runs_from(
         values = np.asarray(values, np.float64)
         if values.ndim and len(values) != len(loss):
             raise UserError(f"{name} has {len(values)} entries and loss has {len(loss)}; give one per run.")
-        given[name] = np.broadcast_to(values, loss.shape).copy()
+        # A column may hold many numbers of each run, as the drops of a schedule.
+        given[name] = np.broadcast_to(values, (len(loss), *values.shape[1:])).copy()
     if group is None:
-        shape = [given[name] for name in given if name not in VARY_WITHIN_A_GROUP]
+        shape = [v for name, v in given.items() if name not in VARY_WITHIN_A_GROUP and v.ndim == 1]
         labels = list(zip(*shape, strict=True)) if shape else list(range(len(loss)))
     else:
         labels = list(group)

@@ -36,6 +36,9 @@ FILES = (
 )
 """The files that hold laws, in the order in which laws are listed."""
 
+FILES_OF_CURVES = ("multi_power", "momentum")
+"""The files of laws of whole loss curves. They read a schedule, and no table of runs: ``moejax curves`` fits them."""
+
 ENTRIES: tuple[LawEntry, ...] = tuple(entry for file in FILES for entry in import_module(f"{__name__}.{file}").ENTRIES)
 LAWS: dict[str, type] = {entry.name: entry.law for entry in ENTRIES}
 """Every law by its name."""
@@ -47,3 +50,11 @@ DECISIONS: dict[type, tuple[DecisionRule, ...]] = {entry.law: entry.decides for 
 """What a law decides; a law that is not here decides nothing by itself."""
 NOT_SEARCHED: dict[type, str] = {entry.law: entry.not_searched for entry in ENTRIES if entry.not_searched}
 """Laws that have another way to their coefficients than a search, with the reason."""
+
+OF_CURVES: tuple[LawEntry, ...] = tuple(
+    entry for file in FILES_OF_CURVES for entry in import_module(f"{__name__}.{file}").ENTRIES
+)
+CURVE_LAWS: dict[str, type] = {entry.name: entry.law for entry in OF_CURVES}
+"""Every law of loss curves by its name."""
+ALIASES_OF_CURVES: dict[str, str] = {alias: entry.name for entry in OF_CURVES for alias in entry.aliases}
+"""Laws of loss curves by the first author of their paper."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import moejax.laws
-from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws import design as designs
 from moejax.laws import law as laws
 from moejax.laws.design import Design, design_from
@@ -77,7 +77,8 @@ def test_every_law_of_the_package_is_registered():
         for value in vars(importlib.import_module(f"moejax.laws.{module.name}")).values()
         if isinstance(value, type) and {"inputs", "outputs"} <= vars(value).keys()
     }
-    assert classes == set(LAWS.values())
+    assert classes == {*LAWS.values(), *CURVE_LAWS.values()}
+    assert not {*LAWS, *ALIASES} & {*CURVE_LAWS, *ALIASES_OF_CURVES}
 
 
 def test_every_law_has_a_place_for_published_constants_and_every_alias_a_law():

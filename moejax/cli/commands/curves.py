@@ -1,0 +1,241 @@
+"""``moejax curves``: from loss curves to the law of them, to annealed losses and to the best schedule."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from moejax import table_file
+from moejax.cli.out_folder import out_folder, out_set
+from moejax.cli.pairs import pairs
+from moejax.cli.progress import progress
+from moejax.design.schedule import BestSchedule, best_schedule, final_loss
+from moejax.errors import UserError
+from moejax.fit.fit_result import FitResult
+from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
+from moejax.fit.read_curves import Curves, constant_only, read_curves
+from moejax.float64 import float64
+from moejax.folder import atomic_write
+from moejax.interval import check_level
+from moejax.json_text import finite
+from moejax.quantities import parse
+from moejax.report import render
+from moejax.report.figures import loss_curves
+from moejax.report.figures.files import write_figure
+from moejax.result import Column, Result, Table, percent
+from moejax.say import say
+from moejax.stored import write_json
+from moejax.train.schedule import DECAYS, WarmupStableDecay
+from moejax.wording import did_you_mean, listed
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, fit, hold out, predict, print."""
+    level = check_level(arguments.level)
+    read = read_curves(
+        arguments.curves,
+        mapping=dict(pairs(arguments.map, "--map")),
+        loss=arguments.loss,
+        only=arguments.only,
+        warmup=arguments.warmup,
+    )
+    for note in read.notes:
+        say(note)
+    kept_out = read.matching(arguments.hold_out) if arguments.hold_out else ()
+    fitted, tested = read.without(kept_out), read.only(kept_out)
+    if not fitted.curves:
+        raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
+    schedules = {text: _schedule(text, fitted) for text in arguments.predict}
+    with out_folder(arguments.out), progress() as show:
+        result = fit_curves(fitted, arguments.law, blocks=arguments.blocks, seed=arguments.seed, progress=show)
+        held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
+        answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
+        best = _best(result, fitted, arguments.best) if arguments.best is not None else None
+        summary = _summary(result, fitted, held_out, answers, best, level)
+        if arguments.out:
+            written = _write(arguments.out, summary, result, read, held_out, best, level)
+            say(f"Wrote {listed(written)} to {arguments.out}.")
+    render.show(summary, as_json=arguments.json)
+    return 0
+
+
+SCHEDULE = ("steps", "decay_share", "decay_shape", "final_share", "warmup", "peak")
+
+
+def _schedule(text: str, curves: Curves) -> Any:
+    """The rates of ``steps=…,decay_share=…``; warm-up and peak are those of the first curve, if not given."""
+    first, given = curves.curves[0], dict(pairs(text.split(","), "--predict"))
+    if unknown := [name for name in given if name not in SCHEDULE]:
+        raise UserError(f"--predict {text!r}: a schedule has no {unknown[0]!r}; {did_you_mean(unknown[0], SCHEDULE)}")
+    if "steps" not in given:
+        raise UserError(f"--predict {text!r} does not say how long; add steps=NUMBER.")
+    shape = given.get("decay_shape", "linear")
+    if shape not in DECAYS:
+        raise UserError(f"--predict {text!r}: there is no decay {shape!r}; {did_you_mean(shape, DECAYS)}")
+    numbers = {name: parse(value) for name, value in given.items() if name != "decay_shape"}
+    steps, share = int(numbers["steps"]), numbers.get("decay_share", 0.0)
+    warmup = int(numbers.get("warmup", first.warmup_steps))
+    if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
+        raise UserError(
+            f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up ({warmup:,} steps) "
+            f"ends before the training."
+        )
+    decay = min(share * steps, steps - warmup)
+    rates = WarmupStableDecay(
+        peak=numbers.get("peak", first.peak),
+        warmup_steps=warmup,
+        decay_start=steps - decay if decay else np.inf,
+        decay_steps=decay or 1.0,
+        final_share=numbers.get("final_share", 0.0),
+        shape=shape,
+    )
+    return np.asarray(jax.vmap(rates)(np.arange(steps)), np.float64)
+
+
+def _last(result: FitResult, rates: Any, level: float) -> dict[str, Any]:
+    found = predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()
+    largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
+    return {**found, "beyond": max(1.0, float(rates.sum()) / largest)}
+
+
+def _best(result: FitResult, curves: Curves, steps: int) -> BestSchedule:
+    if not knows_drops(result):
+        raise UserError(f"--best rests on what a drop of the rate takes off. {constant_only(curves)}")
+    first = curves.curves[0]
+    return best_schedule(result.law, steps, warmup=first.warmup_steps, peak=first.peak)
+
+
+def _gain(result: FitResult, best: BestSchedule, other: Any, level: float) -> tuple[float, float, float]:
+    """Loss under another schedule less that under the best, with its interval by the coefficients' covariance."""
+    with float64():
+        found = result.spread(lambda law: final_loss(law, other) - final_loss(law, best.rates))
+    (low,), (high,) = found.ends(level, False)
+    return float(found.middle[0]), float(low), float(high)
+
+
+def _summary(
+    result: FitResult,
+    fitted: Curves,
+    held_out: list[HeldOutCurve],
+    answers: dict[str, dict[str, Any]],
+    best: BestSchedule | None,
+    level: float,
+) -> Result:
+    base, data = result.summary(level), {}
+    tables, notes = list(base.tables), list(base.notes)
+    notes.insert(0, "A draw is a stretch of a curve: its neighbours' residuals are alike.")
+    ranged = f"{level:.0%} range"
+    if held_out:
+        heads = (Column("curve"), Column("points"), Column("R²", ".4f"), *(Column(n, ".5f") for n in ("MAE", "RMSE")))
+        heads = (*heads, Column("largest", percent(2)), Column("at the end", "+.5f"), Column("in range", percent(0)))
+        heads = (*heads, Column("beyond", ".3g"))
+        rows = [
+            [h.name, h.points, h.r_squared, h.mae, h.rmse, h.worst, h.last_error, h.inside, h.beyond] for h in held_out
+        ]
+        tables.append(Table("Curves that were not fitted, errors in nats/token", heads, rows, key="held-out"))
+        data["held_out"] = [
+            {
+                "name": h.name,
+                "points": h.points,
+                "r_squared": h.r_squared,
+                "mae": h.mae,
+                "rmse": h.rmse,
+                "mean_relative_error": h.relative,
+                "max_relative_error": h.worst,
+                "last_error": h.last_error,
+                "inside": h.inside,
+                "beyond": h.beyond,
+            }
+            for h in held_out
+        ]
+    if answers:
+        rows = [[text, a["loss"], _range(a), a["beyond"], a["reason"]] for text, a in answers.items()]
+        heads = (Column("schedule", words=True), Column("loss", ".4f"), Column(ranged), Column("beyond", ".3g"))
+        tables.append(
+            Table("Loss at the end of a schedule, nats/token", (*heads, Column("why no range", words=True)), rows)
+        )
+        data["predictions"] = {text: finite(a) for text, a in answers.items()}
+    if best is not None:
+        rows = [["best", best.loss, None, ""]]
+        gains = {name: _gain(result, best, rates, level) for name, (rates, _) in best.others.items()}
+        rows += [
+            [name, best.others[name][1], gain, f"[{low:.4f}, {high:.4f}]"] for name, (gain, low, high) in gains.items()
+        ]
+        heads = (
+            Column("schedule"),
+            Column("loss", ".4f"),
+            Column("best is lower by", ".4f"),
+            Column(f"{level:.0%} interval"),
+        )
+        steps = len(best.rates)
+        tables.append(
+            Table(
+                f"The best schedule for {steps:,} steps under the law, nats/token",
+                heads,
+                rows,
+                notes=[
+                    f"It decays from step {best.decays_from:,} ({best.decays_from / steps:.0%}) on, to "
+                    f"{best.final_share:.2g} of the peak. It is an extrapolation: no curve had this schedule, and it "
+                    f"lies where the law lets it. Intervals know the coefficients' uncertainty, and nothing of how the "
+                    f"form fails; train it beside the usual one."
+                ],
+            )
+        )
+        data["best"] = {
+            "steps": steps,
+            "loss": best.loss,
+            "decays_from": best.decays_from,
+            "final_share": best.final_share,
+            "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
+        }
+    said = constant_only(fitted)
+    return Result(
+        title=f"{type(result.law).__name__}, fitted to {len(fitted.curves)} curves ({result.metrics.runs} points)",
+        warnings=[*([said] if said else []), *base.warnings],
+        tables=tables,
+        notes=notes,
+        data={**base.data, "curves": list(fitted.names), **finite(data)},
+    )
+
+
+def _range(found: dict[str, Any]) -> str:
+    return "" if found["reason"] or not np.isfinite(found["low"]) else f"[{found['low']:.4f}, {found['high']:.4f}]"
+
+
+def _write(
+    folder: Path,
+    summary: Result,
+    result: FitResult,
+    read: Curves,
+    held_out: list[HeldOutCurve],
+    best: BestSchedule | None,
+    level: float,
+) -> list[str]:
+    known = {h.name: h.predicted for h in held_out}
+    parts = []
+    for curve in read.curves:
+        own = known.get(curve.name)
+        if own is None:
+            after = curve.steps > curve.warmup_steps
+            own = predict_curve(result, curve.rates, curve.steps[after], level).assign(measured=curve.loss[after])
+        parts.append(own.assign(run=curve.name, role="held out" if curve.name in known else "fitted"))
+    table = pd.concat(parts, ignore_index=True)
+    with out_set(folder):
+        write_json(folder / "fit.json", summary.data)
+        with atomic_write(folder / "summary.txt") as partial:
+            partial.write_text(render.text(summary) + "\n", encoding="utf-8")
+        with atomic_write(folder / "predictions.csv") as partial:
+            partial.write_text(table_file.csv_text(table), encoding="utf-8")
+        written = ["fit.json", "summary.txt", "predictions.csv"]
+        written += write_figure(folder, "curves", lambda: loss_curves.draw(table, best, level))
+        if best is not None:
+            rows = {"step": np.arange(1, len(best.rates) + 1), "lr": best.rates}
+            with atomic_write(folder / "schedule.csv") as partial:
+                partial.write_text(table_file.csv_text(pd.DataFrame(rows)), encoding="utf-8")
+            written.append("schedule.csv")
+    return written

@@ -1,0 +1,89 @@
+"""``moejax curves``: from loss curves to the law of them, to annealed losses and to the best schedule."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from moejax.cli.number import SEEDS, number, whole_number
+from moejax.cli.process import compile_quickly
+from moejax.errors import UserError
+
+NAME = "curves"
+OUTPUTS = ("fit.json", "summary.txt", "predictions.csv", "curves.png", "curves.svg", "curves.csv", "schedule.csv")
+HELP = "Fit a law to loss curves: what any schedule of learning rates leads to, and which is best."
+EXAMPLE = """\
+moejax curves runs/quickstart --only 'small/*'
+moejax curves cosine.csv constant.csv wsd.csv --warmup 2000 --hold-out wsd --out curves
+moejax curves curves.csv --map step=iteration --map loss=val_loss --law momentum
+moejax curves curves.csv --predict steps=48K,decay_share=.2 --predict steps=96K,decay_share=1,decay_shape=cosine
+moejax curves curves.csv --best 48K --out curves"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument(
+        "curves",
+        nargs="+",
+        type=Path,
+        metavar="CURVES",
+        help="tables (CSV, Parquet, JSON lines) with columns step or tokens, lr, loss and, of several runs, run; "
+        "metrics.jsonl, or a folder with some, of a training or a study",
+    )
+    parser.add_argument("--law", default="multi_power", metavar="NAME", help="multi_power or momentum (%(default)s)")
+    reading = parser.add_argument_group("reading")
+    reading.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="OURS=THEIRS",
+        help="a column by theirs, or by arithmetic on theirs",
+    )
+    reading.add_argument("--loss", metavar="COLUMN", help="the losses, such as validation_loss (loss)")
+    reading.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="curves to read, such as 'small/*' (all)"
+    )
+    reading.add_argument(
+        "--warmup", type=whole_number, metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
+    )
+    trust = parser.add_argument_group("trusting")
+    trust.add_argument(
+        "--hold-out", action="append", default=[], metavar="PATTERN", help="curves to predict and not to fit"
+    )
+    trust.add_argument(
+        "--blocks",
+        type=whole_number,
+        metavar="COUNT",
+        help="stretches of a curve that count as one draw each; 1 where curves are many (8)",
+    )
+    trust.add_argument("--level", type=number, default=0.9, metavar="SHARE", help="coverage of ranges (%(default)s)")
+    trust.add_argument("--seed", type=SEEDS, default=0, metavar="NUMBER", help="seed of the starts (%(default)s)")
+    asking = parser.add_argument_group("asking the fitted law")
+    asking.add_argument(
+        "--predict",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,…",
+        help="a schedule: steps, and decay_share, decay_shape, final_share, warmup, peak; may be repeated",
+    )
+    asking.add_argument(
+        "--best", type=whole_number, metavar="STEPS", help="the schedule of least loss after so many steps"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write fit.json, summary.txt, predictions.csv and a figure"
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError`` for files that are not there, and what cannot be asked."""
+    for path in arguments.curves:
+        if not path.exists():
+            raise UserError(f"There is no {path}; name tables of curves, or folders with metrics.jsonl.")
+    if arguments.blocks is not None and arguments.blocks < 1:
+        raise UserError("--blocks is 0; a curve is at least one stretch.")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Compile the few programs of a fit as quickly as can be."""
+    compile_quickly()

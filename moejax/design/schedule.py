@@ -1,0 +1,145 @@
+"""The schedule of least loss at a horizon under a law of loss curves, by the law's gradient in every rate.
+
+After the warm-up the rate never rises. It is the peak times the exponential of what was taken off so far, a sum of
+squares at knots, so that no constraint is left; between knots it is linear in its logarithm.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from moejax import minimise
+from moejax.errors import UserError
+from moejax.float64 import float64
+from moejax.laws.law import coefficients
+from moejax.laws.schedule_sums import sums_at
+
+Rates = Float[np.ndarray, " updates"]
+
+KNOTS = 200
+"""Most numbers that the schedule after the warm-up is made of."""
+FINAL = 1e-3
+"""Share of the peak below which no rate falls: rates stand to a negative power in a law."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestSchedule:
+    """What a law says is best, beside what people use."""
+
+    rates: Rates
+    """Of every update."""
+    loss: float
+    """At the horizon, by the law."""
+    others: Mapping[str, tuple[Rates, float]]
+    """Usual schedules of the same peak, warm-up and horizon, and their losses by the law."""
+    iterations: int
+
+    @property
+    def decays_from(self) -> int:
+        """The update at which the rate falls below 99 % of its peak for good."""
+        return int(np.flatnonzero(self.rates >= 0.99 * self.rates.max())[-1]) + 1
+
+    @property
+    def final_share(self) -> float:
+        """The last rate, as a share of the peak."""
+        return float(self.rates[-1] / self.rates.max())
+
+
+def warmed_up(peak: float, warmup: int, after: Rates) -> Rates:
+    """A schedule that rises linearly to its peak, and goes on with shares of it."""
+    return peak * np.concatenate([np.arange(1, warmup + 1) / max(warmup, 1), after])
+
+
+def usual(steps: int, warmup: int, peak: float) -> dict[str, Rates]:
+    """Cosine to a tenth of the peak, the same to nothing, and constant with a linear decay over the last fifth."""
+    done = np.arange(1, steps - warmup + 1) / (steps - warmup)
+    wave = 0.5 * (1 + np.cos(np.pi * done))
+    falls = np.minimum(1.0, (1 - done) / 0.2)
+    shares = {
+        "cosine to 10 %": 0.1 + 0.9 * wave,
+        "cosine to 0": np.maximum(wave, FINAL),
+        "constant, linear decay over the last 20 %": np.maximum(falls, FINAL),
+    }
+    return {name: warmed_up(peak, warmup, after) for name, after in shares.items()}
+
+
+def final_loss(law: Any, rates: Any) -> Any:
+    """The loss after the last update of a schedule, to the update; differentiable in both."""
+    return law(sums_at(rates))
+
+
+@dataclass(frozen=True)
+class _Objective:
+    """Loss at the horizon, by what is taken off the rate's logarithm at every knot."""
+
+    law: type
+    steps: int
+    warmup: int
+
+    def rates(self, point: Any, peak: Any) -> Any:
+        count = self.steps - self.warmup
+        taken = jnp.concatenate([jnp.zeros(1), jnp.cumsum(point**2)])
+        floor = -np.log(FINAL)
+        # Saturates at the floor without a corner.
+        off = floor * jnp.tanh(taken / floor)
+        at = jnp.linspace(0.0, 1.0, len(taken))
+        after = jnp.exp(-jnp.interp(jnp.arange(1, count + 1) / count, at, off))
+        rise = jnp.arange(1, self.warmup + 1) / max(self.warmup, 1)
+        return peak * jnp.concatenate([rise, after])
+
+    def __call__(self, point: Any, shared: Any, lane: Any) -> Any:
+        law = self.law(**shared["coefficients"])
+        return 1e3 * (final_loss(law, self.rates(point, shared["peak"])) - shared["loss"])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _rates(objective: _Objective, point: Any, peak: Any) -> Any:
+    return objective.rates(point, peak)
+
+
+_final_loss = jax.jit(final_loss)
+
+
+def best_schedule(law: Any, steps: int, *, warmup: int, peak: float, knots: int = KNOTS) -> BestSchedule:
+    """The rates, not rising after the warm-up, that lead to the least loss after ``steps`` updates.
+
+    It lies as far from the fitted schedules as the law lets it: an extrapolation, to be tried before it is believed.
+
+    Raises:
+      UserError: the horizon leaves no updates after the warm-up, or the peak is not above 0.
+    """
+    if not peak > 0:
+        raise UserError(f"The peak learning rate is {peak:g}; give one above 0.")
+    if steps - warmup < 10:
+        raise UserError(
+            f"A horizon of {steps:,} steps leaves {steps - warmup:,} after a warm-up of {warmup:,}; give 10."
+        )
+    objective = _Objective(type(law), int(steps), int(warmup))
+    knots = min(knots, steps - warmup)
+    with float64():
+        others = {
+            name: (rates, float(_final_loss(law, jnp.asarray(rates))))
+            for name, rates in usual(steps, warmup, peak).items()
+        }
+        shared = {
+            "coefficients": {name: np.float64(value) for name, value in coefficients(law).items()},
+            "peak": np.float64(peak),
+            "loss": np.float64(min(loss for _, loss in others.values())),
+        }
+        done = np.arange(knots) / knots
+        starts = np.sqrt([np.where(done >= begin, 3.0 / (knots * (1 - begin)), 1e-6) for begin in (0.0, 0.5, 0.8)])
+        ended = minimise.minimise_lanes(objective, starts, shared, np.zeros(len(starts)), max_iterations=1500)
+        best = int(np.argmin(ended.values))
+        rates = np.array(_rates(objective, ended.points[best], peak))
+        # Rounding makes no rise of a constant.
+        rates[warmup:] = np.minimum.accumulate(rates[warmup:])
+        loss = float(_final_loss(law, jnp.asarray(rates)))
+    return BestSchedule(rates=rates, loss=loss, others=others, iterations=int(ended.iterations[best]))

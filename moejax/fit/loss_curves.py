@@ -1,0 +1,176 @@
+"""Fit a law of loss curves, and ask it: curves that were held out, and the loss under a schedule nobody ran.
+
+Points of one curve are no independent draws: stretches of it are (``read_curves.BLOCKS``), or whole curves where there
+are enough of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from moejax.errors import UserError
+from moejax.fit.fit_law import Search, fit_law
+from moejax.fit.fit_result import FitResult
+from moejax.fit.metrics import errors as errors_of
+from moejax.fit.objective import outputs
+from moejax.fit.prediction import predict_runs
+from moejax.fit.read_curves import BLOCKS, Curve, Curves, columns_at, runs_of
+from moejax.fit.starts import Sobol
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
+from moejax.laws.design import Design
+from moejax.run_table import DataFrame
+from moejax.wording import did_you_mean
+
+STARTS = 128
+SEARCH = Search(screened=8, rounds=((20, 3),))
+"""Few starts serve: nearly all that are polished end at one optimum."""
+NEVER_FELL = "the fitted curves' rate never falls, and this one's does"
+MANY_CURVES = 12
+"""From so many curves on, a curve is one draw, and its luck as a whole is seen."""
+
+
+def curve_law(name: str) -> type:
+    """A law of loss curves from its name or its paper's.
+
+    Raises:
+      UserError: for an unknown name, with the nearest ones.
+    """
+    asked = name.strip().lower().replace("-", "_")
+    known = ALIASES_OF_CURVES.get(asked, asked)
+    if known not in CURVE_LAWS:
+        raise UserError(
+            f"There is no law of loss curves '{name}'; {did_you_mean(asked, [*CURVE_LAWS, *ALIASES_OF_CURVES])}"
+        )
+    return CURVE_LAWS[known]
+
+
+def fit_curves(
+    curves: Curves,
+    law: Any = "multi_power",
+    *,
+    blocks: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> FitResult:
+    """A law of loss curves fitted to the curves of one model, with intervals.
+
+    Args:
+      law: its name, its class, or a law, whose coefficients are one more start.
+      blocks: stretches of a curve that count as one draw each; ``BLOCKS`` if not given, 1 from ``MANY_CURVES`` on.
+      options: of ``fit_law``, such as ``fixed={"rate_exponent": 0.6}``.
+
+    Raises:
+      UserError: the curves cannot set the law.
+    """
+    cls = curve_law(law) if isinstance(law, str) else law
+    if blocks is None:
+        blocks = BLOCKS if len(curves.curves) < MANY_CURVES else 1
+    runs = runs_of(curves, blocks=blocks)
+    options = {"starts": Sobol(count=STARTS, seed=seed), "search": SEARCH} | options
+    return with_uncertainty(fit_law(cls, runs, seed=seed, **options), runs)
+
+
+def knows_drops(result: FitResult) -> bool:
+    """Whether the fitted curves determined what a drop of the rate takes off."""
+    return "drop_scale" not in {*result.unidentified, *result.not_determined}
+
+
+def predict_curve(
+    result: FitResult, rates: Float[np.ndarray, " updates"], steps: Int[np.ndarray, " points"], level: float = 0.9
+) -> DataFrame:
+    """The loss after some updates of a schedule: columns ``step``, ``lr``, ``loss``, ``low``, ``high``, ``reason``.
+
+    The range is that of a measured loss, ``reason`` says why there is none. Steps during the warm-up are not described.
+
+    Raises:
+      UserError: a step lies beyond the schedule, or the level is not between 0 and 1.
+    """
+    steps = np.asarray(steps, np.int64)
+    if len(steps) and not (steps.min() >= 1 and steps.max() <= len(rates)):
+        raise UserError(f"Steps lie between {steps.min()} and {steps.max()}; the schedule has 1 to {len(rates)}.")
+    falls = bool((np.diff(rates) < 0).any())
+    known = knows_drops(result)
+    found = predict_runs(result, None, None, Design(columns=columns_at(rates, steps, known or falls)), level)
+    # Where no fitted rate fell the scale of drops is nothing but where the search began, however little it moves.
+    ranged = known or not falls
+    reasons = list(found.unknown) if ranged else [NEVER_FELL] * len(steps)
+    return pd.DataFrame(
+        {
+            "step": steps,
+            "lr": np.asarray(rates)[steps - 1],
+            "loss": found.loss,
+            "low": found.low if ranged else np.nan,
+            "high": found.high if ranged else np.nan,
+            "reason": reasons,
+        }
+    )
+
+
+def losses_at(law: Any, rates: Any, steps: Any) -> Any:
+    """What a law gives after some updates of a schedule; a function of the law to ask a spread about."""
+    return outputs(law, Design(columns=columns_at(rates, steps)), "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutCurve:
+    """A curve that was not fitted, and how the law predicts it."""
+
+    name: str
+    points: int
+    r_squared: float
+    mae: float
+    """Mean absolute error, nats per token."""
+    rmse: float
+    relative: float
+    """Mean relative error."""
+    worst: float
+    """Largest relative error."""
+    last_error: float
+    """Predicted less measured loss at the last step."""
+    inside: float
+    """Share of points in their ranges."""
+    beyond: float
+    """Its sum of rates over the largest fitted one; 1 within."""
+    predicted: DataFrame
+    """As ``predict_curve`` gives it, and ``measured``."""
+
+
+def held_out_curve(result: FitResult, curve: Curve, level: float = 0.9) -> HeldOutCurve:
+    """How a fit predicts a curve, at all of its points after the warm-up."""
+    after = curve.steps > curve.warmup_steps
+    steps, loss = curve.steps[after], curve.loss[after]
+    predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
+    found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
+    relative = np.abs(predicted["loss"] / loss - 1)
+    largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
+    return HeldOutCurve(
+        name=curve.name,
+        points=len(loss),
+        r_squared=found.r_squared,
+        mae=found.mae,
+        rmse=found.rmse,
+        relative=float(relative.mean()),
+        worst=float(relative.max()),
+        last_error=float(predicted["loss"].iloc[-1] - loss[-1]),
+        inside=float(((predicted["low"] <= loss) & (loss <= predicted["high"])).mean()),
+        beyond=max(1.0, float(curve.rates.sum()) / largest),
+        predicted=predicted,
+    )
+
+
+def annealed_loss(
+    result: FitResult,
+    trunk: Curve,
+    start: int,
+    decay: Float[np.ndarray, " updates"],
+    level: float = 0.9,
+) -> dict[str, Any]:
+    """The loss at the end of a branch that leaves a trunk after ``start`` updates and makes those of ``decay``."""
+    rates = np.concatenate([trunk.rates[:start], decay])
+    return predict_curve(result, rates, np.array([len(rates)]), level).iloc[-1].to_dict()

@@ -1,0 +1,385 @@
+"""Read loss curves: from CSV, Parquet and JSON-lines files of anybody's, and from the ``metrics.jsonl`` of trainings.
+
+A curve is what was measured along one training and the learning rate of every update. Rates are logged at some steps
+only; between two of them the rate is taken as linear, or, where it is flat to both sides, as one jump at the later.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from moejax import run_table
+from moejax.errors import UserError
+from moejax.fit.read_runs import mapped
+from moejax.fit.runs import Runs
+from moejax.laws.design import Design
+from moejax.laws.schedule_sums import Points, sums_of_curve
+from moejax.wording import counted, did_you_mean, listed, some
+
+METRICS = "metrics.jsonl"
+"""The log of a training, in its folder."""
+TRUNK = "trunk"
+NAMES = {
+    "step": ("step", "steps", "iteration", "iter", "global_step", "_step", "update"),
+    "tokens": ("tokens", "tokens_seen", "num_tokens"),
+    "lr": ("lr", "learning_rate", "train/lr", "train/learning_rate"),
+    "loss": ("loss", "train_loss", "training_loss", "train/loss"),
+    "run": ("run", "name", "curve", "run_name", "model"),
+}
+"""Columns of a table of curves, by the names that they have."""
+MOST_POINTS = 256
+"""Points of one curve that a law is fitted to; of more, means of as many stretches take their place."""
+BLOCKS = 8
+"""Stretches of a curve that count as one draw each, since neighbours' residuals are alike."""
+LONGEST = 5_000_000
+"""Updates of the longest curve: a rate is held for each."""
+VIRTUAL_STEPS = 20_000
+"""Into which the longest curve is cut where a table has tokens and no steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One training's losses, and its schedule."""
+
+    name: str
+    rates: Float[np.ndarray, " updates"]
+    """Learning rate of every update up to the last measured step."""
+    steps: Int[np.ndarray, " points"]
+    """Updates that were made before each measurement, ascending."""
+    loss: Float[np.ndarray, " points"]
+    """Nats per token."""
+    tokens_per_step: float = float("nan")
+    """Where it is known."""
+
+    @property
+    def peak(self) -> float:
+        """The highest rate."""
+        return float(self.rates.max())
+
+    @property
+    def falls(self) -> bool:
+        """Whether its rate is ever lowered."""
+        return bool((np.diff(self.rates) < -1e-9 * self.peak).any())
+
+    @property
+    def warmup_steps(self) -> int:
+        """Updates until the rate first stops rising."""
+        stops = np.flatnonzero(np.diff(self.rates) <= 1e-9 * self.peak)
+        return int(stops[0]) if len(stops) else len(self.rates) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Curves of one model, and what a reader must know about how they were read."""
+
+    curves: tuple[Curve, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called."""
+        return tuple(curve.name for curve in self.curves)
+
+    @property
+    def falls(self) -> bool:
+        """Whether the rate falls in any of them: without, nothing says what annealing does."""
+        return any(curve.falls for curve in self.curves)
+
+    def matching(self, patterns: Sequence[str]) -> tuple[str, ...]:
+        """The names that meet one of some patterns, such as ``cosine_*``.
+
+        Raises:
+          UserError: a pattern meets none.
+        """
+        found = set()
+        for pattern in patterns:
+            met = set(fnmatch.filter(self.names, pattern))
+            if not met:
+                raise UserError(f"No curve is called {pattern!r}; {did_you_mean(pattern, self.names)}")
+            found |= met
+        return tuple(name for name in self.names if name in found)
+
+    def only(self, names: Iterable[str]) -> Curves:
+        """Those of these names."""
+        kept = set(names)
+        return replace(self, curves=tuple(curve for curve in self.curves if curve.name in kept))
+
+    def without(self, names: Iterable[str]) -> Curves:
+        """The others."""
+        left_out = set(names)
+        return self.only(name for name in self.names if name not in left_out)
+
+
+def read_curves(
+    sources: Any,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    loss: str | None = None,
+    only: Sequence[str] = (),
+    warmup: int | None = None,
+) -> Curves:
+    """Loss curves from files, folders of trainings or of a study, or a pandas DataFrame.
+
+    A table has a column of steps (or tokens), one of learning rates and one of losses, and one that names the run if it
+    holds several; a file without is one run of its own name. In a ``metrics.jsonl`` the trunk and each branch are a
+    curve, and a branch's schedule begins with the trunk's.
+
+    Args:
+      sources: one or several.
+      mapping: our column (step, tokens, lr, loss, run) by theirs, or by arithmetic on theirs.
+      loss: the column of losses, such as ``validation_loss``, where it is not one of ``NAMES``.
+      only: patterns of names; all curves if not given.
+      warmup: updates in which the rate rose from 0, where it is not logged from the beginning.
+
+    Raises:
+      UserError: there is no such file, a column is missing, or holds numbers that cannot be; says the place.
+    """
+    mapping = dict(mapping or {}) | ({} if loss is None else {"loss": loss})
+    found: list[Curve] = []
+    notes: list[str] = []
+    for source in sources if isinstance(sources, list | tuple) else [sources]:
+        for name, place, frame in _tables(source):
+            found += _curves_of(name, place, mapped(frame, mapping, place), warmup, notes)
+    twice = [name for name in dict.fromkeys(c.name for c in found) if sum(c.name == name for c in found) > 1]
+    if twice:
+        raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
+    read = Curves(curves=tuple(found), notes=tuple(dict.fromkeys(notes)))
+    return read.only(read.matching(only)) if only else read
+
+
+def _tables(source: Any) -> list[tuple[str, str, Any]]:
+    """Name, place and rows of each table of a source."""
+    if not isinstance(source, str | Path):
+        return [("", "The table", source.reset_index(drop=True))]
+    path = Path(source)
+    if not path.is_dir():
+        name = path.parent.name if path.name == METRICS else path.name.partition(".")[0]
+        return [(name, str(path), run_table.read_as_it_is(path).reset_index(drop=True))]
+    logs = sorted(path.rglob(METRICS))
+    if not logs:
+        raise UserError(f"{path} has no {METRICS} below it; name a training's folder, a study's, or tables of curves.")
+    return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
+
+
+def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: list[str]) -> list[Curve]:
+    frame, columns = frame.copy(), {}
+    for ours, theirs in NAMES.items():
+        columns[ours] = next((column for column in theirs if column in frame.columns), None)
+    if columns["lr"] is None:
+        raise UserError(
+            f"{place} has no column of learning rates (lr or learning_rate); its columns are "
+            f"{listed([str(column) for column in frame.columns])}. A law of curves reads the schedule: add it, or name "
+            f"it (--map lr=COLUMN)."
+        )
+    if columns["loss"] is None or (columns["step"] is None and columns["tokens"] is None):
+        missing = "losses (loss)" if columns["loss"] is None else "steps (step, or tokens)"
+        raise UserError(
+            f"{place} has no column of {missing}; its columns are "
+            f"{listed([str(column) for column in frame.columns])}. Name it (--map COLUMN_OF_OURS=COLUMN)."
+        )
+    if "phase" in frame.columns and "steps_done" in frame.columns:
+        return _of_phases(name, place, frame, columns, warmup, notes)
+    if columns["run"] is None or columns["run"] == columns["loss"]:
+        return [_curve(name or "curve", place, frame, columns, warmup, notes)]
+    parts = frame.groupby(columns["run"], sort=False)
+    return [_curve(str(run), f"{place}, run {run}", part, columns, warmup, notes) for run, part in parts]
+
+
+def _of_phases(
+    name: str, place: str, frame: Any, columns: Mapping[str, Any], warmup: int | None, notes: list[str]
+) -> list[Curve]:
+    """A training's trunk, and its branches, whose schedules begin with the trunk's."""
+    trunk, curves = frame[frame["phase"] == TRUNK], []
+    for phase, own in frame.groupby("phase", sort=False):
+        before = trunk[trunk[columns["step"]] < own[columns["step"]].min()]
+        whole = own if phase == TRUNK else pd.concat([before, own])
+        called = f"{name}/{phase}"
+        curve = _curve(called, f"{place}, {phase}", whole, columns, warmup, notes, own=own.index)
+        curves.append(curve)
+    return curves
+
+
+def _curve(
+    name: str,
+    place: str,
+    frame: Any,
+    columns: Mapping[str, Any],
+    warmup: int | None,
+    notes: list[str],
+    own: Any = None,
+) -> Curve:
+    """One curve of rows in order; of ``own`` rows the losses count, of all the rates."""
+    numbers = {
+        ours: pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
+        for ours, column in columns.items()
+        if column is not None and ours != "run"
+    }
+    # A measurement that is not made at every step leaves the others empty.
+    if own is not None and columns["loss"] not in NAMES["loss"]:
+        own = own[pd.notna(frame.loc[own, columns["loss"]])]
+    rows = frame.index.to_numpy() + 1
+    mine = np.ones(len(frame), bool) if own is None else np.isin(frame.index, own)
+    _check(place, rows, numbers, mine)
+    step, tokens_per_step = _steps(place, rows, numbers, notes)
+    later = step > 0
+    if not later.all():
+        notes.append(f"{place}: step 0 is before the first update, and is left out.")
+    step, rates, losses, mine = step[later], numbers["lr"][later], numbers["loss"][later], mine[later]
+    schedule = _rates(place, step, rates, warmup, notes)
+    return Curve(name=name, rates=schedule, steps=step[mine], loss=losses[mine], tokens_per_step=tokens_per_step)
+
+
+def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None:
+    axis = "step" if "step" in numbers else "tokens"
+    # The first row that breaks a rule is the place.
+    for name, broken, rule in (
+        (axis, ~np.isfinite(numbers[axis]) | (numbers[axis] < 0), "not a number from 0 on"),
+        ("lr", ~np.isfinite(numbers["lr"]) | (numbers["lr"] < 0), "not a learning rate from 0 on"),
+        ("loss", mine & ~(np.isfinite(numbers["loss"]) & (numbers["loss"] > 0)), "not a loss above 0"),
+    ):
+        if broken.any():
+            first = int(np.flatnonzero(broken)[0])
+            raise UserError(
+                f"{place}: {name} is {numbers[name][first]:g} in row {rows[first]}, {rule} ({int(broken.sum())} such "
+                f"rows); remove them, or cut the curve before."
+            )
+    back = np.flatnonzero(np.diff(numbers[axis]) <= 0)
+    if len(back):
+        at = int(back[0]) + 1
+        raise UserError(
+            f"{place}: {axis} {numbers[axis][at]:g} in row {rows[at]} comes after {numbers[axis][at - 1]:g}; a curve's "
+            f"{axis}s ascend. If the table holds several runs, name them in a column run; else keep one row a step."
+        )
+    if int(mine.sum()) < 3:
+        raise UserError(f"{place} has {counted(int(mine.sum()), 'point')}; give 3 or more.")
+    if not numbers["lr"].max() > 0:
+        raise UserError(f"{place}: every learning rate is 0; nothing was trained.")
+
+
+def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) -> tuple[Any, float]:
+    """Whole steps, and the tokens of one where they are known."""
+    if "step" in numbers:
+        step = numbers["step"]
+        if (step != np.round(step)).any():
+            first = int(np.flatnonzero(step != np.round(step))[0])
+            raise UserError(f"{place}: step is {step[first]:g} in row {rows[first]}; steps are whole numbers.")
+        tokens = numbers["tokens"][-1] / step[-1] if "tokens" in numbers else float("nan")
+    else:
+        tokens = float(numbers["tokens"][-1]) / VIRTUAL_STEPS
+        step = np.round(numbers["tokens"] / tokens)
+        notes.append(
+            f"{place} has tokens and no steps: its rates are summed over {VIRTUAL_STEPS:,} steps of {tokens:.4g} "
+            f"tokens. Curves of other lengths need a column of steps."
+        )
+    if step[-1] > LONGEST:
+        raise UserError(f"{place}: step {step[-1]:g} is beyond {LONGEST:,}; give steps of larger batches.")
+    return step.astype(np.int64), float(tokens)
+
+
+def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[str]) -> Any:
+    """The rate of every update from those that are logged."""
+    at = step - 1
+    every = np.arange(int(step[-1]))
+    rates = np.interp(every, at, logged)
+    same = np.isclose(np.diff(logged), 0.0, atol=1e-9 * logged.max())
+    flat_before, flat_after = np.concatenate([[True], same[:-1]]), np.concatenate([same[1:], [True]])
+    for i in np.flatnonzero(~same & flat_before & flat_after & (np.diff(at) > 1)):
+        rates[at[i] : at[i + 1]] = logged[i]
+    first = int(at[0])
+    if first == 0:
+        return rates
+    if warmup is None and len(logged) > 1 and logged[1] > logged[0]:
+        # Still rising where the log begins.
+        rates[:first] = logged[0] * (every[:first] + 1) / (first + 1)
+    elif warmup is None:
+        rates[:first] = logged[0]
+        if first > 2 * int(np.median(np.diff(at))):
+            notes.append(
+                f"{place} logs no rate before step {int(step[0]):,}: it is taken as {logged[0]:.4g} from the start. "
+                f"If it was warmed up, say in how many steps (--warmup)."
+            )
+    else:
+        rates[:first] = logged[0] * np.minimum((every[:first] + 1) / max(warmup, 1), 1.0)
+    return rates
+
+
+def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POINTS, drops: bool | None = None) -> Runs:
+    """The points of curves as the runs of a law: what it reads there, the loss, and stretches of a curve as groups.
+
+    Points of the warm-up are left out: the law's power of the sum of rates does not describe it.
+
+    Args:
+      drops: whether changes of the rate count; if not given, where it falls in any curve. Where it falls in none, what
+        a drop takes off is not determined, and the warm-up, whose rises no fall answers, is not made to say it.
+    """
+    counts = curves.falls if drops is None else drops
+    parts = [_points(curve, blocks, most_points, counts) for curve in curves.curves]
+    if not parts:
+        raise UserError("There are no curves; give some.")
+    width = max(part[0]["drop"].shape[1] for part in parts)
+    columns = {name: np.concatenate([_wide(part[0][name], width, name) for part in parts]) for name in parts[0][0]}
+    group = [f"{curve.name}, {block}" for curve, part in zip(curves.curves, parts, strict=True) for block in part[3]]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(group))}
+    loss = np.concatenate([part[2] for part in parts])
+    names = [curve.name for curve, part in zip(curves.curves, parts, strict=True) for _ in part[1]]
+    steps = np.concatenate([part[1] for part in parts])
+    return Runs(
+        design=Design(columns=columns),
+        loss=loss,
+        weight=np.ones_like(loss),
+        group=np.asarray([numbers[label] for label in group], np.int64),
+        labels=tuple(f"{name} at step {step}" for name, step in zip(names, steps, strict=True)),
+        models=tuple(names),
+    )
+
+
+def _points(curve: Curve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
+    """What the law reads, steps, losses and the block of every point."""
+    after = curve.steps > curve.warmup_steps
+    if int(after.sum()) < 3:
+        raise UserError(
+            f"{curve.name} has {counted(int(after.sum()), 'point')} after its warm-up of {curve.warmup_steps:,} steps; "
+            f"give 3 or more, or say how long it was warmed up (--warmup)."
+        )
+    steps, loss = curve.steps[after], curve.loss[after]
+    if len(steps) > most:
+        cuts = np.array_split(np.arange(len(steps)), most)
+        steps = np.array([steps[cut[len(cut) // 2]] for cut in cuts])
+        loss = np.array([loss[cut].mean() for cut in cuts])
+    block = np.arange(len(steps)) * min(blocks, len(steps)) // len(steps)
+    return columns_at(curve.rates, steps, drops), steps, loss, block
+
+
+def columns_at(rates: Any, steps: Any, drops: bool = True) -> Points:
+    """What laws of curves read at some steps of a schedule."""
+    points = sums_of_curve(rates, steps)
+    return points if drops else {**points, "drop": np.zeros_like(points["drop"])}
+
+
+_FILLING = {"drop": 0.0}
+
+
+def _wide(values: Any, width: int, name: str) -> Any:
+    """A column filled up to a number of drops, with drops of nothing."""
+    if values.ndim == 1 or values.shape[1] == width:
+        return values
+    last = np.repeat(values[:, -1:], width - values.shape[1], axis=1)
+    return np.concatenate([values, last * _FILLING.get(name, 1.0)], axis=1)
+
+
+def constant_only(curves: Curves) -> str:
+    """That no schedule of these determines what annealing does, in a sentence; empty if one does."""
+    if curves.falls:
+        return ""
+    return (
+        f"The learning rate falls in none of {some(list(curves.names), most=3)}: what a drop of it takes off the loss "
+        f"is not determined, and no annealed loss has a range. Add a curve whose rate decays."
+    )

@@ -1,0 +1,45 @@
+"""The loss along a training by two areas under its schedule of learning rates: Tissue et al. (2024)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from moejax.laws.design import Design
+from moejax.laws.entry import LawEntry
+from moejax.laws.law import LOSS, coefficient, law
+
+
+@law
+class Momentum:
+    """L(t) = L_0 + A·S_1(t)^-alpha - B·sum_k (eta_(k-1) - eta_k)·(1 - exp(-n_k(t)/tau)).
+
+    Tissue et al., "Scaling Law with Learning Rate Annealing" (2024), Eq. 1, whose S_2 sums drops of the rate under a
+    momentum lambda: with lambda = exp(-1/tau) their C is B·(1 - lambda).
+
+    S_1 is ``rate_sum``, eta_(k-1) - eta_k is ``drop`` and n_k is ``drop_steps``, the updates since it. L is in nats per
+    token. The paper sets lambda to .999 or so; here tau is fitted.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("rate_sum", "drop", "drop_steps")
+    outputs: ClassVar = LOSS
+
+    irreducible: Any = coefficient("loss that no training of this model removes, nats per token", symbol="L_0")
+    sum_scale: Any = coefficient("scale of the power of S_1", symbol="A", dimension={"rate_sum": "sum_exponent"})
+    sum_exponent: Any = coefficient("exponent of the sum of rates", symbol="alpha")
+    drop_scale: Any = coefficient("loss that a unit of rate drop takes off", symbol="B", dimension={"drop": "-1"})
+    memory_steps: Any = coefficient(
+        "updates in which a drop takes off all but 1/e of it",
+        symbol="tau",
+        dimension={"drop_steps": "1"},
+        is_scale=False,
+    )
+
+    def __call__(self, design: Design) -> Any:
+        read: Any = design.columns
+        fallen = jnp.sum(read["drop"] * -jnp.expm1(-read["drop_steps"] / self.memory_steps), axis=-1)
+        return self.irreducible + self.sum_scale * read["rate_sum"] ** -self.sum_exponent - self.drop_scale * fallen
+
+
+ENTRIES = (LawEntry(name="momentum", law=Momentum, aliases=("tissue",)),)

@@ -1,0 +1,164 @@
+"""Laws of whole loss curves: read, fitted, asked, saved; what no curve determines is said."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
+
+import moejax as mj
+from moejax.fit.fit_law import EVERY_START
+from moejax.fit.fit_result import FitResult
+from moejax.fit.loss_curves import annealed_loss, curve_law, fit_curves, held_out_curve, knows_drops, predict_curve
+from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
+from moejax.fit.starts import WarmStart
+from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.laws.law import coefficients
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return fit_curves(curves())
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return fit_curves(curves(noise=1e-3, along=0.5))
+
+
+def test_a_law_is_found_again_from_three_of_its_curves(exact):
+    assert exact.converged
+    assert exact.metrics.max_relative_error < 1e-5
+    for name, value in coefficients(TRUTH).items():
+        assert exact.coefficients[name] == pytest.approx(value, rel=0.02), name
+
+
+def test_curves_of_other_schedules_are_predicted(exact):
+    for kind in ("wsd", "late_drop"):
+        found = held_out_curve(exact, curve(kind))
+        assert found.worst < 1e-4
+        assert found.points == len(curve(kind).steps)
+    longer = held_out_curve(exact, curve("cosine", steps=3 * STEPS, every=120))
+    assert longer.worst < 1e-3
+    assert longer.beyond == pytest.approx(3 * 0.55, rel=0.05)
+
+
+def test_the_loss_of_a_branch_is_predicted_from_its_trunk_with_a_range(noisy):
+    trunk, branch = curve("constant"), curve("wsd")
+    decay = branch.rates[int(0.8 * STEPS) :]
+    found = annealed_loss(noisy, trunk, int(0.8 * STEPS), decay)
+    assert found["low"] < branch.loss[-1] < found["high"]
+    assert found["loss"] < trunk.loss[-1] - 0.02
+    assert found["high"] - found["low"] < 0.05
+
+
+def test_a_fit_is_reloaded_from_its_file_and_predicts_the_same(noisy, tmp_path):
+    again = FitResult.load(noisy.save(tmp_path / "fit.json"))
+    steps = np.array([1000, STEPS])
+    one, other = (predict_curve(fit, rates("wsd"), steps) for fit in (noisy, again))
+    pd.testing.assert_frame_equal(one, other)
+
+
+def test_without_a_falling_rate_no_annealed_loss_has_a_range_and_a_constant_one_has():
+    trunk = curves(("constant",), noise=1e-3)
+    found = fit_curves(trunk)
+    assert "not determined" in constant_only(trunk)
+    assert not knows_drops(found)
+    annealed = predict_curve(found, rates("wsd"), np.array([STEPS])).iloc[0]
+    assert "rate never falls" in annealed["reason"]
+    assert np.isnan(annealed["low"])
+    constant = predict_curve(found, rates("constant", 2 * STEPS), np.array([2 * STEPS])).iloc[0]
+    truth = curve("constant", steps=2 * STEPS).loss[-1]
+    assert not constant["reason"]
+    assert constant["low"] < truth < constant["high"]
+
+
+def test_stretches_of_a_curve_are_draws_and_many_points_are_few():
+    read = curves(every=2)
+    runs = runs_of(read, most_points=128)
+    assert len(np.unique(runs.group)) == 3 * BLOCKS
+    assert len(runs) == 3 * 128
+    for name in read.names:
+        own = runs.group[np.array(runs.models) == name]
+        assert (np.diff(own) >= 0).all()
+    assert len(np.unique(runs_of(read, blocks=1).group)) == 3
+
+
+def test_noise_that_is_alike_at_neighbours_widens_the_intervals():
+    read = curves(noise=1e-3, along=0.9, seed=1, every=20)
+    found = fit_curves(read, TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
+    by_blocks, by_points = (with_uncertainty(found, runs_of(read, blocks=blocks)) for blocks in (BLOCKS, 10_000))
+    assert (by_blocks.conf_int()["std_err"] > 2 * by_points.conf_int()["std_err"]).all()
+
+
+def test_a_table_with_a_column_of_runs_gives_the_curves_it_was_made_of():
+    made = curves()
+    read = mj.read_curves(table(made), warmup=WARMUP)
+    assert read.names == made.names
+    for one, other in zip(read.curves, made.curves, strict=True):
+        np.testing.assert_array_equal(one.steps, other.steps)
+        # A jump between two logged steps is put at the later of them.
+        off = np.abs(one.rates - other.rates) > 1e-2 * PEAK
+        assert off.sum() <= 40
+
+
+def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
+    made = curves()
+    for one in made.curves:
+        table(Curves(curves=(one,))).drop(columns="run").to_csv(tmp_path / f"{one.name}.csv", index=False)
+    read = read_curves([tmp_path / f"{name}.csv" for name in made.names], warmup=WARMUP, only=["co*"])
+    assert read.names == ("constant", "cosine")
+    folder = tmp_path / "study" / "models" / "small"
+    folder.mkdir(parents=True)
+    lines = []
+    trunk, branch = made.curves[0], curve("wsd")
+    for phase, one in (("trunk", trunk), ("branch-9", branch)):
+        for step, loss in zip(one.steps, one.loss, strict=True):
+            if phase == "trunk" or step > 0.8 * STEPS:
+                line = {"phase": phase, "step": int(step), "tokens": int(step) * 64, "steps_done": int(step)}
+                lines.append({**line, "seconds": 1.0, "learning_rate": one.rates[step - 1], "loss": float(loss)})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    read = read_curves(tmp_path / "study", warmup=WARMUP)
+    assert read.names == ("small/trunk", "small/branch-9")
+    anneal = read.curves[1]
+    assert anneal.steps.min() > 0.8 * STEPS
+    assert anneal.tokens_per_step == 64
+    np.testing.assert_allclose(anneal.rates, branch.rates, atol=0.06 * PEAK)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.drop(columns="lr"), "no column of learning rates"),
+        (lambda t: t.drop(columns="step"), r"no column of steps \(step, or tokens\)"),
+        (lambda t: t.drop(columns="run"), "step 240 in row 96 comes after 4000; .* name them in a column run"),
+        (
+            lambda t: t.assign(loss=t["loss"].where(t.index != 7)),
+            "run constant: loss is nan in row 8, not a loss above 0",
+        ),
+        (lambda t: t.assign(loss=t["loss"].where(t.index != 7, -1.0)), "loss is -1 in row 8"),
+        (lambda t: t.assign(lr=t["lr"].where(t.index != 7, -1.0)), "lr is -1 in row 8, not a learning rate"),
+        (lambda t: t.assign(lr=0.0), "every learning rate is 0"),
+        (lambda t: t.assign(step=t["step"] + 0.5), "steps are whole numbers"),
+        (lambda t: t[t["step"] < 300], "give 3 or more"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_its_place(change, said):
+    with pytest.raises(ValueError, match=said):
+        read_curves(change(table(curves())))
+
+
+def test_a_missing_warm_up_is_said_and_asked_for():
+    (note, *_) = read_curves(table(curves(("cosine",))).query("step > 400")).notes
+    assert "logs no rate before step 440" in note
+    assert "--warmup" in note
+    assert not read_curves(table(curves(("cosine",))), warmup=WARMUP).notes
+
+
+def test_names_that_are_none_are_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="There is no law of loss curves"):
+        curve_law("multi-powers")
+    with pytest.raises(ValueError, match="No curve is called 'cosin'"):
+        curves().matching(["cosin"])
+    assert curve_law("luo") is curve_law("multi_power")
