@@ -99,6 +99,52 @@ def minimise(fun: Callable[[Any], Any], start: Any, *, tolerance: float = 1e-10,
         )
 
 
+Residuals = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Residuals ``(points, residuals)`` at many points and their slopes ``(points, residuals, coordinates)``."""
+
+SMALL_GAIN = 1e-6
+"""A point has arrived when this many steps in a row lower its sum of squares by less than this share."""
+IN_A_ROW = 3
+
+
+def least_squares(residuals: Residuals, starts: np.ndarray, *, max_steps: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Where sums of squares end that are followed from many starts at once, by Levenberg and Marquardt.
+
+    Steps are solved for all points together, and only residuals and slopes are compiled: nothing of the search is, so
+    that a new number of residuals costs no compilation of it.
+
+    Returns:
+      points, and their sums of squares, infinite where the start has none.
+    """
+    points = np.array(starts, np.float64)
+    here, slopes = residuals(points)
+    with np.errstate(all="ignore"):
+        value = np.nan_to_num(np.sum(here**2, axis=1), nan=np.inf, posinf=np.inf)
+    damping, small = np.full(len(points), 1e-2), np.zeros(len(points), int)
+    unfinished = np.isfinite(value)
+    for _ in range(max_steps):
+        if not unfinished.any():
+            break
+        with np.errstate(all="ignore"):
+            turned = slopes.transpose(0, 2, 1)
+            information, gradient = turned @ slopes, turned @ here[..., None]
+            size = np.einsum("pcc->pc", information)
+            damped = information + np.eye(points.shape[1]) * (damping[:, None] * (size + 1e-9))[:, :, None]
+            usable = np.isfinite(damped).all(axis=(1, 2)) & np.isfinite(gradient).all(axis=(1, 2)) & unfinished
+            damped[~usable], gradient[~usable] = np.eye(points.shape[1]), 0.0
+            there = points - np.linalg.solve(damped, gradient)[..., 0]
+            new, steeper = residuals(there)
+            after = np.nan_to_num(np.sum(new**2, axis=1), nan=np.inf, posinf=np.inf)
+            better = usable & (after < value) & np.isfinite(steeper).all(axis=(1, 2))
+            little = better & (value - after < SMALL_GAIN * value)
+        small = np.where(little, small + 1, np.where(better, 0, small))
+        points[better], here[better], slopes[better] = there[better], new[better], steeper[better]
+        value = np.where(better, after, value)
+        damping = np.where(better, damping / 4, damping * 4)
+        unfinished = usable & (small < IN_A_ROW) & (damping < 1e10)
+    return points, value
+
+
 Objective = Callable[[Any, Any, Any], Any]
 """``(point, shared, lane) -> value``; hashable, so that equal objectives share one compiled program."""
 

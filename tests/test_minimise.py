@@ -6,8 +6,9 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
-from moejax.minimise import minimise, minimise_lanes, newton, values
+from moejax.minimise import least_squares, minimise, minimise_lanes, newton, values
 
 
 def rosenbrock(point, shared, lane):
@@ -82,3 +83,30 @@ def test_the_solver_is_loaded_without_the_rest_of_jaxopt_which_imports_as_ever_a
         [sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     assert said == ["[]", "LBFGS jaxopt.loop jaxopt._src.base"]
+
+
+def test_least_squares_from_many_starts_end_where_scipy_does():
+    x = np.linspace(0.0, 3.0, 20)
+    data = 2.0 * np.exp(-0.7 * x) + 0.3
+
+    def residuals(points):
+        scale, rate, end = (points[:, i, None] for i in range(3))
+        fall = np.exp(-rate * x)
+        return scale * fall + end - data, np.stack([fall, -scale * x * fall, np.ones_like(fall)], axis=2)
+
+    starts = np.random.default_rng(0).uniform(0.1, 3.0, (8, 3))
+    points, values = least_squares(residuals, starts)
+    best = scipy.optimize.least_squares(lambda p: residuals(p[None])[0][0], starts[0]).x
+    assert points == pytest.approx(np.broadcast_to(best, (8, 3)), rel=1e-4)
+    assert values.max() < 1e-8
+
+
+def test_least_squares_leave_a_start_without_a_value_where_it_is():
+    def residuals(points):
+        with np.errstate(invalid="ignore"):
+            return np.log(points) - 1.0, 1.0 / points[:, :, None]
+
+    points, values = least_squares(residuals, np.asarray([[-1.0], [2.0]]))
+    assert values.tolist()[0] == np.inf
+    assert points[0, 0] == -1.0
+    assert points[1, 0] == pytest.approx(np.e)

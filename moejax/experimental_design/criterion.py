@@ -23,16 +23,25 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
+from moejax.float64 import float64
 
 PosteriorArrays = dict[str, Any]
 """Arrays of all laws, as ``posterior_arrays`` makes them: what is compiled against."""
 Sums = dict[str, Any]
-"""``inverse``: per law, of the information; ``residual_squares`` and ``cross_term``: per pair, of squares and of
-slopes; and by model ``runs``, their number, ``slopes``: per law, and ``apart``: per pair, sums over its runs."""
+"""``inverse``: per law, of the information, and ``taken``: a vector whose square one run more takes off it;
+``residual_squares`` and ``cross_term``: per pair, of squares and of slopes; and by model ``runs``, their number,
+``slopes``: per law, and ``apart``: per pair, sums over its runs."""
 
 
-def posterior_arrays(posteriors: Sequence[LaplacePosterior]) -> PosteriorArrays:
-    """The posteriors as arrays; a pair is (the law that is true, the law that is fitted to it)."""
+def posterior_arrays(
+    posteriors: Sequence[LaplacePosterior], *, rivals: bool = True, region: bool = False
+) -> PosteriorArrays:
+    """The posteriors as arrays; a pair is (the law that is true, the law that is fitted to it).
+
+    Args:
+      rivals: whether one of the laws is true, and not each of an output of its own.
+      region: whether what counts is the answers' variances summed, and not that of each as a share of what it was.
+    """
     first = posteriors[0]
     ratio, runs = first.shared / (1 - first.shared), np.sum(first.model_runs**2, axis=0)
     laws = [
@@ -49,7 +58,7 @@ def posterior_arrays(posteriors: Sequence[LaplacePosterior]) -> PosteriorArrays:
     pairs = {}
     for i, true in enumerate(posteriors):
         for j, other in enumerate(posteriors):
-            if i != j:
+            if i != j and rivals:
                 old = (true.fitted - other.fitted) * (np.linalg.norm(other.scores, axis=1) > 0)
                 own = other.noise * np.sqrt(1 - other.shared)
                 pairs[f"{i} {j}"] = {
@@ -57,7 +66,12 @@ def posterior_arrays(posteriors: Sequence[LaplacePosterior]) -> PosteriorArrays:
                     "apart": (true.predicted - other.predicted) / own,
                     "model_apart": (other.model_runs**2).T @ old / own,
                 }
-    return {"laws": laws, "pairs": pairs, "ratio": ratio, "model": first.model, "model_runs": runs}
+    known = {"laws": laws, "pairs": pairs, "ratio": ratio, "model": first.model, "model_runs": runs}
+    importance = np.ones(len(first.answers))
+    if region:
+        with float64():
+            importance = np.asarray(_variances_before(known))
+    return known | {"importance": importance / importance.mean()}
 
 
 def sums(known: PosteriorArrays, counts: Any) -> Sums:
@@ -85,6 +99,7 @@ def sums(known: PosteriorArrays, counts: Any) -> Sums:
         cross[pair] = own - (luck * now) @ slopes[other] + (lost * then) @ laws[other]["model_slopes"]
     return {
         "inverse": inverse,
+        "taken": [jnp.zeros(len(one)) for one in inverse],
         "residual_squares": squares,
         "cross_term": cross,
         "runs": runs,
@@ -107,16 +122,25 @@ def with_run(known: PosteriorArrays, so_far: Sums, candidate: Any) -> Sums:
     laws, model = known["laws"], known["model"][candidate]
     luck = _luck(known, so_far["runs"][model])
     slopes = [law["slopes"][candidate] - luck * so_far["slopes"][i][model] for i, law in enumerate(laws)]
-    inverse = []
+    taken = []
     for before, slope in zip(so_far["inverse"], slopes, strict=True):
         moved = before @ slope
-        inverse.append(before - jnp.outer(moved, moved) / (1 + luck + slope @ moved))
+        taken.append(moved / jnp.sqrt(1 + luck + slope @ moved))
     squares, cross = {}, {}
     for pair, one in known["pairs"].items():
         apart = one["apart"][candidate] - luck * so_far["apart"][pair][model]
         squares[pair] = so_far["residual_squares"][pair] + apart**2 / (1 + luck)
         cross[pair] = so_far["cross_term"][pair] + apart * slopes[int(pair.split()[1])] / (1 + luck)
-    return {**so_far, "inverse": inverse, "residual_squares": squares, "cross_term": cross}
+    return {**so_far, "taken": taken, "residual_squares": squares, "cross_term": cross}
+
+
+def _squared(so_far: Sums, law: int, vectors: Any) -> Any:
+    """Vectors' squares by the inverse of a law's information.
+
+    What one run more takes off is taken off here: of thousands of candidates no inverse is ever made.
+    """
+    inverse = jnp.einsum("...f,fg,...g->...", vectors, so_far["inverse"][law], vectors)
+    return inverse - (vectors @ so_far["taken"][law]) ** 2
 
 
 def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Array, " answers"]:
@@ -124,10 +148,10 @@ def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Ar
     laws = known["laws"]
     total = 0.0
     for i, law in enumerate(laws):
-        own = jnp.einsum("af,fg,ag->a", law["asked"], after["inverse"][i], law["asked"])
+        own = _squared(after, i, law["asked"])
         shares, far = [jnp.asarray(law["weight"], float)], [jnp.zeros_like(own)]
         for j, other in enumerate(laws):
-            if i != j:
+            if f"{i} {j}" in known["pairs"]:
                 evidence = _refitted_residual(after, i, j) - _refitted_residual(before, i, j)
                 shares.append(other["weight"] * jnp.exp(-0.5 * jnp.maximum(evidence, 0.0)))
                 far.append((other["answers"] - law["answers"]) ** 2)
@@ -136,15 +160,18 @@ def variances(known: PosteriorArrays, after: Sums, before: Sums) -> Float[jax.Ar
     return jnp.asarray(total)
 
 
+@jax.jit
+def _variances_before(known: PosteriorArrays) -> Any:
+    before = sums(known, jnp.zeros(len(known["model"])))
+    return variances(known, before, before)
+
+
 def _refitted_residual(sums_so_far: Sums, true: int, other: int) -> Any:
     """Sum of squares that is left when the other law is fitted again to what the true one gives."""
     pair = f"{true} {other}"
-    return (
-        sums_so_far["residual_squares"][pair]
-        - sums_so_far["cross_term"][pair] @ sums_so_far["inverse"][other] @ sums_so_far["cross_term"][pair]
-    )
+    return sums_so_far["residual_squares"][pair] - _squared(sums_so_far, other, sums_so_far["cross_term"][pair])
 
 
 def share_left(known: PosteriorArrays, after: Sums, before: Sums) -> Any:
     """Variance that is left as a share of that before, averaged over the answers: what is minimised."""
-    return jnp.mean(variances(known, after, before) / variances(known, before, before))
+    return jnp.mean(known["importance"] * variances(known, after, before) / variances(known, before, before))

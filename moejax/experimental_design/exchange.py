@@ -34,6 +34,7 @@ def exchange(
     by what helps most.
     """
     with float64():
+        known = jax.tree.map(jnp.asarray, known)
         begun = [(np.floor(relaxed + 0.3).astype(int), 1.0)] if relaxed is not None else []
         begun += [(np.zeros(len(cost), int), 0.0), (np.zeros(len(cost), int), 1.0)]
         improved = []

@@ -13,6 +13,7 @@ from moejax.errors import UserError
 from moejax.experimental_design.candidates import Candidates
 from moejax.experimental_design.experiment_plan import ExperimentPlan, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
+from moejax.experimental_design.posterior_modes import PosteriorModes
 from moejax.experimental_design.relax import RunBudget
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import coefficient_estimands
@@ -30,7 +31,7 @@ class Proposal:
     plan: ExperimentPlan
     candidates: Candidates
     posteriors: Mapping[str, LaplacePosterior]
-    """By law."""
+    """By law, or by its modes: the second is called NAME (mode 2)."""
     noise: float
     """Standard deviation of log loss between runs of one design."""
     shared: float | None
@@ -39,6 +40,8 @@ class Proposal:
     """By law; none for a law that was taken as it is."""
     assumed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """By law, what coefficients that the runs left open were taken to be, from a published set of constants."""
+    by_modes: tuple[str, ...] = ()
+    """Laws that were not fitted: the runs were planned for every mode of their posterior."""
     instead: tuple[str, ...] = ()
     """The coefficients that the runs were planned for, because the fitted law has no answer to what was asked."""
 
@@ -53,6 +56,7 @@ def propose(
     around: Mapping[str, Any] | None = None,
     noise: float | None = None,
     fixed: Mapping[str, float] | None = None,
+    modes: bool = False,
     **options: Any,
 ) -> Proposal:
     """The runs that make answers most certain.
@@ -63,40 +67,58 @@ def propose(
       around: by name, laws to be linear around instead of a fit, as where the runs are too few for one.
       noise: standard deviation of log loss; if not given, what the fit that leaves least leaves. How much of it the
         runs of a group share is what that fit says.
+      modes: plan for every mode of a law's posterior, not around its best fit alone. So it is, asked or not, of a law
+        with more coefficients than there are runs.
       options: of ``fit_law``.
 
     Raises:
       UserError: as ``fit_law`` and ``choose_runs``.
     """
     around, fixed = dict(around or {}), dict(fixed or {})
-    fits = {name: fit_law(law, runs, fixed=fixed, **options) for name, law in laws.items() if name not in around}
+    kept, searches = int((runs.weight > 0).sum()), {}
+    for name, law in laws.items():
+        if name not in around and (modes or kept < len(coefficient_estimands(law, tuple(fixed)))):
+            searches[name] = PosteriorModes(law, runs, fixed=fixed, seed=options.get("seed", 0))
+    fits = {
+        name: fit_law(law, runs, fixed=fixed, **options)
+        for name, law in laws.items()
+        if name not in around and name not in searches
+    }
     at = {**around, **{name: fit.law for name, fit in fits.items()}}
     assumed = {name: published for name, fit in fits.items() if (published := _as_published(fit))}
     for name, values in assumed.items():
         at[name] = fit_law(laws[name], runs, fixed={**fixed, **values}, **options).law
-    if noise is None and not fits:
+    if noise is None and not fits and not searches:
         raise UserError("How far runs scatter is not known without a fit; give --noise, such as 0.003.")
-    scatters = [variance_components(fit, runs) for fit in fits.values()]
-    scatter = min(scatters, key=lambda one: one.noise, default=VarianceComponents(noise=0.0, shared=None))
-    noise = scatter.noise if noise is None else noise
     shares = dict.fromkeys(laws, 1 / len(laws))
     if len(fits) == len(laws):
         shares = dict(zip(fits, weights(list(fits.values())), strict=True))
+    scatters = [variance_components(fit, runs) for fit in fits.values()]
+    of = {name: name for name in laws}
+    for name, search in searches.items():
+        found, left = search.modes(runs.weight > 0, noise)
+        scatters.append(VarianceComponents(noise=left, shared=None))
+        labels = [name, *(f"{name} (mode {number})" for number in range(2, len(found) + 1))]
+        of |= dict.fromkeys(labels, name)
+        at |= {label: search.law(mode) for label, mode in zip(labels, found, strict=True)}
+        shares |= {label: mode.share / len(laws) for label, mode in zip(labels, found, strict=True)}
+    scatter = min(scatters, key=lambda one: one.noise, default=VarianceComponents(noise=0.0, shared=None))
+    noise = scatter.noise if noise is None else noise
 
     def posteriors_for(asked: Mapping[str, Sequence[Functional]]) -> dict[str, LaplacePosterior]:
         return {
-            name: laplace_posterior(
-                at[name],
+            label: laplace_posterior(
+                at[label],
                 runs,
                 candidates.design,
                 asked[name],
                 noise=noise,
                 shared=scatter.shared or 0.0,
-                weight=shares[name],
+                weight=shares[label],
                 fixed=fixed,
                 output=runs.output,
             )
-            for name, law in laws.items()
+            for label, name in of.items()
         }
 
     instead: tuple[str, ...] = ()
@@ -119,6 +141,7 @@ def propose(
         shared=scatter.shared,
         fits=fits,
         assumed=assumed,
+        by_modes=tuple(searches),
         instead=instead,
     )
 

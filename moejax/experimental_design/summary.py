@@ -37,6 +37,8 @@ def summary(proposal: Proposal, titles: Sequence[str], inputs: Sequence[str]) ->
 def _warnings(proposal: Proposal, titles: Sequence[str]) -> Iterator[str]:
     """What fits say of themselves, and what the runs so far do not identify."""
     plan = proposal.plan
+    for name in proposal.by_modes:
+        yield f"{name}: planned for every mode of its posterior, which has a prior, and not around a fit."
     for name, fit in proposal.fits.items():
         yield from (f"{name}: {sentence}" for sentence in fit.warnings)
         if values := proposal.assumed.get(name):
@@ -53,7 +55,7 @@ def _known(proposal: Proposal, title: str, number: int) -> Table:
     """What every law says of one question."""
     columns = (
         Column("law"),
-        Column("Akaike weight", ".2f"),
+        Column("share of posterior" if proposal.by_modes else "Akaike weight", ".2f"),
         Column("so far", format),
         Column("standard deviation", spread),
     )
@@ -131,7 +133,7 @@ def _as_data(proposal: Proposal, chosen: Candidates, titles: Sequence[str]) -> d
         "intraclass_correlation": proposal.shared,
         "laws": {
             name: {
-                "akaike_weight": posterior.weight,
+                "share_of_posterior" if proposal.by_modes else "akaike_weight": posterior.weight,
                 "assumed": dict(proposal.assumed.get(name, {})),
                 "answers": dict(zip(titles, np.exp(posterior.answers).tolist(), strict=True)),
                 "deviation_of_log": dict(zip(titles, posterior.deviations.tolist(), strict=True)),

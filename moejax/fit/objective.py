@@ -267,7 +267,9 @@ def describes_its_dimensions(law: type, runs: Runs, units: Mapping[str, float] |
         with float64():
             plain = _asked(laws.in_units(one, {kind: 1.0 / u for kind, u in units.items()}), runs.design)
             centred = _asked(one, designs.in_units(runs.design, units))
-        for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True):
+        for pair in zip(jax.tree.leaves(plain), jax.tree.leaves(centred), strict=True):
+            # An index into an array of JAX is a program of its own.
+            a, b = map(np.asarray, pair)
             finite = np.isfinite(a) & np.isfinite(b)
             if not np.allclose(a[finite], b[finite], rtol=1e-6):
                 return False

@@ -49,8 +49,18 @@ def _box(objective: FitObjective, name: str) -> tuple[float, float]:
     powers = [p for f in fields.values() for p in (*f.metadata["dimension"].values(), *f.metadata["shift"].values())]
     exponents = {p.lstrip("-") for power in powers for p in ((power,) if isinstance(power, str) else power)}
     of_known_size = fields[name].metadata["dimension"] or fields[name].metadata["is_scale"]
-    ordinary = of_known_size or name in exponents or objective.signs[name] == "any"
+    exponent = name in exponents or fields[name].metadata["is_exponent"]
+    ordinary = of_known_size or exponent or objective.signs[name] == "any"
     return (0.02, 2.0) if ordinary else (0.02, 300.0)
+
+
+def middle_and_spread(
+    objective: FitObjective,
+) -> tuple[Float[np.ndarray, " free"], Float[np.ndarray, " free"]]:
+    """A normal distribution of coordinates: the box that ``Sobol`` fills is two standard deviations either way."""
+    ends = np.log([_box(objective, name) for name in objective.free])
+    ends = np.where([[objective.signs[name] == "any"] for name in objective.free], np.exp(ends[:, 1:]) * [-1, 1], ends)
+    return ends.mean(axis=1), (ends[:, 1] - ends[:, 0]) / 4
 
 
 @dataclass(frozen=True)

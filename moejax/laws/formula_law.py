@@ -295,6 +295,8 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
     inputs = tuple(dict.fromkeys(field for ours in read.values() for field in DERIVED.get(ours, (ours,))))
     targets = {columns[name]: tree for name, tree in trees.items()}
     shape = _Dimensions(read, trees.values())
+    powers = (one for tree in trees.values() for one in _each(tree) if isinstance(one, Power))
+    raised = {name for power in powers for name in names(power.exponent)}
     fields = {
         name: coefficient(
             SIGNS[sign],
@@ -304,6 +306,7 @@ def _made(said: ReadFormula) -> type[FormulaLaw]:
             shift=shape.shifts.get(name),
             log_base=shape.bases.get(name, math.e),
             is_scale=name in shape.scales,
+            is_exponent=name in raised,
         )
         for name, sign in said.signs
     }

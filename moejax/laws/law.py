@@ -65,6 +65,7 @@ def coefficient(
     shift: Mapping[str, str] | None = None,
     log_base: float = math.e,
     is_scale: bool | None = None,
+    is_exponent: bool = False,
 ) -> Any:
     """A field of a law that is fitted.
 
@@ -79,6 +80,7 @@ def coefficient(
         of one e-fold adds to it, written ``{"params": "gamma"}``.
       log_base: the base of that logarithm.
       is_scale: whether it is the scale of a term of the output, and of its size; what has a dimension is, if not given.
+      is_exponent: whether something is raised to it, which the dimensions may not say.
 
     From dimensions and shifts alone the fitting engine derives how to centre its inputs, and back (``in_units``).
     """
@@ -91,6 +93,7 @@ def coefficient(
             "shift": dict(shift or {}),
             "log_base": log_base,
             "is_scale": bool(dimension) if is_scale is None else is_scale,
+            "is_exponent": is_exponent,
         }
     )
 
@@ -101,7 +104,8 @@ def constant(
     """A field of a law that is chosen, not fitted: no leaf of the pytree, but it has a dimension."""
     metadata = {"static": True, "meaning": meaning, "symbol": symbol, "dimension": dict(dimension or {})}
     return dataclasses.field(
-        default=default, metadata={**metadata, "shift": {}, "log_base": math.e, "is_scale": bool(dimension)}
+        default=default,
+        metadata={**metadata, "shift": {}, "log_base": math.e, "is_scale": bool(dimension), "is_exponent": False},
     )
 
 

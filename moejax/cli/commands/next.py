@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             around=_around(arguments, laws),
             noise=arguments.noise,
             fixed=fixed,
+            modes=arguments.modes,
             penalty=penalty_of(arguments),
             starts=starts_of(arguments),
             search=search_of(arguments),

@@ -70,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fitting.add_argument(
         "--around", metavar="SET", help="plan around published constants instead of a fit, as for a table of few runs"
     )
+    fitting.add_argument(
+        "--modes",
+        action="store_true",
+        help="plan for every mode of the law's posterior, not around its best fit alone; as it is where a table has "
+        "fewer runs than coefficients",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write next.json, and study.py that trains the runs")
 

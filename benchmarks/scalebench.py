@@ -1,0 +1,456 @@
+"""ScaleBench (Li et al. 2026, arXiv 2604.22753): which runs of a pool to buy so that a fitted law is right far out.
+
+    python benchmarks/scalebench.py --tables DIR/scalebench --out results.jsonl
+    python benchmarks/scalebench.py --tables DIR/scalebench --out fits.jsonl --arm fit --tasks moe,farseer --laws 1,4
+
+Eight tasks, 65 laws, written in ``scalebench_laws.py`` as formulas of ``moejax fit --form``. The folder has the
+benchmark's tables: TASK_train.parquet, the pool, and TASK_test.parquet, the costly target region; if none is given,
+MOEJAX_RUN_TABLES names the folder that it is in. Every finished law is a line of the file, and is not computed again: a
+run that is cut off goes on where it ended.
+
+The arm ``bought`` is what ``moejax next --modes`` is made of: a pilot that the prior plans, then at each budget three
+plans, each from the modes of the posterior by the runs before it, for the sum of the variances in the target region.
+The arm ``fit`` is ``moejax fit`` on all runs of the pool. Scores are the benchmark's: R squared on the target rows of
+all groups together, no lower than -1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scalebench_laws import FORMS, Form
+
+from moejax.experimental_design.criterion import posterior_arrays
+from moejax.experimental_design.exchange import exchange
+from moejax.experimental_design.laplace_posterior import LaplacePosterior
+from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, PosteriorModes
+from moejax.experimental_design.relax import RunBudget
+from moejax.fit.fit_law import fit_law
+from moejax.fit.metrics import predict
+from moejax.fit.objective import Huber, Penalty, Squared
+from moejax.fit.runs import Runs, runs_from
+from moejax.laws.design import design_from
+from moejax.laws.formula_law import FormulaLaw, formula_law
+
+DOMAINS = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The columns of a task's tables."""
+
+    columns: dict[str, tuple[str, str]]
+    """By letter of the formulas: what it is called in a ``Design``, and the table's column."""
+    target: str
+    cost: Callable[[Any], Any]
+    shares: tuple[float, ...] = (0.01, 0.05, 0.1)
+    """Of the pool's cost, at which laws are scored."""
+    added: float = 0.0
+    """To a target that is not above 0, which no engine of log losses takes: every law of the task has a constant."""
+
+
+TASKS: dict[str, Task] = {
+    "parallel": Task(
+        {"N": ("params_active", "num_params"), "S": ("streams", "parallel_size")},
+        "loss",
+        lambda rows: rows["num_params"],
+    ),
+    "vocab": Task(
+        {
+            "N": ("params_active", "non_vocab_parameters"),
+            "V": ("vocab_size", "vocab_size"),
+            "D": ("tokens", "num_characters"),
+        },
+        "unigram_normalized_loss",
+        lambda rows: rows["non_vocab_parameters"] * rows["num_characters"],
+        added=10.0,
+    ),
+    "domain_mixture": Task({}, "loss_domain_{}", lambda rows: 1.0 + 0 * rows["loss_domain_1"], (0.2, 0.35, 0.5)),
+    "moe": Task(
+        {"N": ("params_active", "dense_parameter_count"), "E": ("num_experts", "num_experts")},
+        "loss_validation",
+        lambda rows: rows["dense_parameter_count"] * rows["num_experts"],
+    ),
+    "data_constrained": Task(
+        {
+            "N": ("params_active", "params"),
+            "D": ("tokens", "tokens"),
+            "U": ("unique_tokens", "unique_tokens"),
+        },
+        "loss",
+        lambda rows: 6 * rows["params"] * rows["tokens"],
+    ),
+    "lr_bsz": Task(
+        {
+            "lr": ("learning_rate", "lr"),
+            "B": ("batch", "bsz"),
+            "D": ("tokens", "data_size"),
+            "N": ("params_active", "non_embedding_param_size"),
+        },
+        "lm_loss",
+        lambda rows: 6 * rows["non_embedding_param_size"] * rows["data_size"],
+    ),
+    "sparsity": Task(
+        {"P": ("total_over_active", "P"), "N": ("params_active", "N_active")},
+        "loss",
+        lambda rows: 6 * (rows["N_dense"] * rows["D1"] + rows["N_active"] * rows["D2"]),
+        (0.2, 0.35, 0.5),
+    ),
+    "farseer": Task(
+        {"N": ("params_active", "N"), "D": ("tokens", "D")}, "loss", lambda rows: 6 * rows["N"] * rows["D"]
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A law to fit to one pool: one of its targets, or several in one table."""
+
+    law: type
+    pool: Runs
+    target: Runs
+    run: np.ndarray
+    """The number of the run that a row of the pool belongs to."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are bought together, and every law of theirs."""
+
+    cost: np.ndarray
+    problems: tuple[Problem, ...]
+
+
+def _law(name: str, form: Form) -> type[FormulaLaw]:
+    """The law of a form on the columns of its task."""
+    columns = {letter: ours for letter, (ours, _) in TASKS[name].columns.items()}
+    if name == "domain_mixture":
+        own = [f"{letter}{i}" for letter in "pd" for i in DOMAINS] if form.joint else ["p", "q1", "q2", "q3", "q4"]
+        columns = {one: one for one in own}
+    return formula_law(form.text, signs=form.signs, known=columns | {"loss": "loss"})
+
+
+def groups(folder: Path, name: str, form: Form) -> list[Group]:
+    """The groups of a task, each with the law of a form on its columns."""
+    import pandas as pd
+
+    pool, target = (pd.read_parquet(folder / f"{name}_{part}.parquet") for part in ("train", "test"))
+    task, found = TASKS[name], []
+    for group in sorted(pool["group"].unique()) if "group" in pool else [None]:
+        near, far = (rows if group is None else rows[rows["group"] == group] for rows in (pool, target))
+        cost = np.asarray(task.cost(near), float)
+        make = _domain_problems if name == "domain_mixture" else functools.partial(_problems, name)
+        found.append(Group(cost, tuple(make(form, near, far))))
+    return found
+
+
+def _problems(name: str, form: Form, near: Any, far: Any) -> Iterator[Problem]:
+    task = TASKS[name]
+
+    def runs(rows: Any) -> Runs:
+        values = {ours: rows[theirs].to_numpy(float) for ours, theirs in task.columns.values()}
+        loss = rows[task.target].to_numpy(float) + task.added
+        return runs_from(design_from(values), loss, group=range(len(loss)))
+
+    yield Problem(_law(name, form), runs(near), runs(far), np.arange(len(near)))
+
+
+def _domain_problems(form: Form, near: Any, far: Any) -> Iterator[Problem]:
+    """A law of its own for every domain, or one for all, where domains share exponents."""
+    share = "proportion_domain_{}".format
+    law = _law("domain_mixture", form)
+
+    def runs(rows: Any, domains: Sequence[int]) -> Runs:
+        parts = []
+        for domain in domains:
+            if form.joint:
+                values = {f"p{i}": rows[share(i)].to_numpy(float) for i in DOMAINS}
+                values |= {f"d{i}": np.full(len(rows), float(i == domain)) for i in DOMAINS}
+            else:
+                others = [i for i in DOMAINS if i != domain]
+                values = {"p": rows[share(domain)].to_numpy(float)}
+                values |= {f"q{k}": rows[share(i)].to_numpy(float) for k, i in enumerate(others, 1)}
+            parts.append(values | {"loss": rows[f"loss_domain_{domain}"].to_numpy(float)})
+        every = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
+        loss = every.pop("loss")
+        return runs_from(design_from(every), loss, group=range(len(loss)))
+
+    for domains in [list(DOMAINS)] if form.joint else [[i] for i in DOMAINS]:
+        number = np.tile(np.arange(len(near)), len(domains))
+        yield Problem(law, runs(near, domains), runs(far, domains), number)
+
+
+def score(problems: Sequence[Problem], predicted: Sequence[np.ndarray]) -> float:
+    """R² of all target rows together, no lower than -1; -1 where something is not finite."""
+    measured = np.concatenate([problem.target.loss for problem in problems])
+    found = np.concatenate([np.asarray(values, float) for values in predicted])
+    if not np.isfinite(found).all():
+        return -1.0
+    off, spread = np.sum((found - measured) ** 2), np.sum((measured - measured.mean()) ** 2)
+    return float(np.clip(1 - off / spread, -1.0, 1.0))
+
+
+PENALTIES: dict[str, Penalty] = {"huber": Huber(), "nats": Squared("nats"), "log": Squared()}
+
+
+def fitted_to_all(found: Sequence[Group], penalty: Penalty, seed: int) -> tuple[float, float]:
+    """R² in the target region, and in the pool, of ``fit_law`` on every run of the pool."""
+    problems = [problem for group in found for problem in group.problems]
+    fits = [fit_law(p.law, p.pool, penalty=penalty, seed=seed) for p in problems]
+    far = score(problems, [predict(fit.law, p.target) for fit, p in zip(fits, problems, strict=True)])
+    measured = np.concatenate([p.pool.loss for p in problems])
+    near = np.concatenate([predict(fit.law, p.pool) for fit, p in zip(fits, problems, strict=True)])
+    return far, float(1 - np.sum((near - measured) ** 2) / np.sum((measured - measured.mean()) ** 2))
+
+
+PILOT = 0.3
+"""Of the first budget, what is spent before any loss is known."""
+ROUNDS = 3
+"""Plans within a budget, each from the fits to the runs of those before."""
+PILOT_NOISE = 0.01
+
+
+def _padded(posterior: LaplacePosterior, free: int) -> LaplacePosterior:
+    """With coefficients that nothing depends on, so that the laws of a task share what is compiled."""
+    more = free - len(posterior.precision)
+    return replace(
+        posterior,
+        precision=np.pad(posterior.precision, (0, more)) + np.diag(np.arange(free) >= free - more).astype(float),
+        slopes=np.pad(posterior.slopes, ((0, 0), (0, more))),
+        scores=np.pad(posterior.scores, ((0, 0), (0, more))),
+        run_slopes=np.pad(posterior.run_slopes, ((0, 0), (0, more))),
+        answer_slopes=np.pad(posterior.answer_slopes, ((0, 0), (0, more))),
+    )
+
+
+@dataclass
+class Purchase:
+    """Runs of one group that are bought plan after plan, and the modes of every law by them."""
+
+    group: Group
+    seed: int
+    widest: int
+    """Coefficients of the largest law of the task."""
+
+    def __post_init__(self) -> None:
+        self.searches = [PosteriorModes(p.law, p.pool, p.target.design, seed=self.seed) for p in self.group.problems]
+        self.runs = len(self.group.cost)
+        self.rows = len(self.group.problems[0].run) // self.runs
+        """Rows of a run, in each law's table."""
+        self.several = len(self.searches) > 1 or self.rows > 1
+        """Outputs of a run, each with its own law or part of one, and not rival modes of one law."""
+        self.free = max(len(search.middle) for search in self.searches) // self.rows
+        self.trained = np.zeros(self.runs, bool)
+        self.found: tuple[bytes, list[tuple[list[Mode], float]]] = (b"", [])
+
+    @property
+    def spent(self) -> float:
+        """Share of the pool's cost."""
+        return float(self.group.cost[self.trained].sum() / self.group.cost.sum())
+
+    def modes(self) -> list[tuple[list[Mode], float]]:
+        """Modes and noise of every law by the runs so far, searched from those of before too."""
+        if self.found[0] != self.trained.tobytes():
+            near = [[mode.point for mode in modes] for modes, _ in self.found[1]] or [[] for _ in self.searches]
+            found = [
+                search.modes(self.trained[problem.run], near=points)
+                for search, problem, points in zip(self.searches, self.group.problems, near, strict=True)
+            ]
+            self.found = self.trained.tobytes(), found
+        return self.found[1]
+
+    def predicted(self, mean: bool) -> list[np.ndarray]:
+        """Losses in the target region by every law: of its largest mode, or the mean over modes by their shares."""
+        if not self.trained.any():
+            return [np.full(len(problem.target.loss), np.nan) for problem in self.group.problems]
+        every = []
+        for search, problem, (modes, noise) in zip(self.searches, self.group.problems, self.modes(), strict=True):
+            kept = modes if mean else modes[:1]
+            seen = search.posteriors(kept, self.trained[problem.run], noise)
+            shares = np.array([mode.share for mode in kept])
+            every.append(np.tensordot(shares / shares.sum(), [search.losses(one.answers) for one in seen], 1))
+        return every
+
+    def pilot(self, budget: float) -> None:
+        """Buy runs before any loss is known: those that tell most on average over some laws of the prior."""
+        posteriors = []
+        for search, problem in zip(self.searches, self.group.problems, strict=True):
+            draws = [Mode(point=point, share=1 / MOST) for point in [search.middle, *search.starts[: FOLLOWED - 1]]]
+            seen = search.posteriors(draws, np.zeros(len(problem.run), bool), PILOT_NOISE)
+            seen = [one for one in seen if np.isfinite(one.slopes).all() and np.isfinite(one.answer_slopes).all()]
+            posteriors += self.of_outputs(problem, [*seen, *seen, *seen][:MOST])
+        for share in (PILOT, 1.0):
+            if not self.trained.any():
+                self.plan(posteriors, share * budget, self.free, rivals=False)
+
+    def buy(self, budget: float) -> None:
+        """Buy what the modes so far call for."""
+        posteriors = []
+        for search, problem, (modes, noise) in zip(self.searches, self.group.problems, self.modes(), strict=True):
+            posteriors += self.of_outputs(problem, search.posteriors(modes, self.trained[problem.run], noise))
+        if not self.several and len(posteriors) > 1:
+            # One number of modes or all of them, so that little is compiled.
+            posteriors += [replace(posteriors[0], weight=0.0)] * (MOST - len(posteriors))
+        self.plan(posteriors, budget, 2 * self.free, rivals=not self.several)
+
+    def of_outputs(self, problem: Problem, seen: list[LaplacePosterior]) -> list[LaplacePosterior]:
+        """The posteriors, or of several outputs the first's part for each output."""
+        if not self.several:
+            return seen
+        parts, answers = [], len(problem.target.loss) // self.rows
+        for i in range(self.rows):
+            own, asked = slice(i * self.runs, (i + 1) * self.runs), slice(i * answers, (i + 1) * answers)
+            part = {"slopes": seen[0].slopes[own], "predicted": seen[0].predicted[own], "model": seen[0].model[own]}
+            part |= {"answers": seen[0].answers[asked], "answer_slopes": seen[0].answer_slopes[asked]}
+            parts.append(replace(seen[0], weight=1.0, **part))
+        return parts
+
+    def plan(self, posteriors: list[LaplacePosterior], budget: float, runs: int, rivals: bool) -> None:
+        """Buy the runs that ``moejax next`` chooses within a share of the pool's cost."""
+        left = (budget - self.spent) * float(self.group.cost.sum())
+        # What is trained is not trained again: it costs more than there is.
+        prices = np.where(self.trained, 10 * float(self.group.cost.sum()), self.group.cost)
+        if not (prices <= left).any():
+            return
+        arrays = posterior_arrays([_padded(one, self.widest) for one in posteriors], rivals=rivals, region=True)
+        self.trained = self.trained | (exchange(arrays, prices, RunBudget(flops=left, runs=runs), None, sweeps=1) > 0)
+
+
+def bought(group: Group, shares: Sequence[float], seed: int, widest: int) -> list[dict[str, Any]]:
+    """What is predicted of the target region at every budget, and by all runs of the pool."""
+    purchase, before, found = Purchase(group, seed, widest), 0.0, []
+    for share in shares:
+        for round_ in range(1, ROUNDS + 1):
+            if not purchase.trained.any():
+                purchase.pilot(share)
+            else:
+                purchase.buy(before + (share - before) * round_ / ROUNDS)
+        found.append(_outcome(purchase))
+        before = share
+    purchase.trained = np.ones(purchase.runs, bool)
+    return [*found, _outcome(purchase)]
+
+
+def _outcome(purchase: Purchase) -> dict[str, Any]:
+    return {
+        "runs": int(purchase.trained.sum()),
+        "cost": purchase.spent,
+        "best": purchase.predicted(mean=False),
+        "mean": purchase.predicted(mean=True),
+        "noise": [noise for _, noise in purchase.modes()] if purchase.trained.any() else [],
+    }
+
+
+PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "V-opt": {
+        "lr_bsz": (-0.70, -0.06, 0.18),
+        "domain_mixture": (0.57, 0.91, 0.95),
+        "vocab": (0.96, 0.97, 0.98),
+        "parallel": (-1.00, 0.69, 0.99),
+        "moe": (0.67, 0.80, 0.80),
+        "data_constrained": (0.58, 0.83, 0.85),
+        "sparsity": (0.12, 0.39, 0.51),
+        "farseer": (0.67, 0.87, 0.92),
+    },
+    "the paper's": {
+        "lr_bsz": (-0.66, 0.00, 0.22, 0.04),
+        "domain_mixture": (0.64, 0.89, 0.95, 0.81),
+        "vocab": (0.96, 0.98, 0.98, 0.93),
+        "parallel": (-1.00, 0.77, 0.99, 0.99),
+        "moe": (0.59, 0.65, 0.83, 0.81),
+        "data_constrained": (0.73, 0.85, 0.86, 0.79),
+        "sparsity": (0.31, 0.44, 0.53, 0.37),
+        "farseer": (0.60, 0.88, 0.93, 0.91),
+    },
+}
+"""R² at the three budgets, and by all runs of the pool: Table 2 of the paper, over laws and 10 seeds."""
+
+
+def run(folder: Path, name: str, law: int, seed: int) -> dict[str, Any]:
+    """Scores of one law of a task, by one seed of its starts: at the budgets, and by all runs."""
+    began, form, shares = time.process_time(), FORMS[name][law - 1], TASKS[name].shares
+    found = groups(folder, name, form)
+    # Laws of a task share what is compiled for its largest; one for all domains is larger than any for each.
+    widest = max(len(_law(name, other).formula.signs) for other in FORMS[name] if other.joint == form.joint)
+    results = [bought(group, shares, seed, widest) for group in found]
+    problems = [problem for group in found for problem in group.problems]
+    row: dict[str, Any] = {"task": name, "law": law, "seed": seed}
+    for kind in ("best", "mean"):
+        row[kind] = [
+            score(problems, [values for group in results for values in group[i][kind]]) for i in range(len(shares) + 1)
+        ]
+    for kind in ("runs", "cost"):
+        row[kind] = [[group[i][kind] for group in results] for i in range(len(shares) + 1)]
+    return row | {"seconds": time.process_time() - began}
+
+
+def fits(folder: Path, name: str, law: int, seed: int, penalty: str) -> dict[str, Any]:
+    """Scores of ``moejax fit`` on all runs of the pool, in the target region and in the pool."""
+    began = time.process_time()
+    far, near = fitted_to_all(groups(folder, name, FORMS[name][law - 1]), PENALTIES[penalty], seed)
+    row = {"task": name, "law": law, "seed": seed, "penalty": penalty, "far": far, "near": near}
+    return row | {"seconds": time.process_time() - began}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Means and deviations by task, beside the published means."""
+    lines = [f"{'task':18}{'laws':>5}  {'ours, at the budgets and by all runs':44}  the paper's"]
+    for name in dict.fromkeys(row["task"] for row in rows):
+        own = [row for row in rows if row["task"] == name]
+        scores = np.array([row["best"] for row in own])
+        ours = " ".join(f"{m:5.2f} ± {d:.2f}" for m, d in zip(scores.mean(axis=0), scores.std(axis=0), strict=True))
+        theirs = " ".join(f"{value:5.2f}" for value in PUBLISHED["the paper's"][name])
+        lines.append(f"{name:18}{len({row['law'] for row in own}):>5}  {ours}  {theirs}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is not in the file yet, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given = os.environ.get("MOEJAX_RUN_TABLES")
+    parser.add_argument(
+        "--tables", type=Path, default=given and Path(given) / "scalebench", help="the folder of tables"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for every law, task and seed")
+    parser.add_argument("--arm", choices=("bought", "fit"), default="bought")
+    parser.add_argument("--penalty", choices=list(PENALTIES), default="nats", help="of the arm fit")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--laws", default=",".join(map(str, range(1, 11))), help="numbers, from 1")
+    parser.add_argument("--seeds", type=int, default=1, help="of the starts of searches")
+    arguments = parser.parse_args()
+    if arguments.tables is None or not arguments.tables.is_dir():
+        parser.error("there is no folder of tables; give --tables, or MOEJAX_RUN_TABLES")
+    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    done = {(row["task"], row["law"], row["seed"], row.get("penalty")) for row in rows}
+    penalty = arguments.penalty if arguments.arm == "fit" else None
+    for seed in range(arguments.seeds):
+        # Of every task one law after another, so that what is cut off has some of each.
+        for law in map(int, arguments.laws.split(",")):
+            for name in arguments.tasks.split(","):
+                if law > len(FORMS[name]) or (name, law, seed, penalty) in done:
+                    continue
+                more = (
+                    run(arguments.tables, name, law, seed)
+                    if penalty is None
+                    else fits(arguments.tables, name, law, seed, penalty)
+                )
+                rows.append(more)
+                with arguments.out.open("a") as file:
+                    file.write(json.dumps(more) + "\n")
+                said = [round(value, 3) for value in more.get("best", [more.get("far"), more.get("near")])]
+                print(f"{name} law {law}, seed {seed}: {said}  ({more['seconds']:.0f} s of processor)", flush=True)
+    if penalty is None and rows:
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

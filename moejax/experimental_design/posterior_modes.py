@@ -1,0 +1,241 @@
+"""Where the posterior of a law has its modes, by any number of runs: least squares with a prior, from many starts.
+
+A fit by runs alone needs as many as the law has coefficients, and one that is linear around its best point takes that
+for the only one. With a prior around the middle of where a fit's starts lie, fewer runs suffice, and every mode that
+the runs leave is kept, with its share of the posterior by Laplace's approximation: a plan is then made for all of them,
+and a run is also worth what it tells of which mode holds (``criterion.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from moejax.experimental_design.laplace_posterior import LaplacePosterior
+from moejax.fit.objective import FitObjective, Squared, data_of
+from moejax.fit.runs import Runs
+from moejax.fit.starts import Sobol, middle_and_spread
+from moejax.float64 import float64
+from moejax.laws.design import Design, design_from, in_units, known
+from moejax.minimise import least_squares
+
+DRAWN = 256
+"""Starts that are drawn, once for all."""
+FOLLOWED = 16
+"""Of these, those that fit the runs best and are followed to the bottom."""
+LENGTHS = (64, 512)
+"""Numbers of rows that are compiled for, besides all."""
+MOST = 3
+"""Modes that are kept."""
+LEAST_SHARE = 0.01
+"""Of the posterior, that a mode must have to be kept."""
+STEPS = 100
+"""The most that a search takes."""
+LOWEST = 0.1
+"""Share of the typical loss below which logarithms are continued by their tangent."""
+APART = 1.0
+"""Two ends are one mode if they are nearer than this many of the posterior's standard deviations."""
+USUAL_NOISE, USUAL_RUNS = 0.005, 2.0
+"""How far log losses scatter around a law before any were seen, and how many runs that counts for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """One mode of a posterior."""
+
+    point: Float[np.ndarray, " free"]
+    share: float
+    """Of the posterior, by Laplace's approximation."""
+
+
+class PosteriorModes:
+    """The posterior of a law by some of the runs that could be trained, and what it says of these and of others.
+
+    Args:
+      law: its class.
+      pool: what could be trained; its losses are read only of runs that are marked as trained.
+      target: where losses are asked, if anywhere.
+      fixed: coefficients that are given.
+    """
+
+    def __init__(
+        self,
+        law: type,
+        pool: Runs,
+        target: Design | None = None,
+        *,
+        fixed: Mapping[str, float] | None = None,
+        seed: int = 0,
+    ):
+        fixed = dict(fixed or {})
+        self.objective = FitObjective(law, Squared(), tuple(sorted(fixed)), pool.output)
+        self.loss = pool.loss
+        self.data = data_of(self.objective, replace(pool, loss=np.ones(len(pool))), fixed)
+        self.data = {name: value for name, value in self.data.items() if name not in ("loss", "scale", "design")}
+        asked = known(target) if target else {name: np.zeros(0) for name in known(pool.design)}
+        rows = {n: np.concatenate([v, np.asarray(asked[n])]) for n, v in known(pool.design).items() if n in asked}
+        self.design = in_units(design_from(rows), self.data["units"])
+        self.starts = Sobol(DRAWN, seed=seed)(self.objective, {**self.data})
+        self.middle, self.spread = middle_and_spread(self.objective)
+        self.sized = False
+        self._last: tuple[bytes, Any] = (b"", None)
+
+    def law(self, mode: Mode) -> Any:
+        """The law at a mode."""
+        with float64():
+            return jax.tree.map(float, self.objective.law_at(mode.point, self.data))
+
+    def log_losses(
+        self, points: Float[np.ndarray, "points free"], rows: np.ndarray
+    ) -> tuple[Float[np.ndarray, "points rows"], Float[np.ndarray, "points rows free"]]:
+        """Log losses of some rows of pool and target at points, and their slopes (see ``LOWEST``)."""
+        # Rows are filled up to one of few lengths, and points to one, so that few programs are compiled.
+        batch = np.concatenate([points, np.repeat(points[-1:], FOLLOWED - len(points), axis=0)])
+        with float64():
+            values, slopes = _log_losses(self.objective, batch, {**self.data, "design": self._filled(rows.tobytes())})
+        return np.asarray(values)[: len(points), : len(rows)], np.asarray(slopes)[: len(points), : len(rows)]
+
+    def _filled(self, rows: bytes) -> Design:
+        """Rows of the design, filled up; those of the last call are kept, as a search asks for the same again."""
+        if self._last[0] != rows:
+            numbers, every = np.frombuffer(rows, np.int64), _length(self.design)
+            filled = np.resize(numbers, min((n for n in LENGTHS if len(numbers) <= n < every), default=every))
+            with float64():
+                self._last = rows, jax.tree.map(lambda v: jax.numpy.asarray(np.asarray(v)[filled]), self.design)
+        return self._last[1]
+
+    def modes(
+        self,
+        trained: Bool[np.ndarray, " pool"],
+        noise: float | None = None,
+        near: Sequence[Float[np.ndarray, " free"]] = (),
+    ) -> tuple[list[Mode], float]:
+        """The modes by the trained runs, the largest first, and the noise.
+
+        Args:
+          noise: standard deviation of log loss; if not given, what the best mode leaves.
+          near: points to start from besides.
+        """
+        rows = np.flatnonzero(trained)
+        seen = np.log(self.loss[rows])
+        if not self.sized:
+            # From the first runs; coordinates are the same ever after.
+            self.data["typical"], self.sized = np.float64(np.exp(np.mean(seen))), True
+        level = noise or USUAL_NOISE
+        points = np.concatenate([self.starts, *(np.asarray(p)[None] for p in near)])
+        off = self._at(points, rows) - seen
+        prior = np.sum(((points - self.middle) / self.spread) ** 2, axis=1)
+        value = np.nan_to_num(np.sum(off**2, axis=1) / level**2 + prior, nan=np.inf, posinf=np.inf)
+        begun = points[np.argsort(value)[:FOLLOWED]]
+        begun = np.concatenate([begun[: FOLLOWED - len(near)], *(np.asarray(p)[None] for p in near)])
+        # The first search is for a noise that is not known, and no more than that is asked of it.
+        for steps in (STEPS,) if noise else (STEPS // 3, STEPS):
+            points, value = least_squares(
+                functools.partial(self._residuals, rows=rows, seen=seen, noise=level), begun, max_steps=steps
+            )
+            if noise is None:
+                level = self._noise(points[int(np.argmin(value))], rows, seen, level)
+            begun = points
+        value = np.array([np.sum(self._residuals(p[None], rows, seen, level)[0] ** 2) for p in points])
+        return self._distinct(points, value, rows, level), level
+
+    def _at(self, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        chunks = [self.log_losses(points[i : i + FOLLOWED], rows)[0] for i in range(0, len(points), FOLLOWED)]
+        return np.concatenate(chunks)
+
+    def _residuals(
+        self, points: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes = self.log_losses(points, rows)
+        eye = np.broadcast_to(np.diag(1 / self.spread), (len(points), points.shape[1], points.shape[1]))
+        residual = np.concatenate([(values - seen) / noise, (points - self.middle) / self.spread], axis=1)
+        return residual, np.concatenate([slopes / noise, eye], axis=1)
+
+    def _noise(self, point: np.ndarray, rows: np.ndarray, seen: np.ndarray, noise: float) -> float:
+        values, slopes = self.log_losses(point[None], rows)
+        information = slopes[0].T @ slopes[0] / noise**2
+        used = np.trace(np.linalg.solve(information + np.diag(self.spread**-2), information))
+        square = np.sum((values[0] - seen) ** 2)
+        return float(np.sqrt((USUAL_RUNS * USUAL_NOISE**2 + square) / (USUAL_RUNS + max(len(rows) - used, 0.0))))
+
+    def _distinct(self, points: np.ndarray, value: np.ndarray, rows: np.ndarray, noise: float) -> list[Mode]:
+        kept: list[tuple[np.ndarray, float, np.ndarray]] = []
+        for i in np.argsort(value):
+            if not np.isfinite(value[i]) or (kept and value[i] - value.min() > -2 * np.log(LEAST_SHARE) + 10):
+                break
+            _, slopes = self.log_losses(points[i][None], rows)
+            precision = slopes[0].T @ slopes[0] / noise**2 + np.diag(self.spread**-2)
+            if any((points[i] - other) @ both @ (points[i] - other) < APART**2 for other, _, both in kept):
+                continue
+            kept.append((points[i], -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1], precision))
+        logs = np.array([one for _, one, _ in kept])
+        shares = np.exp(logs - logs.max())
+        shares /= shares.sum()
+        order = [i for i in np.argsort(-shares)[:MOST] if shares[i] >= LEAST_SHARE]
+        total = shares[order].sum()
+        return [Mode(point=kept[i][0], share=float(shares[i] / total)) for i in order]
+
+    def losses(self, logs: np.ndarray) -> np.ndarray:
+        """Losses from their logarithms, also where these are continued below."""
+        lowest = LOWEST * float(self.data["typical"])
+        return np.where(logs > np.log(lowest), np.exp(logs), lowest * (1 + logs - np.log(lowest)))
+
+    def posteriors(
+        self, modes: Sequence[Mode], trained: Bool[np.ndarray, " pool"], noise: float
+    ) -> list[LaplacePosterior]:
+        """The posterior around each mode, of the pool's runs as candidates and the target's losses as answers."""
+        pool, rows = np.arange(len(self.loss)), np.flatnonzero(trained)
+        every = np.arange(_length(self.design))
+        values, slopes = self.log_losses(np.stack([mode.point for mode in modes]), every)
+        found = []
+        for mode, value, slope in zip(modes, values, slopes, strict=True):
+            own = slope[rows] / noise
+            found.append(
+                LaplacePosterior(
+                    law=None,
+                    weight=mode.share,
+                    noise=noise,
+                    shared=0.0,
+                    precision=own.T @ own + np.diag(self.spread**-2),
+                    slopes=slope[pool] / noise,
+                    predicted=value[pool],
+                    scores=own / noise,
+                    fitted=value[rows],
+                    model=np.zeros(len(pool), int),
+                    model_runs=np.zeros((len(rows), 1)),
+                    run_slopes=own,
+                    answers=value[len(pool) :],
+                    answer_slopes=slope[len(pool) :],
+                )
+            )
+        return found
+
+
+def _continued_log(loss: Any, lowest: Any) -> Any:
+    """The logarithm, and below ``lowest`` its tangent: of a law that can be negative a search goes on there."""
+    return jax.numpy.where(
+        loss > lowest,
+        jax.numpy.log(jax.numpy.maximum(loss, lowest)),
+        jax.numpy.log(lowest) + loss / lowest - 1,
+    )
+
+
+def _length(design: Design) -> int:
+    return max(np.size(v) for v in known(design).values())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_losses(objective: FitObjective, points: Any, data: Any) -> tuple[Any, Any]:
+    def one(point: Any) -> tuple[Any, Any]:
+        def log_loss(p: Any) -> Any:
+            return _continued_log(objective.predicted(p, data), LOWEST * data["typical"])
+
+        return log_loss(point), jax.jacfwd(log_loss)(point)
+
+    return jax.vmap(one)(points)

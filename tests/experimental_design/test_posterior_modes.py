@@ -1,0 +1,129 @@
+"""Modes of a posterior: found with few runs, told apart, and planned for."""
+
+import numpy as np
+import pytest
+
+from moejax.experimental_design.candidates import of_table
+from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
+from moejax.experimental_design.laplace_posterior import laplace_posterior
+from moejax.experimental_design.posterior_modes import PosteriorModes
+from moejax.experimental_design.propose import propose
+from moejax.experimental_design.relax import RunBudget
+from moejax.fit.estimands import prediction_estimand
+from moejax.fit.metrics import predict
+from moejax.fit.runs import runs_from
+from moejax.fit.starts import Sobol, middle_and_spread
+from moejax.float64 import float64
+from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
+from moejax.laws.design import Design, design_from
+from moejax.laws.formula_law import formula_law
+
+NOISE = 0.003
+LARGE = prediction_estimand(Chinchilla, {"params_active": 7e9, "tokens": 1.4e11})
+
+
+def designs(active, tokens):
+    active, tokens = (a.ravel() for a in np.meshgrid(active, tokens))
+    return Design(params_active=active, tokens=tokens, flops=6 * active * tokens)
+
+
+def measured(design):
+    exact = predict(HOFFMANN_2022, runs_from(design, np.ones(np.size(design.tokens))))
+    return runs_from(design, exact * np.exp(NOISE * np.random.default_rng(0).normal(size=len(exact))))
+
+
+def test_with_many_runs_the_mode_is_the_law_that_made_them():
+    runs = measured(designs(np.geomspace(3e7, 3e9, 6), np.geomspace(5e8, 5e10, 6)))
+    search = PosteriorModes(Chinchilla, runs, designs([7e9], [1.4e11]))
+    every = np.ones(len(runs), bool)
+    modes, noise = search.modes(every)
+    assert sum(mode.share for mode in modes) == pytest.approx(1)
+    assert noise == pytest.approx(NOISE, rel=0.5)
+    (answer, *_) = (posterior.answers[0] for posterior in search.posteriors(modes, every, noise))
+    assert answer == pytest.approx(np.log(float(LARGE.functional(HOFFMANN_2022))), abs=0.02)
+    assert float(LARGE.functional(search.law(modes[0]))) == pytest.approx(np.exp(answer), rel=1e-9)
+
+
+def test_losses_of_runs_that_are_not_trained_are_not_read():
+    runs = measured(designs([1e8, 1e9, 3e9], [1e9, 1e10, 1e11]))
+    trained = np.arange(len(runs)) < 3
+    found = []
+    for hidden in (1.0, 100.0):
+        seen = runs_from(runs.design, np.where(trained, runs.loss, hidden))
+        modes, noise = PosteriorModes(Chinchilla, seen).modes(trained)
+        found.append((modes[0].point, noise))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_two_values_of_a_coefficient_that_fit_alike_are_two_modes():
+    # Losses fall on either side of a column's middle: its square is known, and the sign is not.
+    law = formula_law("loss = c + (b*x)^2", columns=["x"], signs={"b": "any"})
+    x = np.linspace(0.5, 2.0, 12)
+    runs = runs_from(design_from({"x": x}), 1.0 + (0.5 * x) ** 2)
+    search = PosteriorModes(law, runs)
+    modes, _ = search.modes(np.ones(12, bool), noise=0.01)
+    assert len(modes) == 2
+    assert modes[0].share == pytest.approx(0.5, abs=0.05)
+    slope = search.objective.free.index("b")
+    assert modes[0].point[slope] == pytest.approx(-modes[1].point[slope], rel=1e-3)
+
+
+def test_a_law_that_can_be_negative_is_searched_where_it_is():
+    # Its middle predicts a loss of 0, which has no logarithm.
+    law = formula_law("loss = c + b*x", columns=["x"])
+    x = np.linspace(-1.0, 1.0, 5)
+    runs = runs_from(design_from({"x": x}), 3.0 + x)
+    search = PosteriorModes(law, runs, design_from({"x": np.asarray([2.0])}))
+    modes, noise = search.modes(np.ones(5, bool))
+    (posterior,) = search.posteriors(modes, np.ones(5, bool), noise)
+    assert search.losses(posterior.answers) == pytest.approx([5.0], rel=1e-3)
+    assert search.losses(search.log_losses(search.middle[None], np.arange(5))[0]) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_prior_is_two_deviations_from_the_middle_at_the_ends_of_the_starts():
+    runs = measured(designs([1e8, 1e9], [1e9, 1e10]))
+    objective = PosteriorModes(Chinchilla, runs).objective
+    middle, spread = middle_and_spread(objective)
+    starts = Sobol(256)(objective, {})
+    assert np.all(np.abs(starts - middle) <= 2 * spread * (1 + 1e-9))
+    assert np.all(np.abs(starts - middle).max(axis=0) > 1.8 * spread)
+
+
+def test_fewer_runs_than_coefficients_are_planned_for():
+    runs = measured(designs([1e8, 4e8], [1e9, 4e9]))
+    candidates = of_table(runs_from(designs(np.geomspace(3e7, 3e9, 5), np.geomspace(5e8, 5e10, 4)), np.ones(20)), [])
+    found = propose(
+        {"chinchilla": Chinchilla}, runs, candidates, {"chinchilla": [LARGE.functional]}, RunBudget(flops=3e20, runs=5)
+    )
+    assert found.by_modes == ("chinchilla",)
+    assert not found.fits
+    assert sum(one.weight for one in found.posteriors.values()) == pytest.approx(1)
+    assert found.plan.after < found.plan.before
+
+
+def test_a_region_weighs_answers_by_their_variance_and_not_alike():
+    runs, answers = (
+        measured(designs([1e8, 4e8], [1e9, 4e9])),
+        [prediction_estimand(Chinchilla, {"params_active": n, "tokens": 1e11}).functional for n in (1e8, 7e10)],
+    )
+    candidates = designs([3e9], [1e10, 5e10])
+    seen = laplace_posterior(HOFFMANN_2022, runs, candidates, answers, noise=NOISE)
+    counts = np.asarray([1.0, 0.0])
+    with float64():
+        for region, total in ((True, np.sum), (False, None)):
+            arrays = posterior_arrays([seen], region=region)
+            before, after = sums(arrays, np.zeros(2)), sums(arrays, counts)
+            was, left = (np.asarray(variances(arrays, one, before)) for one in (before, after))
+            expected = total(left) / total(was) if total else np.mean(left / was)
+            assert float(share_left(arrays, after, before)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_outputs_of_one_run_are_no_rivals():
+    runs, candidates = measured(designs([1e8, 4e8], [1e9, 4e9])), designs([3e9], [1e10, 5e10])
+    one = laplace_posterior(HOFFMANN_2022, runs, candidates, [LARGE.functional], noise=NOISE, weight=0.5)
+    far = type(one)(**{**vars(one), "answers": one.answers + 1.0})
+    together = posterior_arrays([one, far], rivals=False)
+    with float64():
+        before = sums(together, np.zeros(2))
+        assert np.asarray(variances(together, before, before)) == pytest.approx(one.deviations**2, rel=1e-6)
