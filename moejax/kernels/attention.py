@@ -5,11 +5,13 @@ Shapes: B batch, T queries, S keys, H heads, G key-value heads, K width of a que
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from moejax.architecture import Architecture
@@ -17,6 +19,10 @@ from moejax.errors import UserError
 from moejax.kernels import cpu
 from moejax.kernels.table import TABLE, load, select
 from moejax.pytree import pytree
+from moejax.sharding import TOKEN_AXES, on_many_devices
+
+CUDNN_LATENT = (192, 128)
+"""Widths of queries and of values that may differ in cuDNN's kernels: those of DeepSeek-V3."""
 
 BACKENDS = ("auto", *TABLE["attention"])
 """Values of ``Runtime.attention``: the best kernel of the platform, or one by name."""
@@ -108,19 +114,42 @@ def reference(
     return mixed.astype(value.dtype).reshape(batch, queries, heads, -1)
 
 
+def on_head_shards(
+    local: Callable[..., Array],
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B T G K"],
+    value: Float[Array, "B T G V"],
+    segments: Int[Array, "B T"] | None,
+    sinks: Float[Array, " H"] | None,
+) -> Float[Array, "B T H V"]:
+    """``local(query, key, value, segments, sinks)`` where rows and heads lie: nothing travels."""
+    if not on_many_devices():
+        return local(query, key, value, segments, sinks)
+    tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
+    # The heads are split only where every device gets the keys of its own queries.
+    heads = "tensor" if tensor > 1 and query.shape[2] % tensor == key.shape[2] % tensor == 0 else None
+    rows = P(TOKEN_AXES, None, heads, None)
+    return jax.shard_map(local, in_specs=(rows, rows, rows, P(TOKEN_AXES), P(heads)), out_specs=rows, check_vma=False)(
+        query, key, value, segments, sinks
+    )
+
+
 def check_attention(architecture: Architecture, backend: str, compute_dtype: str) -> None:
     """Raise ``UserError`` if a backend cannot compute an architecture's attention."""
     a = architecture
     alibi = {"positions = 'alibi'": a.positions == "alibi"}
+    widths = (a.head_dim + a.rope_head_dim if a.kv_latent_dim else a.head_dim, a.value_width)
     beyond = {
         "numba": {f"compute_dtype = {compute_dtype!r}": compute_dtype != "float32"},
         "splash": alibi,
         "cudnn": {
-            # The kernel exists in 16 bits alone.
+            # The kernel exists in 16 bits alone; which sizes it has, depends on the GPU too.
             f"compute_dtype = {compute_dtype!r} (it computes in 'bfloat16')": compute_dtype != "bfloat16",
             "attention_sinks": a.attention_sinks,
             **alibi,
-            "latent attention": bool(a.kv_latent_dim),
+            f"latent attention with queries of {widths[0]} and values of {widths[1]} numbers a head": (
+                widths[0] != widths[1] and widths != CUDNN_LATENT
+            ),
         },
     }.get(backend, {})
     if any(beyond.values()):

@@ -9,14 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from moejax.errors import UserError
-from moejax.kernels.attention import AttentionMask
+from moejax.kernels.attention import AttentionMask, on_head_shards
 from moejax.kernels.saved_names import ATTN_OUT
 from moejax.platform import platform
-from moejax.sharding import TOKEN_AXES, on_many_devices
 
 LANES = 128
 """Rows of keys come in multiples of this."""
@@ -56,15 +54,7 @@ def splash(
     def local(query, key, value, segments, sinks):
         return _heads_first(query, key, value, segments, sinks, mask.window)
 
-    if not on_many_devices():
-        return local(query, key, value, mask.query_segments, sinks)
-    tensor = jax.sharding.get_abstract_mesh().shape["tensor"]
-    # The heads are split only where every device gets the keys of its own queries.
-    heads = "tensor" if tensor > 1 and query.shape[2] % tensor == key.shape[2] % tensor == 0 else None
-    rows = P(TOKEN_AXES, None, heads, None)
-    return jax.shard_map(local, in_specs=(rows, rows, rows, P(TOKEN_AXES), P(heads)), out_specs=rows, check_vma=False)(
-        query, key, value, mask.query_segments, sinks
-    )
+    return on_head_shards(local, query, key, value, mask.query_segments, sinks)
 
 
 def _heads_first(

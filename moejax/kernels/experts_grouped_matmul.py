@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,12 @@ from moejax.kernels.experts import Experts, LayoutWith, grouped, project_down, p
 from moejax.kernels.grouped_matmul import GroupedMatmul
 from moejax.kernels.permutation import permute, permute_weights, unpermute
 from moejax.kernels.table import select
+from moejax.platform import gpu_generation, platform
+
+
+def supports(*arguments: Any, **options: Any) -> bool:
+    """Whether the platform has a grouped product: TPUs, and GPUs from Ampere on."""
+    return platform() != "gpu" or gpu_generation() >= 8
 
 
 def experts_grouped_matmul(

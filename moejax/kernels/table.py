@@ -9,8 +9,8 @@ its reference: it computes anything anywhere, and ``tests/kernels/test_kernel_ta
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,23 +36,28 @@ class Kernel(NamedTuple):
     """Whether ``select`` may choose it; otherwise it is used by name alone."""
 
 
+TOKAMAX = "0.0.12"
+"""The release whose kernels take their sizes as ``grouped_matmul_tokamax`` names them; no public function does."""
+
+
 def has_tokamax() -> bool:
-    """Whether tokamax is installed; a warning where it is not."""
-    if importlib.util.find_spec("tokamax") is not None:
-        return True
-    warnings.warn(
-        "tokamax is not installed, so the grouped dispatcher runs its blocks one after another on this GPU, which "
-        "is slow; install tokamax (the extra cuda13), or use the capacity dispatcher with a capacity factor.",
-        stacklevel=2,
-    )
-    return False
+    """Whether the release of tokamax that is known is installed."""
+    try:
+        return importlib.metadata.version("tokamax") == TOKAMAX
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def has_cudnn() -> bool:
+    """Whether JAX finds cuDNN, which comes with its CUDA wheels; no GPU is needed."""
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (13, 12))
 
 
 TABLE: dict[str, dict[str, Kernel]] = {
     "attention": {
         "numba": Kernel("cpu", "cpu.attention:attention", cpu.available, "float32"),
         "splash": Kernel("tpu", "attention_splash:splash"),
-        "cudnn": Kernel("gpu", "attention_cudnn:cudnn", is_default=False),
+        "cudnn": Kernel("gpu", "attention_cudnn:cudnn"),
         "tiled": Kernel("any", "attention_tiled:tiled"),
         "reference": Kernel("any", "attention:reference"),
     },
@@ -72,13 +77,16 @@ TABLE: dict[str, dict[str, Kernel]] = {
     "experts": {
         "numba": Kernel("cpu", "cpu.experts:swiglu_experts", cpu.available, "float32"),
         "megablox": Kernel("tpu", "experts_grouped_matmul:experts_grouped_matmul"),
-        "tokamax": Kernel("gpu", "experts_grouped_matmul:experts_grouped_matmul", has_tokamax),
+        "grouped_matmul": Kernel("gpu", "experts_grouped_matmul:experts_grouped_matmul"),
         "blocks": Kernel("any", "experts_blocks:experts_blocks"),
         "reference": Kernel("any", "experts:reference"),
     },
     "grouped_matmul": {
         "megablox": Kernel("tpu", "grouped_matmul_megablox:MEGABLOX"),
         "tokamax": Kernel("gpu", "grouped_matmul_tokamax:TOKAMAX", has_tokamax),
+        "mosaic": Kernel("gpu", "grouped_matmul_mosaic:MOSAIC"),
+        "mosaic_only": Kernel("gpu", "grouped_matmul_mosaic:MOSAIC_ONLY", is_default=False),
+        "triton": Kernel("gpu", "grouped_matmul_triton:TRITON"),
         "reference": Kernel("any", "grouped_matmul:REFERENCE"),
     },
     "ragged_all_to_all": {

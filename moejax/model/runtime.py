@@ -63,9 +63,8 @@ class Runtime:
     """A key of ``REMAT_POLICIES``, or what layers keep beside their inputs: names of
     ``moejax.kernels.saved_names``, joined by ``+``, as "attn_out+moe_gate_up"."""
     attention: str = "auto"
-    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" takes "splash" on a TPU, "numba" on a CPU in float32 where
-    that package is installed, and else "tiled", on GPUs too. "cudnn", NVIDIA's fused kernel for GPUs in bfloat16, is
-    taken only if it is named."""
+    """A key of ``moejax.kernels.attention.BACKENDS``. "auto" takes "splash" on a TPU, on a GPU in bfloat16 "cudnn" for
+    what cuDNN computes, "numba" on a CPU in float32 where that package is installed, and else "tiled"."""
 
     xla_options: str = "auto"
     """"auto" compiles with the options of ``moejax.train.xla_options`` for the chip, "none" without any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -12,6 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.laws.accounting import flops_per_token
+from moejax.plan.absent_gpu import standing_in
 from moejax.plan.interconnect import Interconnect, interconnect
 from moejax.plan.memory import ChipMemory, abstract_mesh, shard_bytes
 from moejax.plan.step_time import (
@@ -213,11 +215,12 @@ def measure(training: Training, topology: Topology, *, text_to: str = "") -> Pla
       UserError: it cannot be trained so, or what compiles is missing. What does not fit is no error.
     """
     check_plan(training, topology)
-    mesh = make_mesh(training.recipe.mesh, topology.compile_only_devices())
+    devices = topology.compile_only_devices()
+    mesh = make_mesh(training.recipe.mesh, devices)
     program = make_program(training, mesh)
     start = time.monotonic()
     try:
-        with jax.set_mesh(mesh):
+        with jax.set_mesh(mesh), standing_in(devices[0]) if topology.is_gpu else contextlib.nullcontext():
             compiled = program.step.lower(program.abstract, program.batch, program.schedule).compile()
             evaluation = program.lowered_evaluation().compile()
     except jax.errors.JaxRuntimeError as error:

@@ -16,7 +16,7 @@ from moejax.routing.layout import by_expert
 from moejax.routing.routers import ROUTERS
 from moejax.sharding import MESH_AXES
 
-INTERPRETED = {"splash", "megablox"}
+INTERPRETED = {"splash", "megablox", "triton"}
 """Kernels of accelerators that Pallas interprets on a CPU."""
 
 
@@ -116,23 +116,58 @@ def test_every_kernel_computes_what_its_reference_does(operation, name):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * max(1.0, float(jnp.abs(theirs).max())))
 
 
+def traced_for(kind, platform):
+    """As a program for a device that is not here."""
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+HOPPER, AMPERE = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+
+
 @pytest.mark.parametrize(
-    ("platform", "attention", "experts"),
-    [("cpu", "tiled", "blocks"), ("gpu", "tiled", "tokamax"), ("tpu", "splash", "megablox")],
+    ("platform", "kind", "dtype", "attention", "experts", "grouped"),
+    [
+        ("cpu", "cpu", "float32", "tiled", "blocks", "reference"),
+        ("tpu", "TPU v5p", "bfloat16", "splash", "megablox", "megablox"),
+        ("gpu", HOPPER, "bfloat16", "cudnn", "grouped_matmul", "tokamax"),
+        ("gpu", "NVIDIA B200", "bfloat16", "cudnn", "grouped_matmul", "tokamax"),
+        ("gpu", HOPPER, "float32", "tiled", "grouped_matmul", "triton"),
+        ("gpu", AMPERE, "bfloat16", "cudnn", "grouped_matmul", "triton"),
+        ("gpu", "Tesla T4", "bfloat16", "tiled", "blocks", "reference"),
+    ],
 )
-def test_a_program_gets_the_kernels_of_its_platform(platform, attention, experts, monkeypatch):
+def test_a_program_gets_the_kernels_of_its_platform(platform, kind, dtype, attention, experts, grouped, monkeypatch):
     for kernels in TABLE.values():
         for name, kernel in kernels.items():
-            # As where tokamax is installed, and numba is not.
+            # As where all libraries are installed but numba.
             monkeypatch.setitem(kernels, name, kernel._replace(is_available=lambda name=name: name != "numba"))
-    device = AbstractDevice(device_kind=platform, num_cores=1, platform=platform)
-    mesh = AbstractMesh((1, 1, 1, 1), MESH_AXES, axis_types=(AxisType.Auto,) * 4, abstract_device=device)
-    x = normal(2, 40, 4, 16)
-    with jax.sharding.use_abstract_mesh(mesh):
-        for query in (x, x.astype(jnp.bfloat16)):
-            chosen = select("attention", query, query, query, AttentionMask(), scale=1.0, slopes=None, sinks=None)
-            assert chosen is load("attention", attention)
+    x, matrices = normal(2, 40, 4, 16).astype(dtype), normal(4, 64, 128).astype(dtype)
+    with traced_for(kind, platform):
+        chosen = select("attention", x, x, x, AttentionMask(), scale=1.0, slopes=None, sinks=None)
+        assert chosen is load("attention", attention)
         assert select("experts", x, x, None, None) is load("experts", experts)
+        assert select("grouped_matmul", normal(8, 64).astype(dtype), matrices) is load("grouped_matmul", grouped)
+
+
+@pytest.mark.parametrize(
+    ("kind", "widths", "chosen"),
+    [
+        (HOPPER, (64, 192), "mosaic"),
+        ("NVIDIA H200", (64, 192), "mosaic"),
+        ("NVIDIA B200", (256, 512), "mosaic"),
+        # No tile divides these.
+        (HOPPER, (64, 200), "triton"),
+        ("NVIDIA B200", (64, 192), "triton"),
+    ],
+)
+def test_without_tokamax_a_gpu_gets_what_jax_brings_or_what_we_do(kind, widths, chosen, monkeypatch):
+    absent = TABLE["grouped_matmul"]["tokamax"]._replace(is_available=lambda: False)
+    monkeypatch.setitem(TABLE["grouped_matmul"], "tokamax", absent)
+    rows, matrices = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((512, widths[0]), (4, *widths)))
+    with traced_for(kind, "gpu"):
+        assert select("grouped_matmul", rows, matrices) is load("grouped_matmul", chosen)
 
 
 def test_a_kernel_of_one_type_is_not_chosen_for_another():

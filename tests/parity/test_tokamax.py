@@ -1,42 +1,71 @@
-"""On an NVIDIA GPU experts meet their rows in tokamax's kernels: compiled for one, as far as that goes without."""
+"""On Hopper and Blackwell experts meet their rows in tokamax's kernels, with the sizes that we name: as far as programs
+for a GPU are lowered without one."""
+
+import importlib
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AxisType
 
 from moejax.kernels.experts import Experts
+from moejax.kernels.grouped_matmul_tiles import nearest
+from moejax.kernels.table import has_tokamax
+from moejax.plan.gpu_target import TARGETS
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
 
-tokamax = pytest.importorskip("tokamax", reason="tokamax is not installed: make parity")
-
-pytestmark = pytest.mark.filterwarnings("ignore:jax.experimental.pallas.dot was moved:DeprecationWarning")
-KERNEL = "__gpu$xla.gpu.triton"
-
-
-def program(monkeypatch, dtype, loss):
-    """The text of ``loss(grouped, tokens, experts)`` for a GPU."""
-    monkeypatch.setattr("moejax.kernels.table.platform", lambda: "gpu")
-    generator = jax.random.key(0)
-    routing = ROUTERS["softmax_topk"](jax.random.normal(generator, (96, 8)), top_k=2)
-    matrices = (jnp.ones(shape, dtype) for shape in ((8, 2, 16, 24), (8, 24, 16)))
-    given = jnp.ones((96, 16), dtype), Experts(*matrices)
-
-    def of(x, experts):
-        return loss(lambda x, experts: grouped(x, routing, experts), x, experts)
-
-    with tokamax.config.cross_compile(True):
-        return jax.jit(of).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+pytestmark = [
+    pytest.mark.skipif(not has_tokamax(), reason="tokamax is not installed: make parity"),
+    # Tokamax's own.
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+]
+TOKENS, WIDTH, HIDDEN, EXPERTS = 256, 256, 128, 4
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_experts_of_a_gpu_are_three_grouped_products_and_two_more_for_each_gradient(monkeypatch, dtype):
-    def gradients(dispatch, x, experts):
-        return jax.grad(lambda x, experts: dispatch(x, experts).astype(jnp.float32).sum(), argnums=(0, 1))(x, experts)
+class Absent:
+    """A GPU as tokamax asks it what it is."""
 
-    forward = program(monkeypatch, dtype, lambda dispatch, x, experts: dispatch(x, experts))
-    both = program(monkeypatch, dtype, gradients)
-    assert forward.count(KERNEL) == 3
-    assert both.count(KERNEL) >= 3 + 2 * 3
-    # JAX's own product computes every expert for every row there.
-    assert "chlo.ragged_dot" not in forward + both
+    platform, compute_capability = "gpu", "9.0"
+    device_kind, core_count = TARGETS["h100"].description, TARGETS["h100"].cores
+
+
+def traced(monkeypatch, dtype, loss):
+    """The program of ``loss(grouped, tokens, experts)`` for an H100."""
+    monkeypatch.setattr("jax.extend.backend.get_default_device", Absent)
+    device = jax.sharding.AbstractDevice(device_kind=Absent.device_kind, num_cores=132, platform="gpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+    routing = ROUTERS["softmax_topk"](jax.random.normal(jax.random.key(0), (TOKENS, EXPERTS)), top_k=2)
+    sides = ((EXPERTS, 2, WIDTH, HIDDEN), (EXPERTS, HIDDEN, WIDTH))
+    matrices = [jnp.ones(shape, dtype) for shape in sides]
+    with jax.sharding.use_abstract_mesh(mesh):
+        program = jax.make_jaxpr(
+            lambda x, experts: loss(lambda *given: grouped(given[0], routing, given[1]), x, experts)
+        )
+        return str(program(jnp.ones((TOKENS, WIDTH), dtype), Experts(*matrices)))
+
+
+def gradients(dispatch, x, experts):
+    return jax.grad(lambda x, experts: dispatch(x, experts).astype(jnp.float32).sum(), argnums=(0, 1))(x, experts)
+
+
+def test_experts_of_a_gpu_are_two_grouped_products_and_two_more_for_each_gradient(monkeypatch):
+    kernels, asked = importlib.import_module("tokamax._src.ops.ragged_dot.pallas_mosaic_gpu"), []
+    config = kernels.Config
+    monkeypatch.setattr(kernels, "Config", lambda **sizes: asked.append(sizes) or config(**sizes))
+    traced(monkeypatch, jnp.bfloat16, lambda dispatch, *given: dispatch(*given))
+    tile = nearest(9, "forward", 2 * TOKENS, EXPERTS, WIDTH, 2 * HIDDEN).tile
+    assert len(asked) == 2
+    assert (asked[0]["block_m"], asked[0]["block_k"]) == (tile.rows, tile.inner)
+    assert asked[0]["num_stages"] == tile.stages
+    both = traced(monkeypatch, jnp.bfloat16, gradients)
+    assert len(asked) >= 2 + 2 + 2
+    assert both.count("name=grouped_matrices") == 2
+    assert "ragged_dot_general" not in both
+
+
+def test_in_float32_they_are_ours(monkeypatch):
+    both = traced(monkeypatch, jnp.float32, gradients)
+    assert both.count("name=grouped_forward") >= 2
+    assert both.count("name=grouped_rows") == both.count("name=grouped_matrices") == 2
+    assert "tokamax" not in both

@@ -1,4 +1,4 @@
-"""The TPU's grouped products, interpreted, are products group by group, and programs for a TPU use them."""
+"""Grouped products of TPUs and GPUs, interpreted, are products group by group, and programs for a TPU use them."""
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,12 @@ from routing_draws import assert_close, draw_experts, draw_logits, draw_tokens
 
 from moejax.kernels import experts_grouped_matmul, grouped_matmul_megablox
 from moejax.kernels.grouped_matmul import REFERENCE, GroupedMatmul, grouped_matmul
+from moejax.kernels.grouped_matmul_triton import TRITON
 from moejax.routing import ROUTERS
 from moejax.routing.dispatch import grouped
 from moejax.routing.layout import by_expert
 
-BACKENDS = {"megablox": grouped_matmul_megablox.MEGABLOX, "reference": REFERENCE}
+BACKENDS = {"megablox": grouped_matmul_megablox.MEGABLOX, "triton": TRITON, "reference": REFERENCE}
 
 
 def product(backend, sizes):
@@ -66,11 +67,12 @@ def test_products_and_gradients_are_those_of_each_group(rows, sizes, backend):
     assert_close(given, (expected, *expected_back(jnp.where(mine, dy, 0))), 1e-5)
 
 
-def test_widths_that_no_tile_divides(monkeypatch):
+@pytest.mark.parametrize("backend", ["megablox", "triton"])
+def test_widths_that_no_tile_divides(backend, monkeypatch):
     monkeypatch.setattr(grouped_matmul_megablox, "WIDTH", 128)
     x, matrices, dy = draw(160, 2, 200, 300)
     sizes = [70, 85]
-    y, back = jax.vjp(product("megablox", sizes), x, matrices)
+    y, back = jax.vjp(product(backend, sizes), x, matrices)
     expected, expected_back = jax.vjp(lambda x, w: group_by_group(x, w, sizes), x, matrices)
     dy = dy.at[sum(sizes) :].set(0)
     (dx, dmatrices), (other_dx, other_dmatrices) = back(dy), expected_back(dy)

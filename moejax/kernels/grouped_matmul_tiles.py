@@ -1,0 +1,249 @@
+"""Tiles of grouped products on NVIDIA GPUs: which kernel and which sizes for which shape, and who measured it.
+
+``RECORDS`` are measurements of tokamax 0.0.12's kernels by its authors, from the files that it is installed with (read
+on 2026-11-25): of each shape in bfloat16 with equal groups the faster of its two kernels, at the sizes found best, with
+the median of five times; without three whose sizes this release refuses, as they need more memory than a multiprocessor
+has. We have measured none. A shape that is not among them takes the sizes of the nearest, and
+``Choice.is_measured`` says so; of JAX's own Mosaic kernels nobody has published a measurement, and their sizes follow
+from what one multiprocessor holds. An H200 has the multiprocessors of an H100, a GB200 those of a B200.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+
+class TritonTile(NamedTuple):
+    """Sizes of a kernel that Triton compiles."""
+
+    rows: int
+    """Rows of a tile of the product."""
+    columns: int
+    inner: int
+    """Length of the piece of both factors that is multiplied at once."""
+    warps: int
+    stages: int
+    """Pieces that are fetched ahead."""
+
+
+class MosaicTile(NamedTuple):
+    """Sizes of tokamax's Mosaic kernels."""
+
+    rows: int
+    columns: int
+    inner: int
+    stages: int
+    split_rows: int
+    is_persistent: bool
+    is_collective: bool
+    """Whether two multiprocessors share a tile."""
+    minor: str
+    """Which side of the product the next tile is taken along: ``M`` rows, ``N`` columns."""
+    width: int
+    """Tiles that are taken along it before the other side is gone along."""
+
+
+class Record(NamedTuple):
+    """A measurement."""
+
+    part: str
+    """``forward``, or the gradient of ``rows`` or of ``matrices``."""
+    matrices: tuple[int, int, int]
+    """Their number, and what a product goes into and comes out of."""
+    rows: int
+    tile: TritonTile | MosaicTile
+    teraflops: float
+    """10¹² floating point operations per second."""
+
+
+class Choice(NamedTuple):
+    """What a shape gets."""
+
+    tile: TritonTile | MosaicTile
+    is_measured: bool
+    """Whether a record has this part, chip and matrix, with the same rows for each within a factor of two."""
+    record: Record | None = None
+    """The nearest record."""
+
+
+RECORDS: dict[str, tuple[Record, ...]] = {
+    "h100": (
+        Record("forward", (256, 512, 7168), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 290),
+        Record("forward", (128, 1536, 4096), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 398),
+        Record("forward", (128, 1536, 4096), 262_144, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 458),
+        Record("forward", (128, 1536, 4096), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 437),
+        Record("forward", (128, 2048, 768), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 410),
+        Record("forward", (128, 2048, 768), 393_216, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 4), 452),
+        Record("forward", (128, 2880, 2880), 327_680, TritonTile(128, 128, 32, 4, 3), 393),
+        Record("forward", (128, 4096, 1536), 131_072, TritonTile(128, 128, 32, 4, 4), 457),
+        Record("forward", (128, 4096, 1536), 262_144, TritonTile(128, 128, 32, 4, 4), 445),
+        Record("forward", (128, 4096, 1536), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 4), 435),
+        Record("forward", (256, 7168, 512), 131_072, TritonTile(128, 128, 32, 4, 4), 401),
+        Record("forward", (256, 7168, 2048), 65_536, TritonTile(128, 128, 32, 4, 4), 389),
+        Record("forward", (128, 7168, 2048), 131_072, TritonTile(128, 256, 32, 8, 6), 490),
+        Record("forward", (256, 7168, 2048), 262_144, TritonTile(128, 128, 64, 4, 2), 414),
+        Record("matrices", (128, 768, 2048), 393_216, TritonTile(128, 256, 64, 8, 4), 663),
+        Record("matrices", (128, 1536, 4096), 131_072, TritonTile(128, 128, 32, 4, 3), 566),
+        Record("matrices", (128, 1536, 4096), 262_144, TritonTile(128, 256, 64, 8, 3), 641),
+        Record("matrices", (128, 1536, 4096), 524_288, TritonTile(128, 256, 64, 8, 3), 673),
+        Record("matrices", (128, 2048, 768), 131_072, TritonTile(128, 128, 32, 4, 3), 550),
+        Record("matrices", (128, 2048, 768), 393_216, TritonTile(128, 256, 64, 8, 4), 653),
+        Record("matrices", (128, 2880, 2880), 327_680, TritonTile(128, 256, 64, 8, 3), 591),
+        Record("matrices", (128, 4096, 1536), 131_072, TritonTile(128, 256, 64, 8, 3), 571),
+        Record("matrices", (128, 4096, 1536), 262_144, TritonTile(128, 256, 64, 8, 3), 633),
+        Record("matrices", (128, 4096, 1536), 524_288, TritonTile(256, 128, 64, 8, 3), 634),
+        Record("matrices", (256, 7168, 2048), 65_536, TritonTile(128, 128, 32, 4, 4), 370),
+        Record("matrices", (256, 7168, 2048), 131_072, TritonTile(128, 128, 32, 4, 4), 485),
+        Record("matrices", (256, 7168, 2048), 262_144, TritonTile(128, 128, 32, 4, 4), 532),
+        Record("rows", (128, 768, 2048), 393_216, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 410),
+        Record("rows", (128, 1536, 4096), 131_072, TritonTile(128, 128, 32, 4, 4), 352),
+        Record("rows", (128, 1536, 4096), 262_144, TritonTile(128, 128, 32, 4, 4), 396),
+        Record("rows", (128, 1536, 4096), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 409),
+        Record("rows", (128, 2880, 2880), 327_680, TritonTile(128, 128, 32, 4, 4), 361),
+        Record("rows", (128, 4096, 1536), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 314),
+        Record("rows", (128, 4096, 1536), 262_144, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 401),
+        Record("rows", (128, 4096, 1536), 524_288, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 8), 427),
+        Record("rows", (256, 7168, 512), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "N", 8), 210),
+        Record("rows", (256, 7168, 2048), 65_536, MosaicTile(128, 64, 128, 4, 1, False, False, "M", 8), 158),
+        Record("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 64, 128, 4, 1, True, False, "M", 4), 306),
+        Record("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 64, 128, 4, 1, False, False, "M", 8), 286),
+    ),
+    "b200": (
+        Record("forward", (256, 512, 7168), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 1), 600),
+        Record("forward", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1097),
+        Record("forward", (128, 1536, 4096), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 879),
+        Record("forward", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1092),
+        Record("forward", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1239),
+        Record("forward", (128, 2048, 768), 131_072, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 8), 844),
+        Record("forward", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1138),
+        Record("forward", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1104),
+        Record("forward", (128, 4096, 1536), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 878),
+        Record("forward", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1098),
+        Record("forward", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 4), 1278),
+        Record("forward", (256, 7168, 512), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "N", 8), 628),
+        Record("forward", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 2, True, True, "N", 8), 433),
+        Record("forward", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 1), 858),
+        Record("forward", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 876),
+        Record("matrices", (128, 768, 2048), 393_216, TritonTile(256, 256, 32, 8, 5), 1312),
+        Record("matrices", (128, 1536, 4096), 131_072, TritonTile(256, 256, 32, 8, 5), 1121),
+        Record("matrices", (128, 1536, 4096), 262_144, TritonTile(256, 256, 32, 8, 5), 1301),
+        Record("matrices", (128, 1536, 4096), 524_288, TritonTile(256, 256, 32, 8, 5), 1398),
+        Record("matrices", (128, 2048, 768), 131_072, TritonTile(256, 256, 32, 8, 5), 1057),
+        Record("matrices", (128, 2048, 768), 393_216, TritonTile(256, 256, 32, 8, 6), 1314),
+        Record("matrices", (128, 2880, 2880), 327_680, TritonTile(128, 256, 32, 4, 4), 1200),
+        Record("matrices", (128, 4096, 1536), 131_072, TritonTile(256, 256, 32, 8, 5), 1130),
+        Record("matrices", (128, 4096, 1536), 262_144, TritonTile(256, 256, 32, 8, 5), 1287),
+        Record("matrices", (128, 4096, 1536), 524_288, TritonTile(256, 256, 64, 8, 3), 1386),
+        Record("matrices", (256, 7168, 512), 131_072, TritonTile(128, 256, 32, 4, 4), 812),
+        Record("matrices", (256, 7168, 2048), 65_536, TritonTile(128, 256, 32, 4, 4), 574),
+        Record("matrices", (256, 7168, 2048), 131_072, TritonTile(128, 256, 32, 4, 4), 873),
+        Record("matrices", (256, 7168, 2048), 262_144, TritonTile(128, 256, 32, 4, 4), 1106),
+        Record("rows", (256, 512, 7168), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "N", 4), 1019),
+        Record("rows", (128, 768, 2048), 393_216, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1272),
+        Record("rows", (128, 1536, 4096), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 4), 1196),
+        Record("rows", (128, 1536, 4096), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1308),
+        Record("rows", (128, 1536, 4096), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1397),
+        Record("rows", (128, 2048, 768), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 8), 1100),
+        Record("rows", (128, 2048, 768), 393_216, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 8), 1215),
+        Record("rows", (128, 2880, 2880), 327_680, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1254),
+        Record("rows", (128, 4096, 1536), 131_072, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1213),
+        Record("rows", (128, 4096, 1536), 262_144, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1311),
+        Record("rows", (128, 4096, 1536), 524_288, MosaicTile(128, 128, 128, 2, 1, False, True, "M", 4), 1380),
+        Record("rows", (256, 7168, 512), 131_072, MosaicTile(64, 128, 256, 2, 2, True, True, "M", 2), 948),
+        Record("rows", (256, 7168, 2048), 65_536, MosaicTile(64, 128, 256, 2, 1, True, True, "M", 1), 922),
+        Record("rows", (128, 7168, 2048), 131_072, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 2), 1251),
+        Record("rows", (256, 7168, 2048), 262_144, MosaicTile(128, 128, 128, 2, 2, False, True, "M", 1), 1227),
+    ),
+}
+"""By the names of ``GENERATIONS``, from the best kernel alone."""
+
+GENERATIONS = {8: "a100", 9: "h100", 10: "b200"}
+"""The chip whose records stand for a compute capability; of an A100 there is none."""
+
+
+def nearest(generation: int, part: str, rows: int, groups: int, into: int, out_of: int) -> Choice | None:
+    """The tokamax kernel and sizes for one part of a product, from the nearest record of the GPU's generation.
+
+    ``into`` and ``out_of`` are those of the matrices, in every part. None where the generation has no records.
+    """
+    of_part = [record for record in RECORDS.get(GENERATIONS.get(generation, ""), ()) if record.part == part]
+    if not of_part:
+        return None
+    per_group = rows / groups
+
+    def distance(record: Record) -> float:
+        count, *sides = record.matrices
+        theirs = (*sides, record.rows / count)
+        return sum(abs(math.log(one / other)) for one, other in zip((into, out_of, per_group), theirs, strict=True))
+
+    best = min(of_part, key=distance)
+    count, *sides = best.matrices
+    is_same = sides == [into, out_of] and abs(math.log2(per_group * count / best.rows)) <= 1
+    return Choice(best.tile, is_same, best)
+
+
+def _fitting(size: int, width: int) -> int:
+    """A side of a tile: a power of two of at least 16, no larger than a width needs."""
+    return min(size, max(16, 1 << (width - 1).bit_length()))
+
+
+def triton_tile(
+    generation: int, part: str, rows: int, groups: int, into: int, out_of: int, item_bytes: int
+) -> TritonTile:
+    """Sizes for our own Triton kernels, which are built as tokamax's are: those of the nearest record if it is of such
+    a kernel, else those that are best in most of tokamax's measurements.
+
+    Float32 takes the smallest: its pieces are twice as large, and are multiplied in several steps.
+    """
+    choice = nearest(generation, part, rows, groups, into, out_of)
+    sides = (into, out_of) if part == "matrices" else (rows, out_of if part == "forward" else into)
+    inner = rows if part == "matrices" else into if part == "forward" else out_of
+    if item_bytes > 2:
+        tile = TritonTile(64, 64, 32, 4, 2)
+    elif choice is not None and isinstance(choice.tile, TritonTile):
+        tile = choice.tile
+    elif generation >= 10:
+        tile = TritonTile(256, 256, 32, 4, 3)
+    else:
+        tile = TritonTile(128, 128, 32, 4, 4)
+    return tile._replace(
+        rows=_fitting(tile.rows, sides[0]), columns=_fitting(tile.columns, sides[1]), inner=_fitting(tile.inner, inner)
+    )
+
+
+class JaxTile(NamedTuple):
+    """Sizes of JAX's own Mosaic kernels."""
+
+    rows: int
+    columns: int
+    inner: int
+    stages: int
+    width: int
+    """Tiles that are taken along the columns before the rows are gone along."""
+
+
+HOPPER_SIDES = (128, 64)
+"""Columns of a tile: a multiprocessor's registers hold no more of a float32 sum than 128 by 128 beside what else there
+is, as one group of 128 threads computes it."""
+SHARED_BYTES = 232_448 - 4096
+"""Shared memory of a block of threads, without some for barriers."""
+
+
+def jax_tile(generation: int, rows: int, groups: int, into: int, out_of: int) -> JaxTile | None:
+    """Sizes for a product in 16 bits, or None where the kernels cannot do it, forwards or backwards. Not measured.
+
+    Both widths are multiples of a tile's columns, as they change places in the gradient.
+    """
+    widths = (into, out_of)
+    if generation == 9:
+        columns = next((side for side in HOPPER_SIDES if not any(width % side for width in widths)), 0)
+    else:
+        # Twice as many, as two multiprocessors share a tile.
+        columns = 128 if generation == 10 and not any(width % 256 for width in widths) else 0
+    if not columns:
+        return None
+    height = 128 if generation == 10 or rows >= 256 * groups else 64
+    stages = min(6, (SHARED_BYTES - 2 * height * columns) // (2 * 64 * (height + columns)))
+    tiles = out_of // (columns * (2 if generation == 10 else 1))
+    return JaxTile(height, columns, 64, stages, next(width for width in (8, 4, 2, 1) if tiles % width == 0))

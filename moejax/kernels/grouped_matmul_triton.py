@@ -1,0 +1,176 @@
+"""Grouped products on any NVIDIA GPU from Ampere on, by Pallas kernels of our own that Triton compiles.
+
+For widths that are no multiples of anything, for float32, and for the gradient of the matrices. By tokamax's records
+its Mosaic kernel for that gradient reaches 106 to 142 TFLOP/s on an H100, and its Triton kernel, which ours is built
+like, 370 to 673. None of these was timed by us. Off a GPU the kernels are interpreted, for tests.
+
+Shapes: R rows, G groups, D columns of the rows, F columns of the products.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import sequential_vmap
+from jaxtyping import Float, Int
+
+from moejax.kernels.grouped_matmul import GroupedMatmul
+from moejax.kernels.grouped_matmul_tiles import TritonTile, triton_tile
+from moejax.platform import gpu_generation, platform
+
+F32 = jnp.float32
+
+
+def supports(*arguments: Any) -> bool:
+    """Whether the program's GPUs are of Ampere or later, as Triton asks for."""
+    return gpu_generation() >= 8
+
+
+class _RowTiles(NamedTuple):
+    """Tiles of rows, each of one group: as many as there can be, the last of them empty."""
+
+    group: Int[Array, " tiles"]
+    start: Int[Array, " tiles"]
+    stop: Int[Array, " tiles"]
+    """Behind the last of the group's rows."""
+
+
+def _row_tiles(rows: int, group_sizes: Int[Array, " G"], height: int) -> _RowTiles:
+    groups = group_sizes.shape[0]
+    ends, counts = jnp.cumsum(group_sizes), -(group_sizes // -height)
+    last = jnp.cumsum(counts)
+    tile = jnp.arange(rows // height + groups, dtype=last.dtype)
+    group = jnp.minimum(jnp.searchsorted(last, tile, side="right", method="compare_all"), groups - 1).astype(jnp.int32)
+    start = (ends - group_sizes)[group] + (tile - (last - counts)[group]) * height
+    return _RowTiles(group, start.astype(jnp.int32), ends[group].astype(jnp.int32))
+
+
+def _part(start: Any, length: int, whole: int) -> tuple[Any, Array | None]:
+    """A slice of an axis, and which of it exists; None where all of it does."""
+    from jax.experimental import pallas as pl
+
+    exists = None if whole % length == 0 else start + jnp.arange(length, dtype=jnp.int32) < whole
+    return pl.ds(start, length), exists
+
+
+def _mask(shape: tuple[int, int], rows: Array | None, columns: Array | None) -> Array | None:
+    masks = [mask for mask in (None if rows is None else rows[:, None], columns) if mask is not None]
+    return jnp.broadcast_to(masks[0] if len(masks) == 1 else masks[0] & masks[1], shape) if masks else None
+
+
+def _load(ref: Any, rows: Array | None, columns: Array | None) -> Array:
+    from jax.experimental.pallas import triton
+
+    mask = _mask(ref.shape, rows, columns)
+    return triton.load(ref) if mask is None else triton.load(ref, mask=mask, other=0.0)
+
+
+def _store(ref: Any, values: Array, rows: Array | None, columns: Array | None) -> None:
+    from jax.experimental.pallas import triton
+
+    triton.store(ref, values.astype(ref.dtype), mask=_mask(ref.shape, rows, columns))
+
+
+def _product(a: Array, b: Array) -> Array:
+    # At least as exact as XLA's own products: float32 is not rounded to 10 bits.
+    precision = lax.Precision.HIGHEST if a.dtype == F32 else None
+    return jnp.dot(a, b, precision=precision, preferred_element_type=F32)
+
+
+def _rows_by_matrices(
+    rows: Float[Array, "R D"], matrices: Array, group_sizes: Int[Array, " G"], transposed: bool
+) -> Float[Array, "R F"]:
+    """Of matrices [G, D, F], or [G, F, D] if ``transposed``."""
+    from jax.experimental import pallas as pl
+
+    (count, into), out_of = rows.shape, matrices.shape[1 if transposed else 2]
+    part = "rows" if transposed else "forward"
+    groups, *sides = matrices.shape
+    tile = triton_tile(gpu_generation(), part, count, groups, sides[0], sides[1], rows.dtype.itemsize)
+    tiles = _row_tiles(count, group_sizes, tile.rows)
+
+    def kernel(rows: Any, matrices: Any, group: Any, start: Any, stop: Any, out: Any) -> None:
+        column, place = pl.program_id(0), pl.program_id(1)
+        matrix, first, end = group[place], start[place], stop[place]
+
+        @pl.when(first < end)
+        def _() -> None:
+            mine = first + jnp.arange(tile.rows, dtype=jnp.int32) < end
+            columns, are_columns = _part(column * tile.columns, tile.columns, out_of)
+
+            def add(step: Any, total: Array) -> Array:
+                inner, are_inner = _part(step * tile.inner, tile.inner, into)
+                a = _load(rows.at[pl.ds(first, tile.rows), inner], mine, are_inner)
+                if transposed:
+                    b = _load(matrices.at[matrix, columns, inner], are_columns, are_inner).T
+                else:
+                    b = _load(matrices.at[matrix, inner, columns], are_inner, are_columns)
+                return total + _product(a, b)
+
+            total = lax.fori_loop(0, pl.cdiv(into, tile.inner), add, jnp.zeros((tile.rows, tile.columns), F32))
+            _store(out.at[pl.ds(first, tile.rows), columns], total, mine, are_columns)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((count, out_of), rows.dtype),
+        grid=(pl.cdiv(out_of, tile.columns), tiles.group.shape[0]),
+        compiler_params=_compiler_params(tile),
+        interpret=platform() != "gpu",
+        name="grouped_rows" if transposed else "grouped_forward",
+    )(rows, matrices, *tiles)
+
+
+def _rows_by_rows(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
+    """Each group's rows, transposed, by its gradients: [G, D, F]."""
+    from jax.experimental import pallas as pl
+
+    (into, out_of), groups = (x.shape[1], dy.shape[1]), group_sizes.shape[0]
+    tile = triton_tile(gpu_generation(), "matrices", x.shape[0], groups, into, out_of, x.dtype.itemsize)
+    stops = jnp.cumsum(group_sizes).astype(jnp.int32)
+    starts = stops - group_sizes.astype(jnp.int32)
+
+    def kernel(x: Any, dy: Any, starts: Any, stops: Any, out: Any) -> None:
+        matrix = pl.program_id(2)
+        first, end = starts[matrix], stops[matrix]
+        height, are_rows = _part(pl.program_id(1) * tile.rows, tile.rows, into)
+        columns, are_columns = _part(pl.program_id(0) * tile.columns, tile.columns, out_of)
+
+        def add(step: Any, total: Array, is_last: bool = False) -> Array:
+            start = first + step * tile.inner
+            mine = start + jnp.arange(tile.inner, dtype=jnp.int32) < end if is_last else None
+            a = _load(x.at[pl.ds(start, tile.inner), height], mine, are_rows)
+            b = _load(dy.at[pl.ds(start, tile.inner), columns], mine, are_columns)
+            return total + _product(a.T, b)
+
+        # All turns but the last are whole, and load without a mask. An empty group has one turn, with nothing in it.
+        last = jnp.maximum(pl.cdiv(end - first, jnp.int32(tile.inner)) - 1, 0)
+        total = lax.fori_loop(0, last, add, jnp.zeros((tile.rows, tile.columns), F32))
+        total = add(last, total, is_last=True)
+        _store(out.at[matrix, height, columns], total, are_rows, are_columns)
+
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((groups, into, out_of), x.dtype),
+        grid=(pl.cdiv(out_of, tile.columns), pl.cdiv(into, tile.rows), groups),
+        compiler_params=_compiler_params(tile),
+        interpret=platform() != "gpu",
+        name="grouped_matrices",
+    )(x, dy, starts, stops)
+
+
+def _compiler_params(tile: TritonTile) -> Any:
+    from jax.experimental.pallas import triton
+
+    return triton.CompilerParams(num_warps=tile.warps, num_stages=tile.stages)
+
+
+# The kernels know no ``jax.vmap`` of group sizes; a population's members take turns.
+TRITON = GroupedMatmul(
+    forward=sequential_vmap(partial(_rows_by_matrices, transposed=False)),
+    rows_gradient=sequential_vmap(partial(_rows_by_matrices, transposed=True)),
+    matrices_gradient=sequential_vmap(_rows_by_rows),
+)

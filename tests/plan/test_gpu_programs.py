@@ -1,0 +1,176 @@
+"""Programs compiled for NVIDIA GPUs that are not here call fused and grouped kernels, and loop over no blocks or tiles.
+
+They need JAX's CUDA wheels, in an environment of their own: ``make gpu-programs``.
+"""
+
+import multiprocessing
+import re
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from moejax.cli.commands.config import load as load_config
+from moejax.kernels.attention import AttentionMask, attention
+from moejax.kernels.grouped_matmul import grouped_matmul
+from moejax.kernels.linear import project
+from moejax.kernels.table import TABLE, select
+from moejax.plan.absent_gpu import standing_in
+from moejax.plan.gpu_target import has_cuda_plugin
+from moejax.plan.process import plan
+from moejax.plan.topology import parse
+from moejax.sharding import TOKEN_AXES
+from moejax.train.mesh import MeshShape, make_mesh
+from moejax.train.training import Training
+
+pytestmark = [
+    pytest.mark.gpu_programs,
+    pytest.mark.skipif(not has_cuda_plugin(), reason="JAX's CUDA wheels are not installed: make gpu-programs"),
+    # Tokamax's own.
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+]
+MOSAIC, TRITON = "mosaic_gpu_v2", "__gpu$xla.gpu.triton"
+CUDNN = {"__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"}
+
+
+def calls(text):
+    """What a compiled program calls that XLA did not write, with how often it stands there."""
+    return Counter(re.findall(r'custom_call_target="([^"]+)"', text))
+
+
+def loops(text):
+    """Its loops by the operations of JAX that they come from."""
+    return re.findall(r' while\(.*?op_name="([^"]+)"', text)
+
+
+def compiled(topology, function, *shapes, split=(), **mesh):
+    """The text of a function's program on a topology; shapes with their types."""
+    devices = parse(topology).compile_only_devices()
+    given = make_mesh(MeshShape(**{"data": 1, **mesh}), devices)
+    place = NamedSharding(given, PartitionSpec(split) if split else PartitionSpec())
+    arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
+    with jax.set_mesh(given), standing_in(devices[0]):
+        return jax.jit(function).lower(*arguments).compile().as_text()
+
+
+@pytest.fixture(scope="module")
+def compiled_for():
+    """The same in a process for each kind of GPU: Mosaic keeps the first that it compiles for."""
+    with ExitStack() as stack:
+
+        @cache
+        def process(kind):
+            one = ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
+            return stack.enter_context(one)
+
+        def run(topology, *arguments, **options):
+            return process(topology.partition(":")[0]).submit(compiled, topology, *arguments, **options).result()
+
+        yield run
+
+
+@pytest.fixture
+def plain_environment(monkeypatch):
+    """As a user's: the tests' flags are a CPU's, and some would change what is compiled for a GPU."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+
+
+def test_a_step_of_olmoes_shape_on_8_h100_calls_kernels_and_has_no_loop_over_blocks(tmp_path, plain_environment):
+    training = load_config(Training, "configs/plans/weak_scaling.py:8", [])
+    recipe = replace(training.recipe, mesh=MeshShape(fsdp=4, expert=2))
+    path = tmp_path / "program.txt"
+    found = plan(replace(training, recipe=recipe), parse("h100:8"), text_to=path)
+    text = path.read_text()
+    kernels = calls(text)
+    assert found.fits
+    assert set(kernels) >= CUDNN
+    # One layer's: three products forwards, and of each the gradient of rows and the one of matrices.
+    products = [line for line in text.splitlines() if MOSAIC in line or TRITON in line]
+    of_matrices = [line for line in products if re.search(r"= bf16\[32,(2048,1024|1024,2048)\]", line)]
+    of_rows = [line for line in products if re.search(r"= bf16\[131072,(1024|2048)\]", line)]
+    assert len(of_matrices) >= 3
+    assert all(TRITON in line for line in of_matrices)
+    assert len(of_rows) >= 3 + 3
+    assert len(of_matrices) + len(of_rows) == len(products)
+    # Over layers, over chunks of the loss, and those of binary searches; none over experts, blocks or tiles.
+    assert not [name for name in loops(text) if "attention" in name or "fori" in name]
+    assert text.count(" while(") <= 6
+    # A dense product would have every expert's rows for every row.
+    assert not re.search(r"\[32,131072,|\[131072,32,(1024|2048)\]", text)
+
+
+def grouped(has_tokamax, rows, matrices, sizes, dy):
+    """A product with both gradients."""
+    kernels = TABLE["grouped_matmul"]
+    kernels["tokamax"] = kernels["tokamax"]._replace(is_available=lambda: has_tokamax)
+    backend = select("grouped_matmul", rows, matrices)
+    y, back = jax.vjp(lambda *given: grouped_matmul(backend, *given, sizes), rows, matrices)
+    return y, back(dy)
+
+
+@pytest.mark.parametrize(
+    ("topology", "tokamax", "expected"),
+    [
+        ("h100:1", True, {MOSAIC: 2, TRITON: 1}),
+        ("b200:1", True, {MOSAIC: 2, TRITON: 1}),
+        ("h100:1", False, {MOSAIC: 2, TRITON: 1}),
+        ("b200:1", False, {MOSAIC: 2, TRITON: 1}),
+        ("a100:1", False, {TRITON: 3}),
+    ],
+)
+def test_a_grouped_product_and_its_gradients_are_three_kernels(topology, tokamax, expected, compiled_for):
+    shapes = [(8192, 2048), (16, 2048, 1024), (16,), (8192, 1024)]
+    types = (jnp.bfloat16, jnp.bfloat16, jnp.int32, jnp.bfloat16)
+    text = compiled_for(topology, partial(grouped, tokamax), *zip(shapes, types, strict=True))
+    assert calls(text) == expected
+    assert not loops(text)
+
+
+def attended(window, is_packed, query, key, value, dy, segments):
+    """Attention with its gradients."""
+    given = segments if is_packed else None
+    mask = AttentionMask(query_segments=given, key_segments=given, window=window)
+    out, back = jax.vjp(partial(attention, mask=mask, scale=0.1), query, key, value)
+    return out, back(dy)
+
+
+@pytest.mark.parametrize(
+    ("widths", "window", "packed"),
+    [((128, 128), 0, False), ((128, 128), 1024, False), ((128, 128), 0, True), ((192, 128), 0, True)],
+    ids=["plain", "window", "documents", "DeepSeek's latent, documents"],
+)
+def test_attention_is_cudnns_and_holds_no_mask_of_queries_by_keys(widths, window, packed, compiled_for):
+    batch, length, heads, groups = 8, 4096, 16, 4 if widths[0] == widths[1] else 16
+    sizes = [(heads, widths[0]), (groups, widths[0]), (groups, widths[1]), (heads, widths[1])]
+    shapes = [((batch, length, *size), jnp.bfloat16) for size in sizes]
+    function = partial(attended, window, packed)
+    segments = ((batch, length), jnp.int32)
+    text = compiled_for("h100:8", function, *shapes, segments, split=TOKEN_AXES, fsdp=4, expert=2)
+    assert set(calls(text)) >= CUDNN
+    assert not re.search(rf"\[\d+,(\d+,)?{length},{length}\]", text)
+    # Rows with more documents than the program was made for are computed by tiles, behind a condition.
+    assert bool(re.search(r" conditional\(", text)) == packed
+    assert bool(loops(text)) == packed
+
+
+def routed(x, router, dy):
+    """The router's product with its gradients."""
+    logits, back = jax.vjp(lambda *given: project("nd,de->ne", *given, jax.lax.Precision.HIGHEST), x, router)
+    return logits, back(dy)
+
+
+def test_the_routers_products_are_made_of_products_in_bfloat16(compiled_for):
+    shapes = [((8192, 2048), jnp.float32), ((2048, 64), jnp.float32), ((8192, 64), jnp.float32)]
+    text = compiled_for("h100:1", routed, *shapes)
+    products = re.findall(r" dot\(.*", text)
+    assert len(products) == 3
+    assert all("algorithm=dot_bf16_bf16_f32_x6" in product for product in products)
+    # By XLA's own kernel of matrix units, not by cuBLAS in float32.
+    assert text.count("triton_nested_gemm_fusion") == 3
