@@ -6,7 +6,7 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity resolve test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity stores resolve test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -29,7 +29,7 @@ test: $(VENV)/.installed  ## lint, types and the whole test suite, but what take
 	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test lint-docs slow parity resolve
+	$(MAKE) test lint-docs slow parity stores resolve
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -45,6 +45,9 @@ slow: $(VENV)/.installed  ## the tests that take minutes; some of them with SLOW
 
 parity: $(VENV)/.parity $(VENV)/.engines  ## our models against Hugging Face transformers, our manifests against schemas
 	$(BIN)/pytest -n 2 -m parity tests/parity
+
+stores: $(VENV)/.stores  ## trainings in an object store that runs here: killed, resumed, refused
+	$(BIN)/pytest -m stores -r s tests/train/test_in_a_store.py
 
 resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with every file of constraints (asks the package index)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
@@ -96,6 +99,13 @@ $(VENV)/.docs: $(VENV)/.installed constraints/docs.txt
 $(VENV)/.browser: $(VENV)/.installed constraints/explore.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on \
 	  -e '.[explore]' playwright -c constraints/explore.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+	@touch $@
+
+$(VENV)/.stores: $(VENV)/.installed constraints/stores.txt
+	@echo "Installing s3fs into $(VENV), and a server of S3 (moto) into $(VENV)/stores, an environment of its own: 0.4 GB."
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[s3]' -c constraints/stores.txt
+	$(PYTHON) -m venv $(VENV)/stores
+	$(VENV)/stores/bin/python -m pip install --disable-pip-version-check --quiet 'moto[server]' -c constraints/stores.txt
 	@touch $@
 
 $(VENV)/.engines: constraints/engines.txt

@@ -114,13 +114,11 @@ def time_experts(of: Experts, kernel: str, is_dry: bool, seconds: float) -> Row:
     """Sort, permute, gate and up, activation, down, sum; and all gradients: 18 · rows · width · hidden FLOPs."""
     _arrays.cache_clear()
     dtype = jnp.float32 if is_dry else jnp.bfloat16
-    into = (of.experts, of.width, of.hidden)
-    x, dy, gate, up, down = normal(
-        SEED, (of.tokens, of.width), (of.tokens, of.width), into, into, (of.experts, of.hidden, of.width), dtype=dtype
-    )
+    into, out_of = (of.experts, 2, of.width, of.hidden), (of.experts, of.hidden, of.width)
+    x, dy, gate_up, down = normal(SEED, (of.tokens, of.width), (of.tokens, of.width), into, out_of, dtype=dtype)
     size = Size(of.tokens, of.top_k, of.width, of.hidden, of.experts)
     routing = draw_routing(size, np.random.default_rng(SEED))
-    given, each = ExpertArrays(gate, up, down), of.rows // of.experts
+    given, each = ExpertArrays(gate_up, down), of.rows // of.experts
     check_accepts("experts", kernel, x, routing.combine_weight, partial(by_expert, routing), given)
     function = load("experts", kernel)
 

@@ -30,9 +30,9 @@ from moejax.fit.score_links import ScoreLink, score_links, with_fitted
 from moejax.folder import check_as_written, only_writer
 from moejax.model.runtime import Runtime
 from moejax.progress import ProgressCallback
+from moejax.storage import open_storage
 from moejax.stored import Damaged, as_read, read_json, write_json
 from moejax.study.status import run_statuses
-from moejax.study.storage import open_storage
 from moejax.study.study import Study
 from moejax.train.manifest import finished_steps
 from moejax.train.metrics import branch_name

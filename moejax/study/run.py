@@ -18,6 +18,7 @@ from moejax.fit.column_names import with_derived
 from moejax.folder import atomic_write, check_as_written, check_replaceable, only_writer, outputs_of
 from moejax.laws import LAWS
 from moejax.run_table import TABLE
+from moejax.storage import is_remote, matching, open_storage, read_text
 from moejax.stored import claim, parse_json, refuse_another, sealed, write_json
 from moejax.study.analysis import Analysed, analyse
 from moejax.study.cloud import Mount, holds_corpus
@@ -36,7 +37,7 @@ from moejax.study.stages import (
     write_stages,
 )
 from moejax.study.status import RunStatus, progress, run_statuses
-from moejax.study.storage import REMEDY, identity, is_remote, matching, open_storage, read_text
+from moejax.study.storage import REMEDY, identity
 from moejax.study.study import Analysis, Downstream, Study
 from moejax.train.identity import TRAINING
 from moejax.train.vmapped_runs import vmap_groups

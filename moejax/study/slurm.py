@@ -16,11 +16,12 @@ from typing import Any
 from unittest import mock
 
 from moejax.errors import UserError
+from moejax.storage import open_storage
 from moejax.study.executor import Ended, Task
 from moejax.study.resources import ResourceRequest
 from moejax.study.slurm_job import Train
 from moejax.study.status import run_statuses
-from moejax.study.storage import launched, open_storage, write_launch
+from moejax.study.storage import launched, write_launch
 from moejax.wording import says
 
 FOLDER = "slurm"

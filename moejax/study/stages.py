@@ -27,9 +27,9 @@ from moejax.config import build, dump, unknown
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.ranges import Seed
+from moejax.storage import open_storage, read_text
 from moejax.stored import ANOTHER_OUT, as_read, foreign_json, parse_json, refuse_another, write_json
 from moejax.study.status import RunStatus, run_statuses
-from moejax.study.storage import open_storage, read_text
 from moejax.study.study import Stage, Study
 from moejax.wording import command, counted, listed, says, some
 

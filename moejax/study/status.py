@@ -9,8 +9,8 @@ from typing import Any
 
 from fsspec.implementations.dirfs import DirFileSystem
 
+from moejax.storage import check_regular, read_text
 from moejax.stored import Damaged
-from moejax.study.storage import check_regular, read_text
 from moejax.study.study import work
 from moejax.train.attempts import (
     ATTEMPTS,

@@ -15,12 +15,13 @@ from moejax.config import build, dump
 from moejax.data.config import DataConfig
 from moejax.laws.chips import find
 from moejax.plan.topology import parse
+from moejax.storage import matching, open_storage
 from moejax.stored import write_json
 from moejax.study.analysis import warnings
 from moejax.study.cloud import GKE_ACCELERATORS, chips_per_host, cloud_tpu_type, holds_corpus, mounted, rentable
 from moejax.study.estimate import estimate
 from moejax.study.gke import kubernetes_name
-from moejax.study.storage import launched, matching, open_storage
+from moejax.study.storage import launched
 
 STUDIES = Path(__file__).parents[2] / "configs" / "studies"
 TINY = f"--config={STUDIES / 'zhao.py:tiny'}"

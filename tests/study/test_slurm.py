@@ -10,9 +10,9 @@ import pytest
 
 from moejax import run_table
 from moejax.__main__ import main
+from moejax.storage import open_storage
 from moejax.study.run import read_study, train_study, write_table
 from moejax.study.status import run_statuses
-from moejax.study.storage import open_storage
 from moejax.train.attempts import ATTEMPTS, read_attempts
 from moejax.train.row import OF_THE_CLOCK
 

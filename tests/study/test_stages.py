@@ -15,12 +15,12 @@ from moejax.config import build
 from moejax.errors import UserError
 from moejax.report.conclusions import stages_table
 from moejax.report.findings import Findings
+from moejax.storage import open_storage
 from moejax.stored import write_json
 from moejax.study.analysis import Analysed
 from moejax.study.executor import Ended
 from moejax.study.run import Concluded, read_study, train_study
 from moejax.study.stages import assumed, known_stages, results
-from moejax.study.storage import open_storage
 from moejax.study.study import Stage, Study
 from moejax.train.row import OF_THE_CLOCK
 from moejax.train.row_file import row_file

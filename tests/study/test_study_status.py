@@ -15,10 +15,10 @@ from moejax.__main__ import main
 from moejax.architecture import Architecture
 from moejax.config import dump
 from moejax.data.config import DataConfig
+from moejax.storage import open_storage
 from moejax.stored import sealed
 from moejax.study.run import fetch, materialise_at, write_table
 from moejax.study.status import progress, run_statuses, seconds_left
-from moejax.study.storage import open_storage
 from moejax.study.study import Study
 from moejax.train.attempts import ATTEMPTS, DONE, FAILED, INTERRUPTED, RUNNING, Attempt
 from moejax.train.optimizer import OptimizerConfig

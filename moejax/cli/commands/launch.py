@@ -16,12 +16,13 @@ from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.json_text import json_text
 from moejax.say import say
+from moejax.storage import open_storage
 from moejax.study import analysis
 from moejax.study.executor import Engine, Executor, Task
 from moejax.study.run import check_owner, materialise_at, train_study
 from moejax.study.stages import each_stage, known_stages, later
 from moejax.study.status import run_statuses
-from moejax.study.storage import launched, open_storage, write_launch
+from moejax.study.storage import launched, write_launch
 from moejax.study.study import Study
 from moejax.wording import command, counted, some, told
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from moejax.errors import UserError
 from moejax.laws.chips import find
+from moejax.storage import is_remote
 from moejax.study.estimate import estimate
 from moejax.study.executor import Task
 from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, minutes_for
 from moejax.study.slurm import SlurmExecutor
-from moejax.study.storage import is_remote
 from moejax.study.study import Study
 
 

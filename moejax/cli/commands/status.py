@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +16,26 @@ from moejax.quantities import format, format_bytes
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.say import say
+from moejax.storage import is_remote
 from moejax.train.attempts import RUNNING
 from moejax.train.manifest import verify
 from moejax.train.status import Status, is_study_folder, read_statuses
+from moejax.train.stored_run import small_files
 from moejax.wording import some
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it."""
-    folder = Path(arguments.folder)
-    found, is_study = read_statuses(folder), is_study_folder(folder)
+    with contextlib.ExitStack() as stored:
+        folder = Path(arguments.folder)
+        if is_remote(arguments.folder):
+            if arguments.verify:
+                raise UserError("--verify reads checkpoints of this machine; give the working folder of the training.")
+            folder = Path(stored.enter_context(tempfile.TemporaryDirectory()))
+            stored.enter_context(small_files(arguments.folder, folder))
+        found, is_study = read_statuses(folder), is_study_folder(folder)
+    if is_remote(arguments.folder):
+        found = [replace(one, folder=one.folder.replace(str(folder), arguments.folder.rstrip("/"))) for one in found]
     layers = [
         table
         for status in found

@@ -13,11 +13,11 @@ from moejax.errors import UserError
 from moejax.report import render
 from moejax.result import Column, Result, Table, Written, percent
 from moejax.say import say
+from moejax.storage import is_remote, open_storage
 from moejax.study.downstream import write_scores
 from moejax.study.run import fetch, read_study, write_table
 from moejax.study.stages import later
 from moejax.study.status import RunStatus, run_statuses, seconds_left
-from moejax.study.storage import is_remote, open_storage
 from moejax.study.study import Study
 from moejax.train.attempts import STATES
 from moejax.wording import command, some

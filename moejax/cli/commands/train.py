@@ -25,14 +25,17 @@ from moejax.json_text import json_text
 from moejax.report import render
 from moejax.result import Column, Result, Table
 from moejax.say import say
+from moejax.storage import is_remote
 from moejax.stored import read_json
 from moejax.train import identity
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.loop import train
+from moejax.train.opening import PREPARING_SECONDS
 from moejax.train.processes import CoordinatedError, ProcessGroup, init_distributed
 from moejax.train.rounding import THREADS, fix_threads
 from moejax.train.status import read_status
 from moejax.train.stopping import Stopped, exit_status, stop_on_signals
+from moejax.train.stored_run import StoredRun, check_shared, default_folder
 from moejax.train.training import Training
 from moejax.wording import says, told
 
@@ -44,12 +47,31 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cpu_devices:
         jax.config.update("jax_num_cpu_devices", arguments.cpu_devices)
     if not is_one_of_many(arguments):
-        return _train(arguments, ProcessGroup())
+        return _train_there(arguments, ProcessGroup())
     given = (arguments.coordinator, arguments.processes, arguments.process)
     with _stdout_is_ours(), init_distributed(*given, wait_seconds=arguments.wait):
         group = ProcessGroup(arguments.wait)
         with _ending_alone(group):
-            return _train(arguments, group)
+            return _train_there(arguments, group)
+
+
+def _train_there(arguments: argparse.Namespace, group: ProcessGroup) -> int:
+    """In a folder, or, for one in a store, in a folder of this machine that is copied there."""
+    if not is_remote(arguments.out or ""):
+        return _train(arguments, group)
+    url, folder = arguments.out, Path(arguments.local or default_folder(arguments.out))
+    arguments.out = str(folder)
+    with contextlib.ExitStack() as stored:
+
+        def begin() -> int:
+            return stored.enter_context(StoredRun(url, folder, _say)).number
+
+        number = group.run_on_main(begin, wait_seconds=PREPARING_SECONDS)
+        group.run_or_abort(lambda: check_shared(folder, number))
+        status = _train(arguments, group)
+    if group.is_main and status == 0 and not arguments.json:
+        say(f"all of it: {url}", file=sys.stdout)
+    return status
 
 
 def _train(arguments: argparse.Namespace, group: ProcessGroup) -> int:

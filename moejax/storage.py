@@ -1,0 +1,106 @@
+"""Storage: a folder of this machine, or any other that fsspec reaches (``gs://``, ``s3://``)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from moejax.errors import UserError
+from moejax.stored import Damaged
+from moejax.wording import says
+
+T = TypeVar("T")
+
+CONTACT_SECONDS = 30.0
+"""How long a store may take to answer when it is opened. Its client's own limits are minutes."""
+
+
+def is_remote(url: str | PathLike[str]) -> bool:
+    """Whether storage is not a path of this machine."""
+    return "://" in str(url)
+
+
+def open_storage(url: str | PathLike[str]) -> DirFileSystem:
+    """The file system whose root is that folder.
+
+    Raises:
+      UserError: no such protocol, the package that speaks it is not installed, or the store does not let us in or does
+        not answer.
+    """
+
+    def contact() -> DirFileSystem:
+        # What others write there is to be seen at once.
+        options: dict[str, Any] = {"use_listings_cache": False} if is_remote(url) else {}
+        system, root = fsspec.core.url_to_fs(str(url), **options)
+        system.exists(root)
+        return DirFileSystem(root, system)
+
+    with reaching(url):
+        return within(CONTACT_SECONDS, contact) if is_remote(url) else contact()
+
+
+@contextlib.contextmanager
+def reaching(url: object) -> Iterator[None]:
+    """What goes wrong with a store as a sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    # Every store's client has exceptions of its own.
+    except Exception as error:
+        raise UserError(
+            f"{url} cannot be reached from here ({says('the store', error)}); give a folder, or mend that."
+        ) from error
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work`` returns, in a thread that is left alone when it takes longer.
+
+    Raises:
+      TimeoutError: it takes longer.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="store", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return results[0]
+
+
+def read_text(storage: DirFileSystem, path: str) -> str | None:
+    """A file's text, or None if there is none."""
+    try:
+        check_regular(storage, path)
+        return storage.cat_file(path).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def check_regular(storage: DirFileSystem, path: str) -> None:
+    """Raise ``Damaged`` if there is a pipe or the like in a file's place: reading it would wait for who writes it."""
+    # Object stores hold nothing of that kind, and would be asked once more for every file.
+    if isinstance(storage.fs, LocalFileSystem) and storage.info(path)["type"] == "other":
+        raise Damaged(f"{path} is no regular file; remove it, or bring back a copy.")
+
+
+def matching(storage: DirFileSystem, pattern: str) -> list[str]:
+    """Paths that match ``models/*/*.json``, in order."""
+    return sorted(map(str, storage.glob(pattern)))

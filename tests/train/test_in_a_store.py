@@ -1,0 +1,87 @@
+"""``moejax train --out s3://…`` with a real server: killed and resumed, on this machine and on others; refused."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+from command import command, environment, run, start, write_config
+from killing import kill_and_compare, status
+from object_store import serve
+
+pytestmark = pytest.mark.stores
+
+
+@pytest.fixture(scope="module")
+def store():
+    with serve() as url:
+        yield url
+
+
+@pytest.mark.parametrize(("kills", "processes"), [(10, 1), (4, 2)])
+def test_a_training_in_a_store_that_is_killed_ends_the_same(tmp_path, store, kills, processes):
+    place = f"{store}/{processes}"
+    met, _ = kill_and_compare(tmp_path, kills=kills, processes=processes, seed=2, store=place)
+    assert sum(met.values()) == kills
+
+
+def test_a_second_writer_is_refused_and_the_first_one_ends_with_everything_saved(tmp_path, store):
+    config, url = write_config(tmp_path), f"{store}/two"
+    long = [f"--config={config}", "--config.recipe.budgets_tokens=50000000"]
+    first = start(tmp_path / "cache", *long, "--out", url, "--local", tmp_path / "first")
+    while not (tmp_path / "first" / "training.json").exists():
+        assert first.poll() is None, first.communicate()[1]
+    second = run(tmp_path / "cache", f"--config={config}", "--out", url, "--local", tmp_path / "second")
+    assert second.returncode == 2
+    assert f"Another process ({first.pid} on " in second.stderr
+    assert status(url)["state"] == "running"
+    first.terminate()
+    said = first.communicate()[1]
+    assert first.returncode == 75, said
+    assert status(url)["state"] == "interrupted"
+
+
+def refused(config, url, folder, **variables):
+    """What is said, and nothing was compiled before it."""
+    ended = subprocess.run(
+        command(f"--config={config}", "--out", url, "--local", folder / "local"),
+        env=environment(folder / "cache") | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert not (folder / "cache").exists()
+    return ended.stderr
+
+
+def test_a_bucket_that_is_not_there_is_named(tmp_path, store):
+    said = refused(write_config(tmp_path), "s3://nothing/run", tmp_path)
+    assert "s3://nothing/run cannot be written to" in said
+
+
+def test_missing_credentials_are_said(tmp_path, store, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    said = refused(
+        write_config(tmp_path), f"{store}/none", tmp_path, HOME=str(tmp_path), AWS_EC2_METADATA_DISABLED="true"
+    )
+    assert "credentials" in said
+
+
+def test_a_store_that_does_not_answer_is_waited_for_half_a_minute(tmp_path):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": endpoint}
+        said = refused(write_config(tmp_path), "s3://bucket/run", tmp_path, **keys, AWS_DEFAULT_REGION="us-east-1")
+    assert "no answer within 30 s" in said
+
+
+def test_a_package_that_is_missing_is_named(tmp_path, store):
+    hidden = tmp_path / "hidden" / "s3fs.py"
+    hidden.parent.mkdir()
+    hidden.write_text("raise ImportError('none')")
+    said = refused(write_config(tmp_path), f"{store}/none", tmp_path, PYTHONPATH=os.pathsep.join([str(hidden.parent)]))
+    assert "s3fs" in said
