@@ -13,7 +13,7 @@ import numpy as np
 from moejax.config import unknown
 from moejax.design.coordinates import Sizes, Space
 from moejax.design.measures import MEASURES, CostAssumptions, in_units
-from moejax.design.program import CompiledProblem, Lane, jacobian, output_of
+from moejax.design.program import CompiledProblem, Lane, local, output_of
 from moejax.design.solve import Solved, solve
 from moejax.design.variables import restated
 from moejax.errors import UserError
@@ -305,7 +305,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
     """Which coordinates move neither goal nor constraints, at any start."""
-    slopes = np.asarray(jacobian(program, points, lanes)[1])[:, len(program.coordinates) :]
+    slopes = local(program, points, lanes["law"], lanes["weight"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
     return ~matters.any(axis=(0, 1))

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
 
 from moejax.design.coordinates import Coordinate, Space
 from moejax.design.measures import MEASURES, CostAssumptions
@@ -83,22 +85,33 @@ class CompiledProblem:
         return jnp.dot(lane["weight"], measures) + jnp.sum(terms)
 
 
-def lagrangian(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> tuple[Any, Any]:
-    """The objective with the constraints' multipliers, whose gradient is 0 at an optimum; and the measures."""
-    measures = program.measures(point, lane["law"])
-    return jnp.dot(lane["weight"], measures) + jnp.dot(multiplier, measures), measures
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Measures of many points, each under its lane, with their derivatives in the point."""
+
+    measures: Float[np.ndarray, "lanes measures"]
+    jacobian: Float[np.ndarray, "lanes measures coordinates"]
+    hessian: Float[np.ndarray, "lanes coordinates coordinates"]
+    """Of the sum of the measures by ``forces``."""
 
 
-def jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
-    """Measures of every lane, and their derivatives in its point."""
+def local(program: CompiledProblem, points: Any, laws: Any, forces: Any) -> Local:
+    """Measures and derivatives; ``forces`` weigh the measures for the Hessian, such as goal and multipliers."""
     with float64():
-        return _jacobian(program, points, lanes)
+        measures, jacobian, hessian = (np.asarray(part) for part in _local(program, points, laws, forces))
+    return Local(measures=measures, jacobian=jacobian, hessian=hessian)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _jacobian(program: CompiledProblem, points: Any, lanes: Lane) -> tuple[Any, Any]:
-    def both(point: Any, lane: Lane) -> tuple[Any, Any]:
-        measures, back = jax.vjp(lambda z: program.measures(z, lane["law"]), point)
-        return measures, jax.vmap(back)(jnp.eye(len(measures)))[0]
+def _local(program: CompiledProblem, points: Any, laws: Any, forces: Any) -> tuple[Any, Any, Any]:
+    # All of it in one program, as compiling it takes most of the time of a design.
+    def one(point: Any, law: Any, force: Any) -> tuple[Any, Any, Any]:
+        def pull(z: Any) -> tuple[Any, tuple[Any, Any]]:
+            measures, back = jax.vjp(lambda z: program.measures(z, law), z)
+            return back(force)[0], (measures, jax.vmap(back)(jnp.eye(len(measures)))[0])
 
-    return jax.vmap(both)(points, lanes)
+        # Jacobian and Hessian follow from one trace of the measures.
+        hessian, (measures, jacobian) = jax.jacfwd(pull, has_aux=True)(point)
+        return measures, jacobian, hessian
+
+    return jax.vmap(one)(points, laws, forces)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from moejax.design.program import CompiledProblem, Lane, jacobian, lagrangian
-from moejax.float64 import float64
+from moejax.design.program import CompiledProblem, Lane, local
 from moejax.minimise import minimise_lanes
 
 ROUNDS = 14
@@ -52,11 +49,7 @@ class Solved:
     def where_not_held(self, other: Solved) -> Solved:
         """The other's lanes wherever these do not hold."""
         keep = self.holds
-
-        def chosen(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-            return np.where(keep.reshape(-1, *[1] * (mine.ndim - 1)), mine, others)
-
-        return Solved(**{f.name: chosen(getattr(self, f.name), getattr(other, f.name)) for f in fields(Solved)})
+        return Solved(**{f.name: _chosen(keep, getattr(self, f.name), getattr(other, f.name)) for f in fields(Solved)})
 
 
 def solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
@@ -77,15 +70,14 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     for _ in range(ROUNDS):
         minima = minimise_lanes(program, points, None, lanes, tolerance=1e-7, max_iterations=300).points
         points = np.where(np.isfinite(minima), minima, points)
-        measures = np.asarray(jacobian(program, points, lanes)[0])
+        measures = local(program, points, lanes["law"], lanes["weight"]).measures
         outside = np.abs(measures - np.clip(measures, lanes["low"], lanes["high"])).max(axis=1)
         shifted = measures + lanes["multiplier"] / lanes["penalty"]
         multiplier = lanes["penalty"] * (shifted - np.clip(shifted, lanes["low"], lanes["high"]))
         slow = outside > np.maximum(0.25 * missed, FEASIBLE)
         penalty = np.minimum(lanes["penalty"] * np.where(slow, 4.0, 1.0)[:, None], 1e8)
         lanes, missed = {**lanes, "multiplier": np.nan_to_num(multiplier), "penalty": penalty}, outside
-        with float64():
-            ends = Solved(**{k: np.asarray(v) for k, v in _finish(program, points, lanes["multiplier"], lanes).items()})
+        ends = _finish(program, points, lanes["multiplier"], lanes)
         solved = ends if solved is None else solved.where_not_held(ends)
         if solved.holds.all():
             break
@@ -95,56 +87,88 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
 
 def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
     """Penalties at which an e-fold outside a constraint costs about ten times what the objective gains by it."""
-    slopes = np.asarray(jacobian(program, points, lanes)[1])
+    slopes = local(program, points, lanes["law"], lanes["weight"]).jacobian
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
     steep = np.maximum((slopes**2).sum(axis=2), 1e-6)
     return np.nan_to_num(10 * np.clip(gain, 1e-2, 1e2)[:, None] / steep, nan=1.0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane) -> dict[str, Any]:
-    def one(point: Any, multiplier: Any, lane: Lane) -> dict[str, Any]:
-        active = (multiplier != 0) | (lane["low"] == lane["high"])
-        bound = jnp.where(multiplier > 0, lane["high"], lane["low"])
-        bound = jnp.where(active, bound, 0.0)
-        size = len(point)
+def _finish(program: CompiledProblem, points: Any, multipliers: Any, lanes: Lane) -> Solved:
+    """Newton's steps on what is 0 at an optimum, taken while they bring it nearer.
 
-        def conditions(both: Any) -> tuple[Any, Any]:
-            wrong = _conditions(program, both[:size], both[size:], lane, active, bound)
-            return wrong, wrong
-
-        def step(_: Any, both: Any) -> Any:
-            slopes, wrong = jax.jacfwd(conditions, has_aux=True)(both)
-            change = jnp.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]
-            there = both - change * jnp.minimum(1.0, 1.0 / jnp.max(jnp.abs(change[:size])))
-            better = jnp.linalg.norm(conditions(there)[0]) < jnp.linalg.norm(wrong)
-            return jnp.where(better, there, both)
-
-        both = jax.lax.fori_loop(0, STEPS, step, jnp.concatenate([point, multiplier]))
-        z, m = both[:size], both[size:]
-        slope, measures = _slope_and_measures(program, z, m, lane)
-        return {
-            "points": z,
-            "measures": measures,
-            "multipliers": m,
-            "outside": measures - jnp.clip(measures, lane["low"], lane["high"]),
-            "slope": jnp.linalg.norm(slope),
-            "values": jnp.dot(lane["weight"], measures),
-            "signs": jnp.all((m * multiplier >= 0) | (lane["low"] == lane["high"])),
-        }
-
-    return jax.vmap(one)(points, multipliers, lanes)
+    That is the gradient of the goal with the constraints' multipliers, and by how much the constraints that bind are
+    missed; the multiplier of one that does not bind stays 0.
+    """
+    weight, low, high, law = (lanes[name] for name in ("weight", "low", "high", "law"))
+    binds, size = (multipliers != 0) | (low == high), points.shape[1]
+    bound = np.where(binds, np.where(multipliers > 0, high, low), 0.0)
+    here = _conditions(program, points, multipliers, weight, law, binds, bound)
+    for _ in range(STEPS):
+        # A point without a number has no step, and is not better.
+        with np.errstate(all="ignore"):
+            change = np.stack([_step(*lane) for lane in zip(here.slopes, here.wrong, strict=True)])
+            change *= np.minimum(1.0, 1.0 / np.abs(change[:, :size]).max(axis=1, keepdims=True))
+            there = _conditions(
+                program, here.points - change[:, :size], here.multipliers - change[:, size:], weight, law, binds, bound
+            )
+            better = np.linalg.norm(there.wrong, axis=1) < np.linalg.norm(here.wrong, axis=1)
+        if not better.any():
+            break
+        here = here.where(better, there)
+    return Solved(
+        points=here.points,
+        measures=here.measures,
+        multipliers=here.multipliers,
+        outside=here.measures - np.clip(here.measures, low, high),
+        slope=np.linalg.norm(here.wrong[:, :size], axis=1),
+        values=np.einsum("lm,lm->l", weight, here.measures),
+        signs=np.all((here.multipliers * multipliers >= 0) | (low == high), axis=1),
+    )
 
 
-# Jitted, so that they are traced once for all the places that call them.
-@functools.partial(jax.jit, static_argnums=0)
-def _slope_and_measures(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane) -> tuple[Any, Any]:
-    """The Lagrangian's gradient, and the measures it is made of."""
-    return jax.grad(functools.partial(lagrangian, program), has_aux=True)(point, multiplier, lane)
+@dataclass(frozen=True, kw_only=True)
+class _Conditions:
+    """The conditions of an optimum at a point of every lane."""
+
+    points: np.ndarray
+    multipliers: np.ndarray
+    measures: np.ndarray
+    wrong: np.ndarray
+    """What is 0 at an optimum."""
+    slopes: np.ndarray
+    """Its derivatives in point and multipliers."""
+
+    def where(self, taken: np.ndarray, other: _Conditions) -> _Conditions:
+        """The other's lanes where they are taken."""
+        return _Conditions(
+            **{f.name: _chosen(taken, getattr(other, f.name), getattr(self, f.name)) for f in fields(self)}
+        )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _conditions(program: CompiledProblem, point: Any, multiplier: Any, lane: Lane, active: Any, bound: Any) -> Any:
-    """What is 0 at an optimum: the Lagrangian's gradient, and by how much active constraints are missed."""
-    slope, measures = _slope_and_measures(program, point, multiplier, lane)
-    return jnp.concatenate([slope, jnp.where(active, measures - bound, multiplier)])
+def _conditions(
+    program: CompiledProblem, points: Any, multipliers: Any, weight: Any, law: Any, binds: Any, bound: Any
+) -> _Conditions:
+    at = local(program, points, law, weight + multipliers)
+    pull = np.einsum("lm,lmz->lz", weight + multipliers, at.jacobian)
+    missed = np.where(binds, at.measures - bound, multipliers)
+    rows = np.where(binds[:, :, None], at.jacobian, 0.0)
+    idle = np.where(binds, 0.0, 1.0)[:, :, None] * np.eye(binds.shape[1])
+    return _Conditions(
+        points=points,
+        multipliers=multipliers,
+        measures=at.measures,
+        wrong=np.concatenate([pull, missed], axis=1),
+        slopes=np.block([[at.hessian, at.jacobian.transpose(0, 2, 1)], [rows, idle]]),
+    )
+
+
+def _step(slopes: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """What to take off a lane's point and multipliers; NaN where its slopes are no numbers."""
+    if not (np.isfinite(slopes).all() and np.isfinite(wrong).all()):
+        return np.full(len(wrong), np.nan)
+    return np.linalg.lstsq(slopes, wrong, rcond=1e-13)[0]
+
+
+def _chosen(keep: np.ndarray, mine: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """One lane or the other's, lane by lane."""
+    return np.where(keep.reshape(-1, *[1] * (mine.ndim - 1)), mine, others)

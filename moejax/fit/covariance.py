@@ -155,6 +155,12 @@ def _itself(law: Any) -> Any:
     return law
 
 
+def coefficient_slopes(at: FitDerivatives) -> dict[str, np.ndarray]:
+    """Derivatives of every coefficient that was searched in the coordinates."""
+    slopes, names = at.slopes(_itself), [*at.objective.signs]
+    return {name: slopes[names.index(name)] for name in at.objective.free}
+
+
 def coefficient_errors(result: FitResult, runs: Runs, *, kind: str = "sandwich", by: str = "group") -> dict[str, float]:
     """Standard errors of the coefficients that the runs determine; the others are not there.
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
-from moejax.fit.objective import RESIDUALS, FitObjective, Penalty, data_of, law_at
+from moejax.fit.objective import FitObjective, Penalty, data_of, law_at, slopes_of_residuals
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import FLAT
 from moejax.float64 import float64
@@ -108,12 +108,12 @@ def derivatives(result: FitResult, runs: Runs) -> FitDerivatives:
     data = data_of(objective, runs, result.fixed)
     with float64():
         point = np.asarray(objective.point_of(result.law, data))
-        jacobian, residual = (np.asarray(x) for x in _residuals(objective, point, data))
+        found = slopes_of_residuals(objective, objective.penalty.residual, point, data)
+        residual, jacobian = (np.asarray(x) for x in found)
         # A run of weight 0 may have a prediction without a logarithm, and 0 times NaN is none either.
         kept = runs.weight > 0
         jacobian, residual = np.where(kept[:, None], jacobian, 0.0), np.where(kept, residual, 0.0)
-        psi = np.asarray(_slopes_of(objective.penalty, residual))
-    stiffness = _stiffness(objective.penalty, residual, runs.weight, len(point))
+    psi, stiffness = _psi_and_stiffness(objective.penalty, residual, runs.weight, len(point))
     return FitDerivatives(
         objective=objective,
         data=data,
@@ -136,8 +136,9 @@ A little narrower than Silverman's .9: measured, 90 % intervals of synthetic tab
 """
 
 
-def _stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> Float[np.ndarray, " runs"]:
-    """Slope of psi around every run's residual, smoothed by a normal kernel, as Powell (1991) does for quantiles.
+def _psi_and_stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> tuple[np.ndarray, np.ndarray]:
+    """``FitDerivatives.psi`` and ``stiffness``: the latter is the slope of psi around every run's residual, smoothed by
+    a normal kernel, as Powell (1991) does for quantiles.
 
     Residuals are widened for the degrees of freedom that the fit took. Counting the runs within delta instead is too
     noisy for a table of tens of runs, and too many: as many as there are coefficients lie there by construction.
@@ -149,9 +150,10 @@ def _stiffness(penalty: Penalty, residual: Any, weight: Any, free: int) -> Float
     scale = min(float(np.std(wide[kept])), float(high - low) / 1.349)
     smoothed = wide[:, None] + WIDTH * scale * runs**-0.2 * NODES
     with float64():
-        slopes = np.asarray(_bends_of(penalty, smoothed)).mean(axis=1)
+        psi, bends = (np.asarray(x) for x in _slopes_of(penalty, np.hstack([residual[:, None], smoothed])))
+    slopes = bends[:, 1:].mean(axis=1)
     # Residuals so far beyond delta that not even the tails reach it leave a bound, not a number.
-    return np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
+    return psi[:, 0], np.maximum(slopes, 1e-6 * max(float(slopes[kept].max()), 1e-6))
 
 
 def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any], Any]]:
@@ -168,25 +170,10 @@ def ravelled(numbers: Any) -> tuple[Float[np.ndarray, " answers"], Callable[[Any
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes_of(penalty: Penalty, residuals: Any) -> Any:
-    """Derivative of a penalty at every residual."""
-    return jax.vmap(jax.grad(penalty.of_residual))(residuals)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _bends_of(penalty: Penalty, residuals: Any) -> Any:
-    """Second derivative of a penalty at many residuals."""
-    return jax.vmap(jax.vmap(jax.grad(jax.grad(penalty.of_residual))))(residuals)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _residuals(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
-    """Slope of every run's residual in the coordinates, and the residuals."""
-
-    def residuals(at: Any) -> Any:
-        return RESIDUALS[objective.penalty.residual](objective.predicted(at, data), data["loss"])
-
-    return jax.jacfwd(residuals)(point), residuals(point)
+def _slopes_of(penalty: Penalty, residuals: Any) -> tuple[Any, Any]:
+    """First and second derivative of a penalty at a matrix of residuals."""
+    slope = jax.grad(penalty.of_residual)
+    return jax.vmap(jax.vmap(jax.value_and_grad(slope)))(residuals)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from moejax.fit.noise import noise
-from moejax.fit.objective import FitObjective
+from moejax.fit.objective import FitObjective, slopes_of_residuals
 from moejax.fit.undetermined import directions_of, undetermined
 from moejax.float64 import float64
 from moejax.laws.design import value_of
@@ -92,11 +90,7 @@ def _in_words(parts: Sequence[str], spread: float) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]} cannot be told apart by this table (not {width})."
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def slopes_of_log_loss(objective: FitObjective, point: Any, data: Any) -> tuple[Any, Any]:
     """Log of what a fit predicts of every run, and its slopes in the coordinates."""
-
-    def log_loss(p: Any) -> Any:
-        return jax.numpy.log(objective.predicted(p, data))
-
-    return log_loss(point), jax.jacfwd(log_loss)(point)
+    # Of losses of 1, the residuals are the predictions: one program serves both.
+    return slopes_of_residuals(objective, "log", point, {**data, "loss": np.ones_like(data["loss"])})

@@ -206,6 +206,16 @@ def points_of(objective: FitObjective, stacked: Any, data: Mapping[str, Any]) ->
     return jax.vmap(lambda law: objective.point_of(law, data))(stacked)
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def slopes_of_residuals(objective: FitObjective, residual: str, point: Any, data: Any) -> tuple[Any, Any]:
+    """How every prediction misses at a point, by a key of ``RESIDUALS``, and its slopes in the coordinates."""
+
+    def residuals(at: Any) -> Any:
+        return RESIDUALS[residual](objective.predicted(at, data), data["loss"])
+
+    return residuals(point), jax.jacfwd(residuals)(point)
+
+
 def outputs(law: Any, design: designs.Design, output: str) -> Any:
     """One output of a law for a design of arrays."""
     predicted = jax.vmap(law)(design)

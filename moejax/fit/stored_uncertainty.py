@@ -183,9 +183,8 @@ def with_uncertainty(
       UserError: the runs are not those of the fit.
     """
     from moejax.fit.bootstrap import draws_of, too_few
-    from moejax.fit.covariance import CLUSTERED, leverage_warnings, uncertainty
+    from moejax.fit.covariance import CLUSTERED, coefficient_slopes, leverage_warnings, uncertainty
     from moejax.fit.extrapolation import ranges, where_decided
-    from moejax.fit.objective import law_at
 
     estimated = uncertainty(result, runs, kind=covariance, by=by)
     at, draws, axes, deviations, leverages = estimated.at, estimated.draws, np.zeros((0, 0)), np.zeros(0), ()
@@ -198,7 +197,7 @@ def with_uncertainty(
     said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
     few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
     spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
-    moved = [_shares(at, axis, law_at) for axis in axes]
+    moved = _shares(result.law, coefficient_slopes(at), axes)
     told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
     stored = StoredUncertainty(
         ranges=spent | ranges(runs, type(result.law).inputs),
@@ -216,12 +215,10 @@ def with_uncertainty(
     return dataclasses.replace(result, uncertainty=stored)
 
 
-def _shares(at: Any, axis: Any, law_at: Any) -> dict[str, float]:
-    """What a unit along an axis of the coordinates adds to every fitted coefficient, as a share of its value."""
-    with float64():
-        law, step = jax.jvp(lambda point: law_at(at.objective, point, at.data), (at.point,), (axis,))
-    values, steps = coefficients(law), coefficients(step)
-    return {name: float(steps[name]) / float(values[name]) for name in at.objective.free if float(values[name]) != 0}
+def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:
+    """What a unit along each axis of the coordinates adds to every fitted coefficient, as a share of its value."""
+    values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
+    return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]
 
 
 def _with(law: Any, values: Mapping[str, Any]) -> Any:

@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from moejax.pytree import pytree
 
@@ -112,7 +114,7 @@ class Design:
     def activation_ratio(self) -> Quantity:
         """Experts that serve a token, shared ones included, as a share of all (Tian's A); 1 for a dense model."""
         every = self.num_experts + self.num_shared_experts
-        return jnp.where(every > 0, self.active_experts / jnp.where(every > 0, every, 1), 1)
+        return _where(every > 0, self.active_experts / _where(every > 0, every, 1), 1)
 
     @property
     def expert_expansion(self) -> Quantity:
@@ -121,12 +123,19 @@ class Design:
         1 for a dense model, whether its table says 0 experts, none that serves a token, or 1 and 1.
         """
         mixture = (self.num_experts > 0) & (self.top_k > 0)
-        return jnp.where(mixture, self.num_experts / jnp.where(mixture, self.top_k, 1), 1)
+        return _where(mixture, self.num_experts / _where(mixture, self.top_k, 1), 1)
 
     @property
     def granularity(self) -> Quantity:
         """2·``model_dim`` / ``expert_hidden`` (Tian's G)."""
         return 2 * self.model_dim / self.expert_hidden
+
+
+def _where(condition: Any, chosen: Any, other: Any) -> Any:
+    """``jnp.where``, without compiling a program for plain numbers and NumPy's arrays."""
+    if any(isinstance(part, jax.Array) for part in (condition, chosen, other)):
+        return jnp.where(condition, chosen, other)
+    return np.where(condition, chosen, other) if np.ndim(condition) else chosen if condition else other
 
 
 def _without(params: Quantity, embedding: Quantity) -> Quantity:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from moejax.errors import UserError
 from moejax.laws import ALIASES, LAWS, PUBLISHED
@@ -122,8 +122,9 @@ def predict(law: str | Ranged | Law, design: Design) -> Prediction:
     fitted = law.fitted if isinstance(law, Ranged) else {}
     bare: Any = law.law if isinstance(law, Ranged) else law
     check_inputs(bare, design)
-    with jax.enable_x64(True):
-        exact, point = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (bare, design))
+    # NumPy's numbers: each operation that JAX runs by itself is a program to compile. What is no number is said below.
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        exact, point = jax.tree.map(lambda x: np.float64(x), (bare, design))
         outputs: Any = exact(point)
         values = {name: float(outputs[name] if isinstance(outputs, Mapping) else outputs) for name in bare.outputs}
         if design.flops is None and design.params_active is not None and design.tokens is not None:
