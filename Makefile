@@ -6,7 +6,7 @@ OUT ?= runs/quickstart
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 CONSTRAINTS := $(wildcard constraints/python$(VERSION).txt)
 
-.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity stores resolve test-slurm browser docs lint format constraints clean
+.PHONY: quickstart gallery laws settings errata test test-all lint-docs slow parity stores resolve gpu-programs test-slurm browser docs lint format constraints clean
 
 quickstart: $(VENV)/.installed  ## train a small sweep of models, fit laws to it, decide, report
 	$(BIN)/moejax study --config=configs/studies/quickstart.py --out $(OUT)
@@ -29,7 +29,7 @@ test: $(VENV)/.installed  ## lint, types and the whole test suite, but what take
 	wait $$lint || failed=1; cat $(VENV)/lint.log; exit $$failed
 
 test-all:  ## every suite there is, each where this machine can run it; hours
-	$(MAKE) test lint-docs slow parity stores resolve
+	$(MAKE) test lint-docs slow parity stores resolve gpu-programs
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then $(MAKE) browser; \
 	  else echo "browser: left out, no Chromium is on the path."; fi
 	@if launch/slurm-single-machine.sh check; then $(MAKE) test-slurm; else echo "test-slurm: left out."; fi
@@ -52,6 +52,9 @@ stores: $(VENV)/.stores  ## trainings in an object store that runs here: killed,
 resolve: $(VENV)/.installed  ## whether pip finds versions for every extra with every file of constraints (asks the package index)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet uv
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -m resolve -r s tests/test_constraints.py
+
+gpu-programs: $(VENV)/.cuda  ## programs compiled for GPUs that are not here: which kernels they call (installs 5 GB)
+	JAX_PLATFORMS=cpu $(VENV)/cuda/bin/pytest -m gpu_programs -r s --durations 0 tests/plan/test_gpu_programs.py
 
 test-slurm: $(VENV)/.installed  ## a study on a real Slurm, brought up for it on this machine (root, Debian)
 	$(BIN)/pytest -m slurm -r s --durations 0 tests/study/test_slurm.py
@@ -112,4 +115,11 @@ $(VENV)/.engines: constraints/engines.txt
 	@echo "Installing SkyPilot and Kubernetes' schemas into $(VENV)/engines, an environment of their own: 0.6 GB."
 	$(PYTHON) -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip install --disable-pip-version-check --quiet -r constraints/engines.txt
+	@touch $@
+
+$(VENV)/.cuda: pyproject.toml constraints/cuda.txt constraints/parity.txt $(CONSTRAINTS)
+	@echo "Installing JAX's CUDA wheels and tokamax into $(VENV)/cuda, an environment of their own: 5 GB. No GPU is needed."
+	$(PYTHON) -m venv $(VENV)/cuda
+	$(VENV)/cuda/bin/python -m pip install --disable-pip-version-check --progress-bar on \
+	  -e '.[dev,cuda13]' -c constraints/cuda.txt -c constraints/parity.txt $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 	@touch $@

@@ -73,5 +73,7 @@ class TestResolving:
         assert chosen["libtpu"] == resolves(python, ["plan"])["libtpu"]
 
     def test_a_gpu_resolves_with_what_trains(self, python):
+        programs = resolves(python, ["dev", "cuda13"], constraints=("cuda", "parity"))
+        assert programs["jax-cuda13-plugin"] == programs["jax"]
         chosen = resolves(python, ["cuda13", "cpu", "hf", "tensorboard", "wandb", "slurm", "eval"])
         assert chosen["jax-cuda13-plugin"] == chosen["jax"]
