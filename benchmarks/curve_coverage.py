@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fit"))
 
-from known_curves import STEPS, TRUTH, curve, curves, rates
+from known_curves import STEPS, TRUTH, curve, curves, rates  # pyright: ignore[reportMissingImports]
 
 from moejax.cli.process import compile_quickly
 from moejax.fit.fit_law import EVERY_START

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from moejax import table_file
+from moejax.cli.commands.fit_options import fixed_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
@@ -52,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
     schedules = {text: _schedule(text, fitted) for text in arguments.predict}
     with out_folder(arguments.out), progress() as show:
-        result = fit_curves(fitted, arguments.law, blocks=arguments.blocks, seed=arguments.seed, progress=show)
+        how = {"blocks": arguments.blocks, "fixed": fixed_of(arguments), "seed": arguments.seed}
+        result = fit_curves(fitted, arguments.law, **how, progress=show)
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
         best = _best(result, fitted, arguments.best) if arguments.best is not None else None
