@@ -143,7 +143,7 @@ class HeldOutCurve:
 
 def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> HeldOutCurve:
     """How a fit predicts a curve, at all of its points after the warm-up."""
-    after = curve.steps > curve.warmup_steps
+    after = curve.steps >= curve.warmup_steps
     steps, loss = curve.steps[after], curve.loss[after]
     predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
     found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))

@@ -71,9 +71,9 @@ class LossCurve:
 
     @property
     def warmup_steps(self) -> int:
-        """Updates until the rate first stops rising."""
+        """Updates after which the rate first stops rising."""
         stops = np.flatnonzero(np.diff(self.rates) <= 1e-9 * self.peak)
-        return int(stops[0]) if len(stops) else len(self.rates) - 1
+        return int(stops[0]) + 1 if len(stops) else len(self.rates)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +343,7 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
 
 def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
     """What the law reads, steps, losses and the block of every point."""
-    after = curve.steps > curve.warmup_steps
+    after = curve.steps >= curve.warmup_steps
     if int(after.sum()) < 3:
         raise UserError(
             f"{curve.name} has {counted(int(after.sum()), 'point')} after its warm-up of {curve.warmup_steps:,} steps; "

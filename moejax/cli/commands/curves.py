@@ -32,7 +32,7 @@ from moejax.result import Column, Result, Table, percent
 from moejax.say import say
 from moejax.stored import write_json
 from moejax.train.schedule import DECAYS, WarmupStableDecay
-from moejax.wording import did_you_mean, listed
+from moejax.wording import counted, did_you_mean, listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -195,9 +195,9 @@ def _summary(
             "final_share": best.final_share,
             "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
         }
-    said = constant_only(fitted)
+    said, count = constant_only(fitted), counted(len(fitted.curves), "curve")
     return Result(
-        title=f"{type(result.law).__name__}, fitted to {len(fitted.curves)} curves ({result.metrics.runs} points)",
+        title=f"{type(result.law).__name__}, fitted to {count} ({result.metrics.runs} points)",
         warnings=[*([said] if said else []), *base.warnings],
         tables=tables,
         notes=notes,
@@ -223,7 +223,7 @@ def _write(
     for curve in read.curves:
         own = known.get(curve.name)
         if own is None:
-            after = curve.steps > curve.warmup_steps
+            after = curve.steps >= curve.warmup_steps
             own = predict_curve(result, curve.rates, curve.steps[after], level).assign(measured=curve.loss[after])
         parts.append(own.assign(run=curve.name, role="held out" if curve.name in known else "fitted"))
     table = pd.concat(parts, ignore_index=True)
