@@ -53,7 +53,7 @@ class BestSchedule:
         return float(self.rates[-1] / self.rates.max())
 
 
-def warmed_up(peak: float, warmup: int, after: Rates) -> Rates:
+def warmed_up(peak: float, warmup: int, after: Float[np.ndarray, " after"]) -> Rates:
     """A schedule that rises linearly to its peak, and goes on with shares of it."""
     return peak * np.concatenate([np.arange(1, warmup + 1) / max(warmup, 1), after])
 

@@ -19,7 +19,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import errors as errors_of
 from moejax.fit.objective import outputs
 from moejax.fit.prediction import predict_runs
-from moejax.fit.read_curves import BLOCKS, Curve, Curves, columns_at, runs_of
+from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, runs_of
 from moejax.fit.starts import Sobol
 from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
@@ -141,9 +141,9 @@ class HeldOutCurve:
     """As ``predict_curve`` gives it, and ``measured``."""
 
 
-def held_out_curve(result: FitResult, curve: Curve, level: float = 0.9) -> HeldOutCurve:
+def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> HeldOutCurve:
     """How a fit predicts a curve, at all of its points after the warm-up."""
-    after = curve.steps > curve.warmup_steps
+    after = curve.steps >= curve.warmup_steps
     steps, loss = curve.steps[after], curve.loss[after]
     predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
     found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
@@ -166,7 +166,7 @@ def held_out_curve(result: FitResult, curve: Curve, level: float = 0.9) -> HeldO
 
 def annealed_loss(
     result: FitResult,
-    trunk: Curve,
+    trunk: LossCurve,
     start: int,
     decay: Float[np.ndarray, " updates"],
     level: float = 0.9,

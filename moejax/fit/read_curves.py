@@ -46,7 +46,7 @@ VIRTUAL_STEPS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class LossCurve:
     """One training's losses, and its schedule."""
 
     name: str
@@ -71,16 +71,16 @@ class Curve:
 
     @property
     def warmup_steps(self) -> int:
-        """Updates until the rate first stops rising."""
+        """Updates after which the rate first stops rising."""
         stops = np.flatnonzero(np.diff(self.rates) <= 1e-9 * self.peak)
-        return int(stops[0]) if len(stops) else len(self.rates) - 1
+        return int(stops[0]) + 1 if len(stops) else len(self.rates)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
     """Curves of one model, and what a reader must know about how they were read."""
 
-    curves: tuple[Curve, ...]
+    curves: tuple[LossCurve, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -143,7 +143,7 @@ def read_curves(
       UserError: there is no such file, a column is missing, or holds numbers that cannot be; says the place.
     """
     mapping = dict(mapping or {}) | ({} if loss is None else {"loss": loss})
-    found: list[Curve] = []
+    found: list[LossCurve] = []
     notes: list[str] = []
     for source in sources if isinstance(sources, list | tuple) else [sources]:
         for name, place, frame in _tables(source):
@@ -169,7 +169,7 @@ def _tables(source: Any) -> list[tuple[str, str, Any]]:
     return [(log.parent.name, str(log), run_table.read_as_it_is(log).reset_index(drop=True)) for log in logs]
 
 
-def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: list[str]) -> list[Curve]:
+def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: list[str]) -> list[LossCurve]:
     frame, columns = frame.copy(), {}
     for ours, theirs in NAMES.items():
         columns[ours] = next((column for column in theirs if column in frame.columns), None)
@@ -195,7 +195,7 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
 
 def _of_phases(
     name: str, place: str, frame: Any, columns: Mapping[str, Any], warmup: int | None, notes: list[str]
-) -> list[Curve]:
+) -> list[LossCurve]:
     """A training's trunk, and its branches, whose schedules begin with the trunk's."""
     trunk, curves = frame[frame["phase"] == TRUNK], []
     for phase, own in frame.groupby("phase", sort=False):
@@ -215,10 +215,10 @@ def _curve(
     warmup: int | None,
     notes: list[str],
     own: Any = None,
-) -> Curve:
+) -> LossCurve:
     """One curve of rows in order; of ``own`` rows the losses count, of all the rates."""
-    numbers = {
-        ours: pd.to_numeric(frame[column], errors="coerce").to_numpy(np.float64)
+    numbers: dict[str, Any] = {
+        ours: np.asarray(pd.to_numeric(frame[column], errors="coerce"), np.float64)
         for ours, column in columns.items()
         if column is not None and ours != "run"
     }
@@ -234,7 +234,7 @@ def _curve(
         notes.append(f"{place}: step 0 is before the first update, and is left out.")
     step, rates, losses, mine = step[later], numbers["lr"][later], numbers["loss"][later], mine[later]
     schedule = _rates(place, step, rates, warmup, notes)
-    return Curve(name=name, rates=schedule, steps=step[mine], loss=losses[mine], tokens_per_step=tokens_per_step)
+    return LossCurve(name=name, rates=schedule, steps=step[mine], loss=losses[mine], tokens_per_step=tokens_per_step)
 
 
 def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None:
@@ -341,9 +341,9 @@ def runs_of(curves: Curves, *, blocks: int = BLOCKS, most_points: int = MOST_POI
     )
 
 
-def _points(curve: Curve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
+def _points(curve: LossCurve, blocks: int, most: int, drops: bool) -> tuple[Points, Any, Any, Any]:
     """What the law reads, steps, losses and the block of every point."""
-    after = curve.steps > curve.warmup_steps
+    after = curve.steps >= curve.warmup_steps
     if int(after.sum()) < 3:
         raise UserError(
             f"{curve.name} has {counted(int(after.sum()), 'point')} after its warm-up of {curve.warmup_steps:,} steps; "

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from moejax.errors import UserError
-from moejax.laws import ALIASES, LAWS, PUBLISHED
+from moejax.laws import ALIASES, ALIASES_OF_CURVES, CURVE_LAWS, LAWS, PUBLISHED
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import COUNTED, FIELDS, POSSIBLE, THOUSAND, WORDS, Design, kind_of, known, value_of
 from moejax.laws.law import Law, require_inputs
@@ -62,6 +62,8 @@ def law_name(name: str) -> str:
     """
     asked = name.strip().lower().replace("-", "_")
     known = ALIASES.get(asked, asked)
+    if asked in CURVE_LAWS or asked in ALIASES_OF_CURVES:
+        raise UserError(f"'{name}' is a law of loss curves and reads a schedule; moejax curves fits it and asks it.")
     if known not in LAWS:
         raise UserError(f"There is no law '{name}'; {did_you_mean(asked, [*LAWS, *ALIASES])}")
     return known

@@ -18,7 +18,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from moejax.laws.design import Design
 
@@ -31,8 +30,12 @@ BINS = 16
 """Ages of drops that are told apart: of so many, published laws are right to 3e-5 nats over 24,000 steps."""
 
 
-def sums_at(rates: Float[Array, " updates"]) -> Design:
-    """What laws of curves read after the last of some updates, with an entry for each of them."""
+def sums_at(rates: Any) -> Design:
+    """What laws of curves read after the last of some updates, with an entry for each of them.
+
+    Args:
+      rates: Float (updates).
+    """
     rates = jnp.asarray(rates)
     sums = jnp.cumsum(rates)
     return Design(
@@ -46,12 +49,16 @@ def sums_at(rates: Float[Array, " updates"]) -> Design:
     )
 
 
-def sums_of_curve(rates: Float[np.ndarray, " updates"], steps: Int[np.ndarray, " points"], bins: int = BINS) -> Points:
+def sums_of_curve(rates: Any, steps: Any, bins: int = BINS) -> Points:
     """The columns after each of some numbers of updates, of drops and rises of ``bins`` ages.
 
     Drops of about the same age are two equal ones, a standard deviation of their ``drop_sum`` to either side of its
     mean; what else is read of them goes along its regression on that. Sums of functions that are smooth within a bin,
     whose width is a share of its age, are right to third order.
+
+    Args:
+      rates: Float (updates).
+      steps: Int (points), numbers of updates.
     """
     rates, steps = np.asarray(rates, np.float64), np.asarray(steps)[:, None]
     sums, changes = np.concatenate([[0.0], np.cumsum(rates)]), np.concatenate([[0.0], -np.diff(rates)])

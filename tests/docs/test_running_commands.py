@@ -39,6 +39,7 @@ SHOWN["help"] = [
 SHOWN["configs"] = [line for page in sorted(Path("configs").rglob("*.py")) for line in commands(code(page))]
 
 ELSEWHERE = {
+    r"^moejax curves": "cli/test_curves.py::test_a_table_is_fitted_held_out_asked_and_written",
     r"^moejax eval": "parity/test_harness.py::ours",
     r"--submit --wait": "study/test_slurm.py::test_a_training_on_two_nodes_meets_through_slurms_variables",
     r"train .*--processes": "train/test_processes.py::test_two_processes_train_what_one_does",

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from moejax.fit.metrics import predict
-from moejax.fit.read_curves import Curve, Curves, columns_at
+from moejax.fit.read_curves import Curves, LossCurve, columns_at
 from moejax.fit.runs import runs_from
 from moejax.laws.design import Design
 from moejax.laws.multi_power import MultiPower
@@ -27,7 +27,8 @@ def rates(kind, steps=STEPS):
     shares = {
         "constant": np.ones(steps),
         "cosine": 0.1 + 0.45 * (1 + np.cos(np.pi * at)),
-        "drop": np.where(at < 0.5, 1.0, 0.3),
+        # Where a step is logged: a table of logged rates tells no jump between two.
+        "drop": np.where(np.arange(steps) < steps // 2 + 39, 1.0, 0.3),
         "wsd": np.clip((1 - at) / 0.2, 0.01, 1.0),
         "late_drop": np.where(at < 0.7, 1.0, 0.1),
     }
@@ -41,7 +42,7 @@ def curve(kind, law=TRUTH, *, noise=0.0, along=0.0, seed=0, every=40, steps=STEP
     random, off = np.random.default_rng(seed), []
     for own in noise * np.sqrt(1 - along**2) * random.normal(size=len(at)):
         off.append(own + along * (off[-1] if off else random.normal() * noise))
-    return Curve(name=kind, rates=every_rate, steps=at, loss=exact * np.exp(off))
+    return LossCurve(name=kind, rates=every_rate, steps=at, loss=exact * np.exp(off))
 
 
 def curves(kinds=("constant", "cosine", "drop"), seed=0, **options):

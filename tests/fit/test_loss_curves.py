@@ -162,3 +162,5 @@ def test_names_that_are_none_are_answered_with_the_nearest():
     with pytest.raises(ValueError, match="No curve is called 'cosin'"):
         curves().matching(["cosin"])
     assert curve_law("luo") is curve_law("multi_power")
+    with pytest.raises(ValueError, match=r"'multi_power' is a law of loss curves .* moejax curves"):
+        mj.fit("runs.csv", "multi_power")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from moejax import table_file
+from moejax.cli.commands.fit_options import fixed_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
@@ -31,7 +32,7 @@ from moejax.result import Column, Result, Table, percent
 from moejax.say import say
 from moejax.stored import write_json
 from moejax.train.schedule import DECAYS, WarmupStableDecay
-from moejax.wording import did_you_mean, listed
+from moejax.wording import counted, did_you_mean, listed
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
     schedules = {text: _schedule(text, fitted) for text in arguments.predict}
     with out_folder(arguments.out), progress() as show:
-        result = fit_curves(fitted, arguments.law, blocks=arguments.blocks, seed=arguments.seed, progress=show)
+        how = {"blocks": arguments.blocks, "fixed": fixed_of(arguments), "seed": arguments.seed}
+        result = fit_curves(fitted, arguments.law, **how, progress=show)
         held_out = [held_out_curve(result, curve, level) for curve in tested.curves]
         answers = {text: _last(result, rates, level) for text, rates in schedules.items()}
         best = _best(result, fitted, arguments.best) if arguments.best is not None else None
@@ -193,9 +195,9 @@ def _summary(
             "final_share": best.final_share,
             "gains": {name: dict(zip(("gain", "low", "high"), gain, strict=True)) for name, gain in gains.items()},
         }
-    said = constant_only(fitted)
+    said, count = constant_only(fitted), counted(len(fitted.curves), "curve")
     return Result(
-        title=f"{type(result.law).__name__}, fitted to {len(fitted.curves)} curves ({result.metrics.runs} points)",
+        title=f"{type(result.law).__name__}, fitted to {count} ({result.metrics.runs} points)",
         warnings=[*([said] if said else []), *base.warnings],
         tables=tables,
         notes=notes,
@@ -221,7 +223,7 @@ def _write(
     for curve in read.curves:
         own = known.get(curve.name)
         if own is None:
-            after = curve.steps > curve.warmup_steps
+            after = curve.steps >= curve.warmup_steps
             own = predict_curve(result, curve.rates, curve.steps[after], level).assign(measured=curve.loss[after])
         parts.append(own.assign(run=curve.name, role="held out" if curve.name in known else "fitted"))
     table = pd.concat(parts, ignore_index=True)

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--warmup", type=whole_number, metavar="STEPS", help="in which the rate rose from 0, where that is not logged"
     )
+    parser.add_argument(
+        "--fix", action="append", default=[], metavar="NAME=VALUE", help="a coefficient that is given and not fitted"
+    )
     trust = parser.add_argument_group("trusting")
     trust.add_argument(
         "--hold-out", action="append", default=[], metavar="PATTERN", help="curves to predict and not to fit"

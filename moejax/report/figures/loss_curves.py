@@ -16,6 +16,10 @@ STEP = Axis("step", "step")
 RATE = Axis("learning_rate", "learning rate")
 MOST = 400
 """Points of a line."""
+MOST_MEASURED = 30
+"""Measured points of a curve that are drawn: more would cover the lines."""
+STEEP = 0.7
+"""Share of the losses that is in view: the first steps of a training would leave no room for the others."""
 
 
 def draw(table: Any, best: Any = None, level: float = 0.9) -> Figure:
@@ -33,14 +37,13 @@ def draw(table: Any, best: Any = None, level: float = 0.9) -> Figure:
         colour = SERIES[number % len(SERIES)]
         held_out = (own["role"] == "held out").all()
         mark = "dashed" if held_out else "line"
-        losses.append(
-            Series(label="measured", x=own["step"], y=own["measured"], mark="points", colour=MUTED, width=0.5)
-        )
+        few = own.iloc[:: max(1, len(own) // MOST_MEASURED)]
+        losses.append(Series(label="measured", x=few["step"], y=few["measured"], mark="points", colour=MUTED))
         label = f"{name} (not fitted)" if held_out else name
         losses.append(Series(label=label, x=own["step"], y=own["loss"], mark=mark, colour=colour))
         rates.append(Series(label=label, x=own["step"], y=own["lr"], mark=mark, colour=colour, in_legend=False))
     panels = [
-        Panel(x=STEP, y=LOSS, series=losses, title="Loss"),
+        Panel(x=STEP, y=LOSS, series=losses, title="Loss", ylim=_view(table)),
         Panel(x=STEP, y=RATE, series=rates, title="Schedules"),
     ]
     if best is not None:
@@ -55,7 +58,14 @@ def draw(table: Any, best: Any = None, level: float = 0.9) -> Figure:
     said = " Right: the schedule of least loss under the law, an extrapolation." if best is not None else ""
     return Figure(
         "Loss curves and their law",
-        f"Points are measured; lines are the law, dashed where a curve was not fitted.{said}",
+        f"Points are some of the measured ones; lines are the law, dashed where a curve was not fitted.{said}",
         drawing,
         rows,
     )
+
+
+def _view(table: Any) -> tuple[float, float]:
+    """The lowest losses, and those of the steep beginning left out."""
+    both = np.concatenate([table["measured"], table["loss"]])
+    low, high = float(both.min()), float(np.quantile(both, STEEP))
+    return low - 0.08 * (high - low), high
