@@ -2,14 +2,18 @@
 
     python benchmarks/data.py --megabytes 160
 
+    python benchmarks/data.py --megabytes 20 --store s3://BUCKET/FOLDER
+
 Prepares JSON lines made of the standard library's files, as bytes and with a BPE trained here, in one process and in
 as many as there are cores. Prints MB/s of text by the clock and by CPU time, and the largest process; then the time to
-pack a million documents, and tokens per second of batches. Needs three times the text's size on disk.
+pack a million documents, and tokens per second of batches by the number of threads that read them; with --store, of a
+copy of the set there too, which is written to that folder. Needs three times the text's size on disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -55,6 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=160)
     parser.add_argument("--vocab-size", type=int, default=8192)
+    parser.add_argument("--store", metavar="URL")
     arguments = parser.parse_args()
     # A tokenizer's own threads would make one process many.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -89,15 +94,27 @@ def main() -> None:
         print(f"a million documents packed into rows of 2,049 tokens: {took:.1f} s, {fill:.2%} full")
         # Here, since every worker imports what this file imports, and Grain is heavy.
         from moejax.data.corpus import open_corpus
+        from moejax.storage import open_storage
 
-        for packing in ("windows", "documents"):
-            config = DataConfig(source=str(folder / "BPE-1"), packing=packing, sequence_length=2048)
-            batches = open_corpus(config, folder / "data").batches(batch=16, seed=0)
-            next(batches)
-            began = time.perf_counter()
-            for _ in range(200):
+        places = {"disk": str(folder / "BPE-1")}
+        if arguments.store:
+            storage = open_storage(arguments.store)
+            storage.put(f"{folder / 'BPE-1'}/", "", recursive=True)
+            places["store"] = arguments.store
+        for (where, source), packing in itertools.product(places.items(), ("windows", "documents")):
+            config = DataConfig(source=source, packing=packing, sequence_length=2048)
+            corpus, count = open_corpus(config, folder / f"data-{where}"), 200 if where == "disk" else 40
+            for threads in (1, 4, 16, 32):
+                batches = corpus.batches(batch=16, seed=0, threads=threads)
                 next(batches)
-            print(f"{packing}: {200 * 16 * 2048 / (time.perf_counter() - began) / 1e6:.1f} million tokens/s")
+                began, before = time.perf_counter(), cpu_seconds()
+                for _ in range(count):
+                    next(batches)
+                tokens = count * 16 * 2048 / 1e6
+                print(
+                    f"{packing} from {where}, {threads} threads: {tokens / (time.perf_counter() - began):.2f} million "
+                    f"tokens/s, {tokens / (cpu_seconds() - before):.2f} per CPU second"
+                )
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ import numpy as np
 from moejax.data.rows import Rows
 from moejax.errors import UserError
 
+BATCHES_AHEAD = 16
+"""Batches that are read before they are asked for; at least one for each thread."""
+
 PERIOD = 10_000
 """Rows after which the pattern repeats; weights are met to one part in this."""
 
@@ -97,13 +100,14 @@ def batches(
     first_row: int = 0,
     start: int = 0,
     mine: Sequence[int] | None = None,
+    threads: int = 1,
 ) -> grain.DatasetIterator:
     """Endless batches from step ``start`` on: dicts of Int32 (rows, length + 1), of all rows of the global batch or of
     ``mine``, the numbers in it of those that this process reads. Step 0 begins at row ``first_row`` of the order: where
     the batch grows, those before it were read in smaller ones.
 
     The iterator's state is the number of the next step, so it is the same in every process, and one saved by any
-    number of processes serves any other.
+    number of processes serves any other. So many ``threads`` read ahead, a batch each; the order is the same.
 
     Raises:
       UserError: a set is shorter than its rows of one batch.
@@ -117,10 +121,8 @@ def batches(
             )
     mine = range(batch) if mine is None else mine
     rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, mine, first_row))
-    iterator = iter(rows.batch(len(mine), drop_remainder=True).to_iter_dataset(_READING))
+    reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, BATCHES_AHEAD))
+    iterator = iter(rows.batch(len(mine), drop_remainder=True).to_iter_dataset(reading))
     if start:
         iterator.set_state({**iterator.get_state(), "next_index": start})
     return iterator
-
-
-_READING = grain.ReadOptions(num_threads=1, prefetch_buffer_size=16)

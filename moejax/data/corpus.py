@@ -20,14 +20,19 @@ from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
 from moejax.data.sources import NAMED, path_of
 from moejax.data.sources.hugging_face import PREFIX
+from moejax.data.stored_set import open_stored_set
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
 from moejax.errors import UserError
 from moejax.progress import ProgressCallback
+from moejax.storage import is_remote
 from moejax.stored import Damaged, read_json, write_json
 from moejax.wording import some
 
 SUMMARY = "corpus.json"
+
+STORE_THREADS = 16
+"""Threads that read from a store: they wait for it most of their time, whatever the number of cores."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,32 @@ class Corpus:
         )
 
     def batches(
-        self, *, batch: int, seed: int, first_row: int = 0, start: int = 0, mine: Sequence[int] | None = None
+        self,
+        *,
+        batch: int,
+        seed: int,
+        first_row: int = 0,
+        start: int = 0,
+        mine: Sequence[int] | None = None,
+        threads: int | None = None,
     ) -> grain.DatasetIterator:
         """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more."""
         order = seed if self.config.order_seed is None else self.config.order_seed
         return batches(
-            self._training_rows, self.weights, batch=batch, seed=order, first_row=first_row, start=start, mine=mine
+            self._training_rows,
+            self.weights,
+            batch=batch,
+            seed=order,
+            first_row=first_row,
+            start=start,
+            mine=mine,
+            threads=self.reader_threads if threads is None else threads,
         )
+
+    @property
+    def reader_threads(self) -> int:
+        """Threads that read batches: one for what lies on a disk, and many where every row is waited for."""
+        return STORE_THREADS if any(prepared.stored for prepared in self.sets) else 1
 
     def validation(self) -> Validation:
         """The fixed rows to measure on, from each set by its weight.
@@ -186,7 +210,10 @@ def check_sources(config: DataConfig) -> None:
     absent = [
         part
         for part in config.parts
-        if part.source not in NAMED and not part.source.startswith(PREFIX) and not path_of(part.source).exists()
+        if part.source not in NAMED
+        and not part.source.startswith(PREFIX)
+        and not is_remote(part.source)
+        and not path_of(part.source).exists()
     ]
     if not absent:
         return
@@ -209,6 +236,8 @@ def read_summary(folder: Path) -> Summary:
 
 
 def _open(config: DataConfig, part: WeightedSource, folder: Path, update: ProgressCallback) -> PreparedSet:
+    if is_remote(part.source):
+        return open_stored_set(part.source.rstrip("/"), folder)
     given = path_of(part.source)
     if (given / MANIFEST).is_file():
         return PreparedSet(given)

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fsspec.implementations.dirfs import DirFileSystem
 from jaxtyping import Int, Int32
 
 from moejax.data.shard import TokenShard, token_type
 from moejax.data.tokenizer import Tokenizer, open_tokenizer
 from moejax.errors import UserError
+from moejax.storage import reaching
 from moejax.stored import Damaged, Missing, read_bytes, read_json, write_json
 from moejax.wording import some
 
@@ -100,17 +102,28 @@ def read_counts(path: Path, vocab_size: int, tokens: int) -> Int[np.ndarray, " v
     return counts
 
 
-class PreparedSet:
-    """A prepared set, opened for reading. Nothing is read until it is asked for."""
+@dataclass(frozen=True)
+class StoredTokens:
+    """Files of tokens in a store."""
 
-    def __init__(self, folder: Path):
+    storage: DirFileSystem
+    url: str
+    sizes: Mapping[str, int]
+    """Bytes of each, by its name."""
+
+
+class PreparedSet:
+    """A prepared set, opened for reading. Nothing is read until it is asked for. With ``stored``, the files of tokens
+    lie there, and the others in the folder."""
+
+    def __init__(self, folder: Path, stored: StoredTokens | None = None):
         try:
             self.manifest: Manifest = read_json(folder / MANIFEST, Manifest, remedy=REMEDY)
         except Missing:
             raise UserError(
                 f"{folder} holds no prepared set; make one with moejax data prepare SOURCE --out {folder}."
             ) from None
-        self.folder = folder
+        self.folder, self.stored = folder, stored
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -167,8 +180,12 @@ class PreparedSet:
             remember_checked(self.folder, files, place)
 
     def _hashes(self) -> dict[Path, str]:
+        """Of the files in the folder: to hash tokens in a store would be to read all of them once more."""
         return {
-            path: sha256 for shard in self.manifest.shards for path, sha256 in shard_hashes(self.folder, shard).items()
+            path: sha256
+            for shard in self.manifest.shards
+            for path, sha256 in shard_hashes(self.folder, shard).items()
+            if self.stored is None or path.suffix != ".tokens"
         }
 
 
@@ -226,15 +243,16 @@ def _sha256(path: Path) -> str | None:
 
 
 class TokenStream:
-    """The tokens of one split over all shards, end to end, memory-mapped."""
+    """The tokens of one split over all shards, end to end: memory-mapped, or read from a store piece by piece."""
 
     def __init__(self, prepared: PreparedSet, split: str):
         folder, manifest = prepared.folder / SHARDS, prepared.manifest
         self._type = token_type(manifest.tokenizer.vocab_size)
         sizes = [(getattr(shard, split), folder / f"{shard.stem}.{split}") for shard in manifest.shards]
         self._shards = [(counts, path) for counts, path in sizes if counts.tokens]
+        self.stored = prepared.stored
         for counts, path in self._shards:
-            check_size(path.with_name(f"{path.name}.tokens"), counts.tokens * self._type.itemsize, prepared.folder)
+            _check_tokens(path.with_name(f"{path.name}.tokens"), counts.tokens * self._type.itemsize, prepared)
             check_size(path.with_name(f"{path.name}.ends"), counts.documents * 8, prepared.folder)
         self._starts = np.cumsum([0] + [counts.tokens for counts, _ in self._shards])
         self._maps: dict[int, np.ndarray] = {}
@@ -248,7 +266,7 @@ class TokenStream:
         shard = int(np.searchsorted(self._starts, start, side="right")) - 1
         while start < stop and shard < len(self._shards):
             first, last = int(self._starts[shard]), int(self._starts[shard + 1])
-            parts.append(self._map(shard)[start - first : min(stop, last) - first].astype(np.int32))
+            parts.append(self._piece(shard, start - first, min(stop, last) - first).astype(np.int32))
             start, shard = last, shard + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int32)])
 
@@ -259,11 +277,28 @@ class TokenStream:
             for (_, path), start in zip(self._shards, self._starts[:-1], strict=True)
         ]
 
+    def _piece(self, shard: int, start: int, stop: int) -> np.ndarray:
+        if self.stored is None:
+            return self._map(shard)[start:stop]
+        path, size = f"{SHARDS}/{self._shards[shard][1].name}.tokens", self._type.itemsize
+        with reaching(f"{self.stored.url}/{path}"):
+            piece = self.stored.storage.cat_file(path, start=start * size, end=stop * size)
+        return np.frombuffer(piece, self._type)
+
     def _map(self, shard: int) -> np.ndarray:
         if shard not in self._maps:
             path = self._shards[shard][1]
             self._maps[shard] = np.memmap(path.with_name(f"{path.name}.tokens"), self._type, "r")
         return self._maps[shard]
+
+
+def _check_tokens(path: Path, size: int, prepared: PreparedSet) -> None:
+    if prepared.stored is None:
+        return check_size(path, size, prepared.folder)
+    if (size_now := prepared.stored.sizes.get(path.name)) != size:
+        state = "is missing" if size_now is None else f"has {size_now:,} bytes instead of {size:,}"
+        raise UserError(f"{path.name} in {prepared.stored.url} {state}; put the prepared set there again.")
+    return None
 
 
 def check_size(path: Path, size: int, folder: Path) -> None:

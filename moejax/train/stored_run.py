@@ -172,8 +172,7 @@ class StoredRun:
 
     def _take(self, known: dict[str, Any] | None, previous: int) -> None:
         """Make the working folder the newest there is."""
-        found = self._storage.find("", detail=False) if self._storage.exists("") else []
-        found = [path for path in map(_relative, found) if not path.startswith(f"{LOCKS}/")]
+        found = [path for path in _found(self._storage) if not path.startswith(f"{LOCKS}/")]
         committed = {step for path in found if path.endswith(f"/{COMMITTED}") and (step := _step_of(path))}
         counts = [path for path in found if _step_of(path) in {None, *committed}]
         if known is not None and known["number"] == previous:
@@ -345,7 +344,7 @@ def small_files(url: str, folder: Path) -> Iterator[None]:
     """
     storage = open_storage(url)
     with reaching(url):
-        found = [_relative(path) for path in storage.find("", detail=False)] if storage.exists("") else []
+        found = _found(storage)
         if TRAINING not in {path.rpartition("/")[2] for path in found}:
             raise UserError(f"{url} holds no training; start one with moejax train --config=FILE.py --out {url}.")
 
@@ -394,5 +393,6 @@ def _as_sent(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
-def _relative(path: str) -> str:
-    return str(path).lstrip("/")
+def _found(storage: DirFileSystem) -> list[str]:
+    """Every file in a store's folder; none if there is no such folder."""
+    return [str(path).lstrip("/") for path in storage.find("", detail=False)] if storage.exists("") else []

@@ -5,9 +5,12 @@ import socket
 import subprocess
 
 import pytest
-from command import command, environment, run, start, write_config
+from command import command, environment, logged, run, start, write_config
 from killing import kill_and_compare, status
 from object_store import serve
+
+from moejax.data.prepare import prepare
+from moejax.storage import open_storage
 
 pytestmark = pytest.mark.stores
 
@@ -39,6 +42,18 @@ def test_a_second_writer_is_refused_and_the_first_one_ends_with_everything_saved
     said = first.communicate()[1]
     assert first.returncode == 75, said
     assert status(url)["state"] == "interrupted"
+
+
+def test_tokens_are_read_from_a_store_as_from_a_disk(tmp_path, store):
+    config, here = write_config(tmp_path), tmp_path / "set"
+    prepare(str(tmp_path / "text"), here, validation_share=0.2)
+    there = store.replace("run", "set")
+    open_storage(there).put(f"{here}/", "", recursive=True)
+    for name, source in (("disk", here), ("store", there)):
+        words = [f"--config={config}", f"--config.recipe.data.source={source}", "--out", tmp_path / name]
+        ended = run(tmp_path / "cache", *words)
+        assert ended.returncode == 0, ended.stderr
+    assert logged(tmp_path / "disk") == logged(tmp_path / "store")
 
 
 def refused(config, url, folder, **variables):

@@ -1,0 +1,50 @@
+"""A prepared set in an object store: its small files are copied here, its tokens are read where they lie."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from moejax.data.prepared import MANIFEST, SHARDS, Manifest, PreparedSet, StoredTokens
+from moejax.errors import UserError
+from moejax.folder import atomic_write
+from moejax.storage import open_storage, reaching
+from moejax.stored import parse_json
+
+_THREADS = 16
+
+
+def open_stored_set(url: str, folder: Path) -> PreparedSet:
+    """Open the set at ``url``, with copies in ``folder`` of all of it but its tokens: manifest, tokenizer, counts, ends
+    of documents. Copies of this set that are there are not made again.
+
+    Raises:
+      UserError: the store cannot be reached, or holds no prepared set there.
+    """
+    storage = open_storage(url)
+    with reaching(url):
+        try:
+            told = storage.cat_file(MANIFEST)
+        except FileNotFoundError:
+            raise UserError(
+                f"{url} holds no prepared set; make one here with moejax data prepare, and copy its folder there."
+            ) from None
+        manifest: Manifest = parse_json(told, Manifest, f"{url}/{MANIFEST}", remedy="put the prepared set there again")
+        is_copied = (folder / MANIFEST).is_file() and (folder / MANIFEST).read_bytes() == told
+
+        def copy(name: str) -> None:
+            place = folder / name
+            if not (is_copied and place.exists()):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_write(place) as partial:
+                    storage.get_file(name, str(partial))
+
+        splits = [f"{SHARDS}/{shard.stem}.{split}" for shard in manifest.shards for split in ("train", "validation")]
+        found = storage.fs.find(f"{storage.path}/{SHARDS}", detail=True)
+        sizes = {Path(path).name: about["size"] for path, about in dict(found).items()}
+        with ThreadPoolExecutor(_THREADS) as threads:
+            beside = [name for name in ("counts.npy", "tokenizer.json") if storage.exists(name)]
+            list(threads.map(copy, [*beside, *(f"{split}.ends" for split in splits)]))
+        with atomic_write(folder / MANIFEST) as partial:
+            partial.write_bytes(told)
+    return PreparedSet(folder, StoredTokens(storage, url, sizes))
