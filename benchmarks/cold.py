@@ -114,6 +114,7 @@ def main() -> None:
                     for time_of_day in ("first", "second"):
                         seconds = timed(words, folder, environment)
                         taken.setdefault(f"{name}{which}, {time_of_day}", []).append(seconds)
+                        print(name, which, time_of_day, *map("{:.2f}".format, seconds), file=sys.stderr, flush=True)
             loads.append(os.getloadavg()[0])
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {min(loads):.1f} to "
           f"{max(loads):.1f}; {options.rounds} rounds; medians, and from the least to the most.\n")  # fmt: skip

@@ -136,7 +136,8 @@ def hold_out(
         except ValueError as error:
             raise UserError(f"With {split.name} held out: {told(error)}") from error
         tested = runs.where(held_out)
-        predicted = predict(fit.law, tested, fit.output)
+        # All runs, as the fit was asked for: another number of runs would be another program.
+        predicted = predict(fit.law, runs, fit.output)[held_out]
         missed = errors(predicted, tested.loss, tested.weight)
         tested_splits.append(
             HeldOut(
