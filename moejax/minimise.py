@@ -166,6 +166,45 @@ def newton(
         return np.asarray(point), float(value), float(np.linalg.norm(gradient)), steps
 
 
+def polish(
+    objective: Objective, point: np.ndarray, shared: Any, lane: Any, *, tolerance: float, max_steps: int = 500
+) -> tuple[np.ndarray, float, float, int]:
+    """``newton``, and a trust region's steps where the gradient norm it ends with is above ``tolerance``.
+
+    A valley that bends, or leads to infinity, stops a line search and whole Newton steps: a step along it is longer
+    than its curvature holds for. As for ``Minimum.converged``, the tolerance is relative to a value above 1.
+
+    Returns:
+      as ``newton``.
+    """
+    ended = point, value, norm, steps = newton(objective, point, shared, lane)
+    if norm <= tolerance * max(1.0, abs(value)) or not np.isfinite(value):
+        return ended
+
+    # Takes a tenth of a second to import, and few fits need it.
+    import scipy.optimize
+
+    # SciPy asks for the value and its derivatives one by one, at one point.
+    @functools.lru_cache(maxsize=2)
+    def evaluated(at: bytes) -> tuple[float, np.ndarray, np.ndarray]:
+        with float64():
+            parts = [np.asarray(part) for part in _second_order(objective, np.frombuffer(at), shared, lane)]
+        # A step to where there is no number is taken back.
+        finite = all(np.isfinite(part).all() for part in parts)
+        return float(parts[0]) if finite else np.inf, parts[1], parts[2]
+
+    found = scipy.optimize.minimize(
+        lambda x: evaluated(x.tobytes())[0],
+        point,
+        jac=lambda x: evaluated(x.tobytes())[1],
+        hess=lambda x: evaluated(x.tobytes())[2],
+        method="trust-exact",
+        options={"gtol": tolerance, "maxiter": max_steps},
+    )
+    point, value, norm, more = newton(objective, found.x, shared, lane)
+    return point, value, norm, steps + int(found.nit) + more
+
+
 def _newton_step(objective: Objective, here: tuple[Any, ...], shared: Any, lane: Any) -> tuple[Any, ...] | None:
     """The next point with value, gradient and Hessian; None if no part of the step is better."""
     point, value, gradient, hessian = here

@@ -32,6 +32,9 @@ AGREES = 1e-4
 EXACT = 1e-9
 """So does one whose penalty is this share of that of predicting one loss for all: the runs follow the law exactly."""
 
+CONVERGED = 1e-6
+"""Gradient norm below which a fit is at its optimum, relative to an objective above 1."""
+
 Progress = Callable[[str, int, int], None]
 """``progress(stage, done, total)``."""
 
@@ -94,7 +97,7 @@ def fit_law(
         objective, lanes.points[best], data, runs.weight, runs.weight[None], tolerance=1e-8, max_iterations=2000
     )
     near = reparametrised.points[0] if reparametrised.values[0] <= lanes.values[best] else lanes.points[best]
-    point, value, norm, _ = minimise.newton(objective, near, data, runs.weight)
+    point, value, norm, _ = minimise.polish(objective, near, data, runs.weight, tolerance=CONVERGED)
     return _result(objective, data, runs, fixed, seed, lanes, began[best], point, value, norm, len(points))
 
 
@@ -196,7 +199,7 @@ def _result(
         output=objective.output,
         value=float(value * data["scale"]),
         gradient_norm=norm,
-        converged=norm <= 1e-6 * max(1.0, value),
+        converged=norm <= CONVERGED * max(1.0, value),
         starts=count,
         polished=len(lanes.values),
         agreeing=float(np.mean(lanes.values <= min(value, lanes.values.min()) * (1 + AGREES) + EXACT)),

@@ -31,6 +31,8 @@ STILL = 1e-9
 NEWTON_STEPS = 30
 CLOSE = 1e-6
 """Standard errors by which a number that is held may miss its value."""
+STIFFNESS = 100.0
+"""Cost of a miss by a standard error, in units of what such a miss costs a fit."""
 
 
 def profile(result: FitResult, runs: Runs, functional: Functional, level: float = 0.9) -> Interval:
@@ -209,32 +211,38 @@ def _constrained(
 def _descent(
     at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
 ) -> np.ndarray | None:
-    """The same by sequential quadratic programming, which needs slopes alone."""
+    """The same by an augmented Lagrangian, each of its minima found by a trust region."""
     from scipy.optimize import minimize
 
-    # SciPy asks for the objective, what is held and the slopes of both one by one, at one point.
-    @functools.lru_cache(maxsize=1)
-    def evaluated(point: bytes) -> tuple[float, np.ndarray, float, np.ndarray]:
-        # Lagrange's function without its multiplier: the last row of its second derivatives is the functional's slope.
-        value, slope, second = _at(at, functional, np.append(np.frombuffer(point), 0.0), target, unit)
-        return float(value) / float(at.data["scale"]), slope[:-1], float(slope[-1]), second[-1, :-1]
+    point, multiplier = state[:-1], 0.0
+    stiffness = STIFFNESS * at.dispersion / float(at.data["scale"])
 
-    def parts(point: np.ndarray) -> tuple[float, np.ndarray, float, np.ndarray]:
-        return evaluated(np.asarray(point, np.float64).tobytes())
+    # SciPy asks for the value and its derivatives one by one, at one point.
+    @functools.lru_cache(maxsize=2)
+    def evaluated(here: bytes, multiplier: float) -> tuple[float, np.ndarray, np.ndarray, float]:
+        both = np.append(np.frombuffer(here), multiplier)
+        value, slope, second = _at(at, functional, both, target, unit, stiffness)
+        missed = float(slope[-1])
+        lagrangian = float(value) / float(at.data["scale"]) + multiplier * missed + 0.5 * stiffness * missed**2
+        finite = np.isfinite(slope).all() and np.isfinite(second).all() and np.isfinite(lagrangian)
+        return lagrangian if finite else np.inf, slope[:-1], second[:-1, :-1], missed
 
-    held = {"type": "eq", "fun": lambda point: parts(point)[2], "jac": lambda point: parts(point)[3]}
-    with np.errstate(all="ignore"):
+    for _ in range(8):
         minimum = minimize(
-            lambda point: parts(point)[:2], state[:-1], jac=True, constraints=held, method="SLSQP", tol=1e-12
+            lambda x, m=multiplier: evaluated(x.tobytes(), m)[0],
+            point,
+            jac=lambda x, m=multiplier: evaluated(x.tobytes(), m)[1],
+            hess=lambda x, m=multiplier: evaluated(x.tobytes(), m)[2],
+            method="trust-exact",
+            options={"gtol": 1e-9, "maxiter": 300},
         )
-    if not (minimum.success and np.isfinite(minimum.x).all()):
-        return None
-    _, slope, missed, pull = parts(minimum.x)
-    if not abs(missed) < CLOSE:
-        return None
-    there = np.append(minimum.x, -(slope @ pull) / (pull @ pull))
-    polished = _newton(at, functional, there, target, unit)
-    return there if polished is None else polished
+        missed = evaluated(minimum.x.tobytes(), multiplier)[3]
+        if not np.isfinite(missed):
+            return None
+        point, multiplier = minimum.x, multiplier + stiffness * missed
+        if abs(missed) < CLOSE:
+            return np.append(point, multiplier)
+    return None
 
 
 def _newton(
@@ -256,10 +264,10 @@ def _newton(
 
 
 def _at(
-    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float
+    at: FitDerivatives, functional: Functional, state: np.ndarray, target: float, unit: float, stiffness: float = 0.0
 ) -> tuple[Any, Any, Any]:
     with float64():
-        parts = _lagrange(at.objective, functional, state, at.data, at.weight, (target, unit))
+        parts = _lagrange(at.objective, functional, state, at.data, at.weight, (target, unit, stiffness))
     return tuple(map(np.asarray, parts))
 
 
@@ -270,11 +278,12 @@ def _lagrange(
     state: Any,
     data: Mapping[str, Any],
     weight: Any,
-    target: tuple[Any, Any],
+    target: tuple[Any, Any, Any],
 ) -> tuple[Any, Any, Any]:
     """Objective, and the equations of Lagrange with their derivative, at a point and a multiplier.
 
-    ``target`` is the value that the functional must have, and the unit in which a miss is measured.
+    ``target`` is the value that the functional must have, the unit in which a miss is measured, and what half the
+    square of a miss adds (an augmented Lagrangian).
     """
 
     def value(point: Any) -> Any:
@@ -282,7 +291,8 @@ def _lagrange(
 
     def lagrangian(both: Any) -> tuple[Any, Any]:
         number, least = ravel_pytree(functional(objective.law_at(both[:-1], data)))[0][0], value(both[:-1])
-        return least / data["scale"] + both[-1] * (number - target[0]) / target[1], least
+        missed = (number - target[0]) / target[1]
+        return least / data["scale"] + both[-1] * missed + 0.5 * target[2] * missed**2, least
 
     def equations(both: Any) -> tuple[Any, tuple[Any, Any]]:
         slope, least = jax.grad(lagrangian, has_aux=True)(both)

@@ -7,9 +7,11 @@ from importlib.resources import files
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from test_every_law import RUNS
 
 from moejax.fit.covariance import standard_errors
+from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.objective import Squared
@@ -88,6 +90,24 @@ def covered(truth, sweep, decision, noise, held_out, seeds, output="loss", inter
         if held_out.any():
             errors.append(metrics(result.law, runs.only(held_out), output).rmse_log / noise)
     return hits, opened, np.array(errors)
+
+
+def test_a_fit_along_a_valley_that_bends_ends_at_its_optimum():
+    # With this noise the terms of experts trade places along a valley in which line searches and Newton's steps stop.
+    sweep, held_out = zhao_sweep()
+    losses = predict(ZHAO_2025, sweep, "loss") * np.exp(0.006 * np.random.default_rng(7).normal(size=len(sweep)))
+    runs = dataclasses.replace(sweep, loss=losses).only(~held_out)
+    result = fit_law(type(ZHAO_2025), runs, starts=WarmStart((ZHAO_2025,)), penalty=Squared())
+    at = derivatives(result, runs)
+
+    def residuals(point):
+        with float64():
+            log_losses = np.asarray(jnp.log(at.objective.predicted(point, at.data)))
+            return np.sqrt(runs.weight) * (log_losses - np.log(runs.loss))
+
+    assert result.converged
+    other = scipy.optimize.least_squares(residuals, at.point, xtol=1e-14, ftol=1e-14, gtol=1e-14)
+    assert 2 * other.cost == pytest.approx(result.value, rel=1e-8)
 
 
 @pytest.mark.slow
