@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
 
 from moejax.data.validation import Validation
 from moejax.routing.sums import RoutingSums
@@ -70,10 +69,10 @@ def _measure(
     params: Any,
     expert_bias: Any,
     validation: Validation,
-    rows: Int[np.ndarray, " rows"],
-    nats: Float[np.ndarray, " sources"],
+    rows: np.ndarray,
+    nats: np.ndarray,
 ) -> RoutingSums | None:
-    """Add the nats of some of the rows, given by their numbers, to ``nats``; returns their routing."""
+    """Add the nats of some of the rows, Int (rows) by their numbers, to ``nats``; returns their routing."""
     sharding = batch_sharding(program.mesh)
     size, together = program.evaluation_batch["tokens"].shape[0], program.evaluation_sequences
     mine, sums = local_rows(sharding, size), []
