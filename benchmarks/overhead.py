@@ -110,7 +110,7 @@ def main() -> None:
 
             def bare(name: str, number: int) -> Seconds:
                 state = jax.block_until_ready(program.init(0))
-                step, batches = program.compiled_step(), trainer(name, number, Stop()).batches(0)
+                step, batches = program.compiled_step(), trainer(name, number, Stop()).batches(phase, 0)
                 began = now()
                 for _ in range(steps):
                     state, _ = step(state, next(batches), phase.schedule)

@@ -86,7 +86,7 @@ COLUMNS: dict[str, RunColumn] = {
     "params_active": _size("parameters", "parameters that serve one token, embeddings included"),
     "params_embedding": _share("parameters", "parameters of embedding and unembedding, part of both counts"),
     "tokens": _size("tokens", "training tokens"),
-    "unique_tokens": _size("tokens", "different tokens there were to train on"),
+    "unique_tokens": _size("tokens", "different tokens there were to train on, see docs/data.md"),
     "flops": _size("FLOPs", "training FLOPs, forward and backward"),
     "batch_tokens": _size("tokens", "tokens per optimiser step"),
     "sequence_length": _size("tokens", "tokens per sequence"),

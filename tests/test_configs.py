@@ -52,7 +52,8 @@ ARGUMENTS = {
     "abnar": ("grid", "search", "tuned", "downstream", "tiny", "tiny-search", "tiny-tuned", "tiny-downstream"),
     "iclr_2026": (
         *("arrangement", "gates", "top-K", "shape", "activation-rate", "activation-rate-7B", "activation-rate-14B"),
-        *("re-search", "reuse", "greedy", "sparsity", "deepseek", "tiny", "tiny-greedy", "tiny-reuse"),
+        *("re-search", "reuse", "annealing", "greedy", "sparsity", "deepseek"),
+        *("tiny", "tiny-greedy", "tiny-reuse", "tiny-annealing"),
     ),
     "chapter_002": ("proxies", "held-out", "pilot", "tiny"),
 }
@@ -475,7 +476,7 @@ EQUAL = ("arrangement", "gates", "top-K", "activation-rate", "activation-rate-7B
 """Parts of the ICLR study in which all models have one N and C, or those of a group."""
 
 
-@pytest.mark.parametrize("part", [*EQUAL, "greedy", "tiny-greedy"])
+@pytest.mark.parametrize("part", [*EQUAL, "annealing", "greedy", "tiny-greedy"])
 def test_the_comparisons_of_iclr_2026_are_of_equal_size_and_compute(part):
     found = trainings("iclr_2026", part)
     groups = {}
@@ -554,6 +555,29 @@ def test_fewer_unique_tokens_begin_where_the_dense_model_has_all_of_its_own():
     study("iclr_2026", "reuse").check()
     greedy = trainings("iclr_2026", "greedy")
     assert greedy["1dense-SE-plain-unique1"].recipe.data.unique_tokens == greedy["dense"].recipe.budgets_tokens[0]
+
+
+def test_annealing_reads_other_parts_in_the_decay_alone_and_once_for_as_many_tokens_as_the_dense_model():
+    found = trainings("iclr_2026", "annealing")
+    study("iclr_2026", "annealing").check()
+    weights = dict(MIXTURES["li-2026"].weights)
+    for name, training in found.items():
+        data, recipe = training.recipe.data, training.recipe
+        assert {part.name: part.weight for part in data.parts} == weights
+        assert bool(data.decay_mixture) == ("annealed" in name)
+        if data.decay_mixture:
+            # Half web text; the others as among each other before.
+            web = data.decay_mixture["WebData-en"]
+            assert web == pytest.approx(sum(data.decay_mixture.values()) / 2)
+            assert {n: w for n, w in data.decay_mixture.items() if n != "WebData-en"}.items() <= weights.items()
+    decays = {}
+    for name, training in found.items():
+        recipe, (budget,) = training.recipe, training.recipe.budgets_tokens
+        decays[name] = (recipe.tokens(recipe.steps(budget)) - recipe.tokens(recipe.decay_start(budget)), budget)
+    assert decays["dense"] == decays["dense-annealed"]
+    assert decays["ra20"] == decays["ra20-annealed"]
+    assert decays["ra20"][0] == pytest.approx(0.2 * decays["ra20"][1], rel=1e-3)
+    assert decays["ra20-annealed-short"] == (pytest.approx(decays["dense"][0], rel=2e-3), decays["ra20"][1])
 
 
 def test_kimis_sparsities_and_deepseeks_two_models_are_those_of_appendix_b():

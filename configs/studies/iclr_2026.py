@@ -10,20 +10,21 @@ Command:  moejax study --config=configs/studies/iclr_2026.py:activation-rate --c
           :activation-rate (the default), :activation-rate-7B, :activation-rate-14B; :re-search, other architectures at
           the 13 % point of 7B; :reuse, fewer unique tokens; :greedy, all of it as stages, each winner carried into the
           next; :sparsity, Kimi's experts from 8 to 64 times those that are active; :deepseek, DeepSeekMoE 16B and the
-          dense 7B; :tiny, :tiny-greedy and :tiny-reuse, the same here.
+          dense 7B; :tiny, :tiny-greedy, :tiny-reuse and :tiny-annealing, the same here.
 Data:     yours, with a tokenizer of at most 65,536 entries (:deepseek 102,400). Table 8's mixture: its six parts by
           name in a folder, --config.recipe.data.named_mixture=li-2026 --config.recipe.data.source=FOLDER.
 Recipe:   equal compute C for every run of a part: D = C/(3M) with the resource equation's M (Eqs. 5, 7, 17), so that a
           mixture gets D_MoE/D_dense = 1/R_c times the dense model's tokens (Eq. 25). ALiBi, as the paper has.
 Cost:     in FLOPs and H100 hours at 40 % MFU: :activation-rate 1.5e22 and 7,620, of 7B 1.1e23 and 61,800, of 14B 4.3e23
           and 252,000; :re-search 1.0e23 and 52,100; :arrangement 8.9e21 and 4,460; :gates 5.9e21 and 2,950; :top-K
-          8.8e21 and 4,600; :shape 2.2e22 and 11,300; :reuse 7.6e21 and 3,790; :greedy 3.5e22 and 17,700 if the
-          expected models win; :sparsity 9.4e21 and 4,540; :deepseek 1.3e23 and 82,900. :tiny 4.2e12 FLOPs, :tiny-greedy
-          4.3e12, :tiny-reuse 3.5e12, minutes each on two cores.
+          8.8e21 and 4,600; :shape 2.2e22 and 11,300; :reuse 7.6e21 and 3,790; :annealing 6.6e21 and 3,400; :greedy
+          3.5e22 and 17,700 if the expected models win; :sparsity 9.4e21 and 4,540; :deepseek 1.3e23 and 82,900. :tiny
+          4.2e12 FLOPs, :tiny-greedy 4.3e12, :tiny-reuse 3.5e12, :tiny-annealing 1.2e12, minutes each on two cores.
 Expected: 1dense+SE no worse than the others; normalisation changes balance more than loss; top-K of 1 and of 22 or 33
           worse than few; the best activation rate near 20 %, there better than dense, and no architecture at 13 %
           better than it; at 14B the best rate no higher. Of the tiny ones, losses below the unigram entropy; of :tiny
-          and :tiny-reuse, a fit; of :tiny-greedy, a winner of each stage.
+          and :tiny-reuse, a fit; of :tiny-greedy, a winner of each stage. Of :annealing, a lower loss of the parts that
+          the decay reads more of, and a higher one of the rest.
 
 The explainer prints D_m = 1408, D_ffn = 3904, L = 16 or 17, heads of 64 or 128, S = 16384, and K of Table 6; expert
 counts, rates, batches and tokens are in its figures or not at all. Inferred, each for want of the number:
@@ -42,6 +43,10 @@ counts, rates, batches and tokens are in its figures or not at all. Inferred, ea
 - Steps: the text numbers the first alone and calls the sweep a later one. Reuse as the third is ours, from the
   accounting of unique tokens that Appendix F asks for: all tokens new, or as many unique ones as the dense model reads,
   a half and a quarter of these. In :reuse three sizes and budgets, which the law of repeated tokens reads.
+- :annealing: Appendix F would add "a controlled high-quality annealing stage", whose unique tokens need care, as a
+  mixture and a dense model read different numbers of tokens; it gives no data and no length. Here: the last fifth, in
+  which the learning rate falls; half of it Table 8's web text, half its five other parts by their weights (a fifth of
+  the mixture before). ra20-annealed-short decays over as many tokens as the dense model does.
 - :sparsity: eight experts and one shared serve a token (B.2) in this backbone; Kimi's own shape B.2 does not give.
 - :deepseek: shapes as their authors published them; 2T tokens (B.1).
 """
@@ -51,13 +56,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import pydoc_data.topics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 from ml_collections import ConfigDict
 
 from moejax.architecture import Architecture
 from moejax.config import dump
+from moejax.data.mixtures import MIXTURES
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.resources import active_ratio
@@ -74,6 +83,8 @@ RATES = (0.1, 0.13, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7)
 """Activation rates r_a = N_a/N of the sweeps."""
 RATE = 0.2
 """Of the backbone."""
+DECAY_SHARE = 0.2
+"""Last part of a training in which the learning rate falls."""
 SPARSITIES = (8, 16, 24, 32, 48, 64)
 """E/K of Kimi's experiment."""
 
@@ -118,7 +129,8 @@ def get_config(part: str = "activation-rate") -> ConfigDict:
         raise ValueError(f"there is no {part!r}; there are {', '.join(PARTS)}")
     made = PARTS[part]()
     tiny = part.startswith("tiny")
-    config.recipe = recipe(made.get("sequence", SEQUENCE)) | (SMALL if tiny else {})
+    trained = recipe(made.get("sequence", SEQUENCE)) | (SMALL if tiny else {})
+    config.recipe = trained | dict(data=trained["data"] | made.get("data", {}))
     config.models, config.recipes = made["models"], made["recipes"]
     asked = dict(decision_flops=1e13, resamples=40) if tiny else dict(decision_flops=1e22)
     config.analysis = dict(laws=["chinchilla", "effective_params"]) | asked | made.get("analysis", {})
@@ -309,6 +321,34 @@ REUSED = (
 """Scales of the study of repeats, of zeta near 88."""
 
 
+def annealing(scale: Scale, data: dict[str, Any], decay: dict[str, float]) -> dict[str, Any]:
+    """A dense model and the mixture at 20 %, by one mixture of text throughout and by another in the decay."""
+    total = size(scale)
+    mixture = filled(backbone(scale, num_dense_layers=1), total, RATE * total)
+    own, annealed = {"dense": dense(scale), "ra20": mixture}, dict(data=dict(decay_mixture=decay))
+    made = compared(
+        {f"{name}{kind}": shape for name, shape in own.items() for kind in ("", "-annealed")}
+        | {"ra20-annealed-short": mixture},
+        scale,
+        (1,),
+        analysis=dict(laws=[]),
+        data=data,
+    )
+    for name in made["models"]:
+        made["recipes"][name] |= annealed if "annealed" in name else {}
+    as_dense = DECAY_SHARE * tokens(dense(scale), scale) / tokens(mixture, scale)
+    made["recipes"]["ra20-annealed-short"] |= dict(optimizer=dict(decay_share=as_dense))
+    return made
+
+
+def high_quality() -> dict[str, float]:
+    """Half web text, half the other parts of Table 8."""
+    parts = dict(MIXTURES["li-2026"].weights)
+    web = parts.pop("WebData-en")
+    assert web > sum(parts.values())
+    return {"WebData-en": sum(parts.values()), **parts}
+
+
 def sparsity() -> dict[str, Any]:
     """Kimi K2's experiment (B.2): 8 experts and one shared serve a token, of 64 to 512."""
     experts = dict(num_dense_layers=1, top_k=8, num_shared_experts=1)
@@ -440,7 +480,16 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "tiny": tiny,
     "tiny-greedy": lambda: greedy(SCALES["tiny"], (0.15, 0.3, 0.5), layers=(3, 6), cuts=(2,)),
     "tiny-reuse": lambda: reuse(TINY_REUSED),
+    "annealing": lambda: annealing(SCALES["2B"], dict(named_mixture="li-2026"), high_quality()),
+    "tiny-annealing": lambda: annealing(SCALES["tiny"], TINY_ANNEALED, dict(code=1.0, prose=1.0)),
 }
+TINY_ANNEALED: dict[str, Any] = dict(
+    # Text that is wherever moejax is: code of JAX, and the English of Python's help().
+    mixture=[
+        dict(name="code", source=str(Path(jax.__file__).parent), weight=1.0),
+        dict(name="prose", source=pydoc_data.topics.__file__, weight=0.0),
+    ]
+)
 SMALL: dict[str, Any] = dict(
     batch_tokens=2_048,
     data=dict(source="python_stdlib", sequence_length=128, validation_tokens=65_536),
@@ -455,7 +504,7 @@ def recipe(sequence_length: int = SEQUENCE) -> dict[str, Any]:
         batch_tokens=0,
         hyperparameters="tian-2025",
         data=dict(source="", sequence_length=sequence_length, validation_tokens=2**23),
-        optimizer=dict(learning_rate=0.0, warmup_tokens=2**28, decay_share=0.2, weight_decay=0.1),
+        optimizer=dict(learning_rate=0.0, warmup_tokens=2**28, decay_share=DECAY_SHARE, weight_decay=0.1),
         loss=dict(balance=0.01, router_z=0.0),
         checkpoint_tokens=2**31,
     )

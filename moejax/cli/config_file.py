@@ -81,6 +81,8 @@ def _known(group: Any, key: str, where: str) -> Any:
         return int(key)
     if not isinstance(group, dict):
         raise UserError(f"{where} is a single setting, so it has no {key}.")
+    if key not in group and not group:
+        raise UserError(f"{where} is a group of settings that has none yet; give it as {where}={{'{key}': VALUE}}.")
     if key not in group:
         raise UserError(unknown(f"{where}.{key}", key, list(group)))
     return key
@@ -88,7 +90,11 @@ def _known(group: Any, key: str, where: str) -> Any:
 
 def _value(text: str, old: Any, path: str) -> Any:
     if isinstance(old, dict):
-        raise UserError(f"{path} is a group of settings ({', '.join(old)}); change one of them.")
+        given = _literal(text)
+        if not old and isinstance(given, dict):
+            return given
+        has = f"({', '.join(old)}); change one of them" if old else "that has none yet; give it as {'NAME': VALUE}"
+        raise UserError(f"{path} is a group of settings {has}.")
     if isinstance(old, bool):
         if text.lower() not in ("true", "false"):
             raise UserError(f"{path} is {text!r}; it must be true or false.")

@@ -1,18 +1,21 @@
 """From rows to batches, through Grain: which tokens a step sees is a function of the seed and the step alone.
 
 The rows of each set are shuffled anew each epoch, sets are interleaved by weight, and step t takes rows t·B …
-(t+1)·B - 1 of that endless order. A process reads the rows of every batch that its devices hold, so the order does not
-depend on how many there are, and a training goes on elsewhere with any number of them.
+(t+1)·B - 1 of that endless order. From a row on, other weights may hold: each set goes on in its own order. A process
+reads the rows of every batch that its devices hold, so the order does not depend on how many there are, and a training
+goes on elsewhere with any number of them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grain
 import numpy as np
+from jaxtyping import Int
 
 from moejax.data.rows import Rows
 from moejax.errors import UserError
@@ -24,15 +27,29 @@ PERIOD = 10_000
 """Rows after which the pattern repeats; weights are met to one part in this."""
 
 
-class Mixed:
-    """Row k of the mixture. Of any number of rows in a row, each set has its share, to within two rows."""
+@dataclass(frozen=True)
+class DecayWeights:
+    """Weights that hold from a row on, instead of those before."""
 
-    def __init__(self, sets: Sequence[Any], weights: Sequence[float]):
+    weights: Sequence[float]
+    first_row: int
+
+
+class Mixed:
+    """Row k of the mixture. Of any number of rows in a row, each set has its share, to within two rows.
+
+    From ``decay.first_row`` on it is asked for, and each set goes on where the rows before it, by ``weights``, ended.
+    """
+
+    def __init__(self, sets: Sequence[Any], weights: Sequence[float], decay: DecayWeights | None = None):
         self._sets = sets
-        self._of_row, self._counts = pattern(weights)
+        self._of_row, self._counts = pattern(decay.weights if decay else weights)
         self._rank = np.zeros(PERIOD, np.int64)
         for number, count in enumerate(self._counts):
             self._rank[self._of_row == number] = np.arange(count)
+        self._skipped = np.zeros(len(sets), np.int64)
+        if decay:
+            self._skipped = rows_of_each(weights, decay.first_row) - rows_of_each(decay.weights, decay.first_row)
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -40,25 +57,33 @@ class Mixed:
     def __getitem__(self, index: Any) -> Any:
         period, row = divmod(int(index), PERIOD)
         number = self._of_row[row]
-        return self._sets[number][int(period * self._counts[number] + self._rank[row])]
+        return self._sets[number][int(period * self._counts[number] + self._rank[row] + self._skipped[number])]
 
 
-def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def rows_of_each(weights: Sequence[float], rows: int) -> Int[np.ndarray, " sets"]:
+    """How many of the first so many rows each set has."""
+    of_row, counts = pattern(weights)
+    periods, rest = divmod(rows, PERIOD)
+    return periods * counts + np.bincount(of_row[:rest], minlength=len(counts))
+
+
+def pattern(weights: Sequence[float]) -> tuple[Int[np.ndarray, " period"], Int[np.ndarray, " sets"]]:
     """Which set each row of a period comes from; and how many come from each.
 
     A set with n rows in the period would best have its j-th at (j + ½) / n of it; rows are dealt in that order.
 
     Raises:
-      UserError: a weight is so small that its set has no row in a period.
+      UserError: a weight above 0 is so small that its set has no row in a period.
     """
     shares = np.array(weights, np.float64) / np.sum(weights)
     counts = np.floor(shares * PERIOD).astype(int)
     # What rounding down left over goes to those that lost most by it.
     counts[np.argsort(counts - shares * PERIOD, kind="stable")[: PERIOD - counts.sum()]] += 1
-    if not counts.all():
+    lost = np.flatnonzero((counts == 0) & (shares > 0))
+    if len(lost):
         raise UserError(
-            f"data.mixture: the weight {weights[int(np.argmin(counts))]} is less than one row in {PERIOD:,}; raise "
-            f"it, or leave that part out."
+            f"data.mixture: the weight {weights[lost[0]]} is less than one row in {PERIOD:,}; raise it, or leave that "
+            f"part out."
         )
     wanted = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
     which = np.repeat(np.arange(len(counts)), counts)
@@ -82,13 +107,19 @@ class ProcessRows:
         return self._rows[self._first + step * self._batch + int(self._mine[row])]
 
 
-def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int) -> Any:
-    """The endless order of rows. A set by itself is shuffled by the seed; several, each by one derived from it."""
-    if len(sets) == 1:
-        return grain.MapDataset.source(sets[0]).seed(seed).shuffle().repeat()
-    seeds = np.random.SeedSequence(seed).generate_state(len(sets)).tolist()
-    orders = [grain.MapDataset.source(rows).seed(own).shuffle().repeat() for rows, own in zip(sets, seeds, strict=True)]
-    return Mixed(orders, weights)
+def ordered(sets: Sequence[Rows], weights: Sequence[float], seed: int, decay: DecayWeights | None = None) -> Any:
+    """The endless order of rows. A set by itself is shuffled by the seed; several, each by one derived from it.
+
+    Sets of weight 0 change nothing of the others' order.
+    """
+    mixed, others = ([n for n, weight in enumerate(weights) if bool(weight) == is_mixed] for is_mixed in (True, False))
+    derived = np.random.SeedSequence(seed).generate_state(len(sets)).tolist()
+    seeds = dict(zip([*mixed, *others], derived, strict=True)) | ({mixed[0]: seed} if len(mixed) == 1 else {})
+    orders = [
+        grain.MapDataset.source(rows).seed(seeds[n]).shuffle().repeat() if read else None
+        for n, (rows, read) in enumerate(zip(sets, decay.weights if decay else weights, strict=True))
+    ]
+    return orders[0] if len(orders) == 1 else Mixed(orders, weights, decay)
 
 
 def batches(
@@ -101,10 +132,11 @@ def batches(
     start: int = 0,
     mine: Sequence[int] | None = None,
     threads: int = 1,
+    decay: DecayWeights | None = None,
 ) -> grain.DatasetIterator:
     """Endless batches from step ``start`` on: dicts of Int32 (rows, length + 1), of all rows of the global batch or of
     ``mine``, the numbers in it of those that this process reads. Step 0 begins at row ``first_row`` of the order: where
-    the batch grows, those before it were read in smaller ones.
+    the batch grows, those before it were read in smaller ones. With ``decay``, rows before its first are not asked for.
 
     The iterator's state is the number of the next step, so it is the same in every process, and one saved by any
     number of processes serves any other. So many ``threads`` read ahead, a batch each; the order is the same.
@@ -112,15 +144,16 @@ def batches(
     Raises:
       UserError: a set is shorter than its rows of one batch.
     """
-    for rows, weight in zip(sets, weights, strict=True):
-        share = batch * weight / sum(weights)
+    now = decay.weights if decay else weights
+    for rows, weight in zip(sets, now, strict=True):
+        share = batch * weight / sum(now)
         if len(rows) < share:
             raise UserError(
                 f"The training text has {len(rows)} rows of this sequence_length, fewer than the {share:g} of one "
                 f"batch; lower batch_tokens or sequence_length{', or its weight' if len(sets) > 1 else ''}."
             )
     mine = range(batch) if mine is None else mine
-    rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed), batch, mine, first_row))
+    rows = grain.MapDataset.source(ProcessRows(ordered(sets, weights, seed, decay), batch, mine, first_row))
     reading = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, BATCHES_AHEAD))
     iterator = iter(rows.batch(len(mine), drop_remainder=True).to_iter_dataset(reading))
     if start:

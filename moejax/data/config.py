@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated
 
 from moejax.config import check_fields, unknown
 from moejax.data.mixtures import MIXTURES
 from moejax.errors import UserError
-from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Seed, Tokens, whole
+from moejax.ranges import INT32, BelowOne, NumberRange, Positive, Scale, Seed, Tokens, whole
+from moejax.wording import some
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,9 @@ class WeightedSource:
     """Under which it is reported."""
     source: str
     """As ``DataConfig.source``."""
-    weight: Positive
-    """Its share of the rows of every batch, relative to the other weights."""
+    weight: Scale
+    """Its share of the rows of every batch, relative to the other weights. A part of weight 0 is measured and not
+    trained on, unless ``DataConfig.decay_mixture`` names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,12 @@ class DataConfig:
     named_mixture: str = ""
     """A key of ``moejax.data.mixtures.MIXTURES``: its parts and weights, each part the prepared set, folder or file of
     its name in the folder ``source``; empty for none."""
+    decay_mixture: dict[str, Positive] = field(default_factory=dict, hash=False)
+    """Weights, by the names of parts, from which branches draw while their learning rate decays, such as more of a
+    high-quality part; the others are not read meanwhile. Empty: as in the trunk."""
     unique_tokens: Tokens = 0
-    """Training tokens that are read, again and again: rows spread evenly over the text, of each set by its weight. 0
-    reads all of it before any row is repeated."""
+    """Training tokens that are read, again and again: rows spread evenly over the text, of each set by its weight, and
+    all of a set of weight 0. 0 reads all of it before any row is repeated."""
     tokenizer: str | None = None
     """``bytes``, a ``tokenizer.json``, or ``ids:VOCAB:END``. None: the one a prepared set was made with, else bytes."""
     text_field: str = "text"
@@ -89,3 +94,19 @@ class DataConfig:
         names = [part.name for part in self.mixture]
         if len(set(names)) < len(names) or not all(names):
             raise UserError(f"data.mixture has the names {names}; give each part a name of its own.")
+        if self.mixture and not any(part.weight for part in self.mixture):
+            raise UserError(
+                "data.mixture has weights of 0 alone; give a part that training begins with a weight above 0."
+            )
+        self._check_decay_mixture()
+
+    def _check_decay_mixture(self) -> None:
+        names = [part.name for part in self.parts]
+        if self.decay_mixture and not names:
+            raise UserError(
+                f"data.decay_mixture has weights of {some(list(self.decay_mixture))}, and data.mixture has no parts; "
+                f"list there what is read, with weight 0 what only the decay reads."
+            )
+        for name in self.decay_mixture:
+            if name not in names:
+                raise UserError(unknown(f"data.decay_mixture: part {name!r}", name, names))

@@ -13,13 +13,12 @@ import grain
 import numpy as np
 
 from moejax.config import dump, unknown
-from moejax.data.batches import batches
+from moejax.data.batches import DecayWeights, batches, rows_of_each
 from moejax.data.config import DataConfig, WeightedSource
 from moejax.data.prepare import prepare
 from moejax.data.prepared import MANIFEST, PreparedSet
 from moejax.data.rows import PACKINGS, EvenlySpread, Rows, counted
-from moejax.data.sources import NAMED, path_of
-from moejax.data.sources.hugging_face import PREFIX
+from moejax.data.sources import NAMED, check_source, is_there, path_of
 from moejax.data.stored_set import open_stored_set
 from moejax.data.tokenizer import open_tokenizer
 from moejax.data.validation import Validation, ValidationPart, chosen, shares
@@ -64,6 +63,24 @@ class Summary:
     """The first of them, each with the reason."""
 
 
+@dataclass(frozen=True)
+class PartRead:
+    """One set, as a training reads it."""
+
+    name: str
+    tokens: float
+    """Different training tokens that there are."""
+    epochs: float
+    """How often they were read."""
+
+
+def unique_tokens(parts: Sequence[PartRead]) -> int:
+    """Different tokens that there were to train on; of several sets, where some were read more than once and others
+    not to their end, those that were read."""
+    repeated = any(part.epochs > 1 for part in parts)
+    return round(math.fsum(part.tokens * (min(part.epochs, 1.0) if repeated else 1.0) for part in parts))
+
+
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Opened for a training."""
@@ -76,6 +93,14 @@ class Corpus:
     def weights(self) -> list[float]:
         """Weights of the sets."""
         return [part.weight for part in self.parts]
+
+    def decay_weights(self, first_row: int | None) -> DecayWeights | None:
+        """Weights of the sets from a row on at which the learning rate begins to fall; None if they stay, or if no row
+        is given."""
+        decay = self.config.decay_mixture
+        if first_row is None or not decay:
+            return None
+        return DecayWeights([decay.get(part.name, 0.0) for part in self.parts], first_row)
 
     def summary(self) -> Summary:
         """What it is made of."""
@@ -106,8 +131,10 @@ class Corpus:
         start: int = 0,
         mine: Sequence[int] | None = None,
         threads: int | None = None,
+        decay_from: int | None = None,
     ) -> grain.DatasetIterator:
-        """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more."""
+        """Endless training batches, or of each the rows that one process reads; ``moejax.data.batches`` says more.
+        With ``decay_from``, those of a branch whose learning rate falls from that row on."""
         order = seed if self.config.order_seed is None else self.config.order_seed
         return batches(
             self._training_rows,
@@ -118,12 +145,33 @@ class Corpus:
             start=start,
             mine=mine,
             threads=self.reader_threads if threads is None else threads,
+            decay=self.decay_weights(decay_from),
         )
 
     @property
     def reader_threads(self) -> int:
         """Threads that read batches: one for what lies on a disk, and many where every row is waited for."""
         return STORE_THREADS if any(prepared.stored for prepared in self.sets) else 1
+
+    def read(self, rows: int, decay_from: int) -> list[PartRead]:
+        """What a branch has read of each set that it reads, after so many rows, the trunk's up to ``decay_from``
+        included."""
+        first, decay = self.weights, self.decay_weights(decay_from)
+        drawn = rows_of_each(first, rows)
+        if decay:
+            drawn = rows_of_each(first, decay_from) - rows_of_each(decay.weights, decay_from)
+            drawn += rows_of_each(decay.weights, rows)
+        every = zip(self.parts, self.sets, self._training_rows, drawn.tolist(), strict=True)
+        unique, total = self.config.unique_tokens, sum(first)
+        return [
+            PartRead(
+                name=part.name,
+                tokens=unique * part.weight / total if unique and part.weight else prepared.manifest.train.tokens,
+                epochs=count / len(own),
+            )
+            for part, prepared, own, count in every
+            if count
+        ]
 
     def validation(self) -> Validation:
         """The fixed rows to measure on, from each set by its weight.
@@ -137,7 +185,12 @@ class Corpus:
     def _validation(self) -> Validation:
         length = self.config.sequence_length
         cut = _packing(self.config)
-        counts = shares(self.weights, self.config.validation_tokens // length)
+        # A set that is measured alone has as many rows as an average one, and they are no part of the loss.
+        count = self.config.validation_tokens // length
+        counts = [
+            of_weight if part.weight else max(1, count // len(self.parts))
+            for part, of_weight in zip(self.parts, shares(self.weights, count), strict=True)
+        ]
         parts = [
             chosen(cut(prepared.split("validation"), length), count)
             for prepared, count in zip(self.sets, counts, strict=True)
@@ -148,6 +201,7 @@ class Corpus:
                 name=source.name,
                 targets=int(mask.sum()),
                 bytes=prepared.bytes_of(part["tokens"][:, 1:][mask]),
+                in_loss=source.weight > 0,
             )
             for source, prepared, part, mask in zip(self.parts, self.sets, parts, masks, strict=True)
         ]
@@ -166,12 +220,15 @@ class Corpus:
             return rows
         counts = shares(self.weights, self.config.unique_tokens // length)
         for part, every, count in zip(self.parts, rows, counts, strict=True):
-            if count > len(every):
+            if part.weight and count > len(every):
                 raise UserError(
                     f"data.unique_tokens is {self.config.unique_tokens:,}, which takes {count:,} rows of {part.name}, "
                     f"and its training text has {len(every):,}; lower it, or give more text."
                 )
-        return [EvenlySpread(every, count) for every, count in zip(rows, counts, strict=True)]
+        return [
+            EvenlySpread(every, count) if part.weight else every
+            for part, every, count in zip(self.parts, rows, counts, strict=True)
+        ]
 
     def _split_size(self, name: str) -> CorpusSplit:
         splits = [getattr(prepared.manifest, name) for prepared in self.sets]
@@ -185,11 +242,11 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
     Raises:
       UserError: a source is not there, was made with another tokenizer, or cannot be prepared.
     """
-    _packing(config)
-    check_sources(config)
-    parts = config.parts or (WeightedSource(name=config.source, source=config.source, weight=1.0),)
+    check_sources(config, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    sets = tuple(_open(config, part, folder / part.name if config.parts else folder, update) for part in parts)
+    placed = _placed(config, folder)
+    parts = tuple(part for part, _ in placed)
+    sets = tuple(_open(config, part, place, update) for part, place in placed)
     first = sets[0].manifest.tokenizer
     for part, prepared in zip(parts, sets, strict=True):
         _check_tokenizer(config, part, prepared, first.sha256, parts[0].source)
@@ -205,18 +262,18 @@ def open_corpus(config: DataConfig, folder: Path, *, update: ProgressCallback = 
     return corpus
 
 
-def check_sources(config: DataConfig) -> None:
-    """Raise ``UserError`` if parts of a mixture are not there, before any of the others is read."""
+def check_sources(config: DataConfig, folder: Path) -> None:
+    """Raise ``UserError`` if a source is neither there nor prepared in ``folder`` already, before any is read."""
+    _packing(config)
     absent = [
         part
-        for part in config.parts
-        if part.source not in NAMED
-        and not part.source.startswith(PREFIX)
-        and not is_remote(part.source)
-        and not path_of(part.source).exists()
+        for part, place in _placed(config, folder)
+        if not (place / MANIFEST).is_file() and not is_there(part.source)
     ]
     if not absent:
         return
+    if not config.parts:
+        check_source(config.source)
     if config.named_mixture:
         raise UserError(
             f"data.named_mixture {config.named_mixture} has {len(config.parts)} parts, and "
@@ -228,6 +285,13 @@ def check_sources(config: DataConfig) -> None:
         f"{'is' if len(absent) == 1 else 'are'} not there; give every part a file or folder, hf:NAME or "
         f"{' or '.join(NAMED)}."
     )
+
+
+def _placed(config: DataConfig, folder: Path) -> list[tuple[WeightedSource, Path]]:
+    """What is read, each with the folder that it is prepared in, unless it is a prepared set."""
+    if not config.parts:
+        return [(WeightedSource(name=config.source, source=config.source, weight=1.0), folder)]
+    return [(part, folder / part.name) for part in config.parts]
 
 
 def read_summary(folder: Path) -> Summary:

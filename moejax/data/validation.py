@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool
 
 from moejax.data.rows import Row, Rows
 from moejax.errors import UserError
@@ -20,6 +21,8 @@ class ValidationPart:
     """Targets that count."""
     bytes: float | None
     """Bytes of text that those targets stand for; None if the text is not known."""
+    in_loss: bool = True
+    """Whether they are a part of the loss; those of a set of weight 0 are measured by themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,20 +38,26 @@ class Validation:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the rows may hold."""
-        count, width = self.rows["tokens"].shape
-        return count * (width - 1)
+        """Tokens that the rows of the loss may hold."""
+        width = self.rows["tokens"].shape[1]
+        return int(self.in_loss[self.source].sum()) * (width - 1)
+
+    @property
+    def in_loss(self) -> Bool[np.ndarray, " sets"]:
+        """Which sets are a part of the loss."""
+        return np.array([part.in_loss for part in self.parts])
 
     @property
     def targets(self) -> int:
-        """Targets that count."""
-        return sum(part.targets for part in self.parts)
+        """Targets that count in the loss."""
+        return sum(part.targets for part in self.parts if part.in_loss)
 
     @property
     def bytes(self) -> float | None:
         """Bytes of text that those targets stand for; None if that of a set is not known."""
-        known = [part.bytes for part in self.parts if part.bytes is not None]
-        return sum(known) if len(known) == len(self.parts) else None
+        parts = [part for part in self.parts if part.in_loss]
+        known = [part.bytes for part in parts if part.bytes is not None]
+        return sum(known) if len(known) == len(parts) else None
 
 
 def chosen(rows: Rows, count: int) -> Row:

@@ -10,7 +10,8 @@ from moejax.laws.accounting import flops_per_token, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
 from moejax.study.study import Study, work
-from moejax.train.training import Training
+from moejax.train.training import Recipe, Training
+from moejax.wording import listed
 
 USABLE_MEMORY = 0.9
 """Share of a chip's memory that arrays may fill; the rest is the program's and the fragments'."""
@@ -126,8 +127,19 @@ def _training(training: Training, chip: Chip, mfu: float, price: float | None, n
         chips_at_least=math.ceil(state / left) if left > 0 else None,
         chip_hours=hours,
         cost=None if price is None else hours * price,
-        note=note,
+        note="; ".join(filter(None, (note, _decay_note(recipe)))),
     )
+
+
+def _decay_note(recipe: Recipe) -> str:
+    """What branches read by ``data.decay_mixture``; empty if there is none."""
+    weights = recipe.data.decay_mixture
+    if not weights:
+        return ""
+    total = sum(weights.values())
+    shares = listed(f"{100 * weight / total:.3g} % {name}" for name, weight in weights.items())
+    tokens = [recipe.tokens(recipe.steps(b)) - recipe.tokens(recipe.decay_start(b)) for b in recipe.budgets_tokens]
+    return f"decay on {listed(f'{count:.3g}' for count in tokens)} tokens of {shares}"
 
 
 def _runs(training: Training) -> list[EstimatedRun]:

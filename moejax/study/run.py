@@ -139,7 +139,7 @@ def materialise(study: Study, folder: Path, *, corpus: bool = True) -> None:
     study.check()
     study.check_data()
     if corpus:
-        check_sources(study.recipe.data)
+        check_sources(study.recipe.data, folder / "data")
     claim(folder, "study.json", study.identity())
     with only_writer(folder):
         write_stages(study, folder)

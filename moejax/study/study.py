@@ -17,6 +17,7 @@ from moejax.ranges import INT32, RESAMPLES, NumberRange, Scale, Seed, whole
 from moejax.train.auto import choose_hyperparameters
 from moejax.train.training import Recipe, Training, check_name
 from moejax.train.vmapped_runs import vmapped_runs
+from moejax.wording import listed
 
 HOLD_OUT = (*FIELDS, "sparsity")
 """What runs can be large in, to be held out."""
@@ -58,6 +59,9 @@ class Analysis:
             if self.laws.count(name) > 1:
                 raise UserError(f"analysis.laws has {name} {self.laws.count(name)} times; name every law once.")
 
+
+OWN_DATA = ("unique_tokens", "decay_mixture")
+"""Settings of the data that models of a study may differ in: none changes what they are measured on."""
 
 TOTALS = ("models", "runs", "tokens", "flops", "flops_without_shared_trunks", "chip_hours", "cost")
 """What is summed over a study's runs before they are run; see ``moejax.study.estimate``."""
@@ -265,11 +269,11 @@ class Study:
                 f"--config.recipe.data.source=PATH (--dry-run needs none)."
             )
         for training in self.trainings():
-            same = replace(training.recipe.data, unique_tokens=self.recipe.data.unique_tokens)
-            if same != self.recipe.data:
+            own = {name: getattr(self.recipe.data, name) for name in OWN_DATA}
+            if replace(training.recipe.data, **own) != self.recipe.data:
                 raise UserError(
                     f"recipes: {training.name} changes data; all models of a study read the same corpus in the same "
-                    f"windows, or their losses could not be compared: change recipe.data. Only unique_tokens may "
+                    f"windows, or their losses could not be compared: change recipe.data. Only {listed(OWN_DATA)} may "
                     f"differ."
                 )
 

@@ -14,22 +14,27 @@ from jaxtyping import Array, UInt32
 
 from moejax.data.corpus import Corpus
 from moejax.train.mesh import batch_sharding, local_rows, place_rows
+from moejax.train.phases import Phase
 from moejax.train.step import Batch
 from moejax.train.training import Training
 
 
-def read_batches(trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, start: int) -> Iterator[Batch]:
-    """Global batches after step ``start``, without end. Those of several trainings are stacked, on one device.
+def read_batches(
+    trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, phase: Phase, start: int
+) -> Iterator[Batch]:
+    """Global batches of a phase after step ``start``, without end. Those of several trainings are stacked, on one
+    device.
 
-    A batch is a function of the order of the data and the step alone; trainings of one order share a reader.
+    A batch is a function of the order of the data, the phase and the step alone; trainings of one order share a reader.
     """
     sharding = batch_sharding(mesh)
     if len(trainings) == 1:
-        for size, mine, rows in _local_batches(trainings[0], corpus, mesh, start):
+        for size, mine, rows in _local_batches(trainings[0], corpus, mesh, phase, start):
             yield {name: place_rows(array, mine, size, sharding) for name, array in rows.items()}
     orders = [training.order_seed for training in trainings]
     readers = {
-        order: _local_batches(training, corpus, mesh, start) for order, training in zip(orders, trainings, strict=True)
+        order: _local_batches(training, corpus, mesh, phase, start)
+        for order, training in zip(orders, trainings, strict=True)
     }
     while True:
         rows = {order: next(reader)[2] for order, reader in readers.items()}
@@ -37,7 +42,7 @@ def read_batches(trainings: Sequence[Training], corpus: Corpus, mesh: Mesh, star
 
 
 def _local_batches(
-    training: Training, corpus: Corpus, mesh: Mesh, start: int
+    training: Training, corpus: Corpus, mesh: Mesh, phase: Phase, start: int
 ) -> Iterator[tuple[int, np.ndarray, dict[str, np.ndarray]]]:
     """Of each batch, how many sequences it has, the numbers of those that this process reads, and their rows."""
     length, sharding = training.recipe.data.sequence_length, batch_sharding(mesh)
@@ -51,6 +56,7 @@ def _local_batches(
                 first_row=stage.tokens_before // length,
                 start=begin - stage.first_step,
                 mine=mine.tolist(),
+                decay_from=phase.decay_start and training.recipe.tokens(phase.decay_start) // length,
             )
             for _ in itertools.count() if math.isinf(stage.end) else range(begin, int(stage.end)):
                 yield size, mine, next(reader)

@@ -28,10 +28,12 @@ class Evaluated:
     def losses(self) -> dict[str, float | None]:
         """``loss``, nats per token, and ``bits_per_byte``; of a mixture also of each source, as ``loss_NAME``.
 
-        The loss is the mean over all targets, so each source's by its tokens.
+        The loss is the mean over all targets, so each source's by its tokens; sources that are measured alone have
+        no part in it.
         """
         parts = self.validation.parts
-        found = _losses("", float(self.nats.sum()), self.validation.targets, self.validation.bytes)
+        nats = float(self.nats[self.validation.in_loss].sum())
+        found = _losses("", nats, self.validation.targets, self.validation.bytes)
         if len(parts) > 1:
             for part, nats in zip(parts, self.nats.tolist(), strict=True):
                 found |= _losses(f"_{part.name}", nats, part.targets, part.bytes)
@@ -39,7 +41,7 @@ class Evaluated:
 
     def shares(self) -> dict[str, float]:
         """Of a mixture, the share of each source in the targets, as ``share_NAME``: weights of the losses' mean."""
-        parts = self.validation.parts
+        parts = [part for part in self.validation.parts if part.in_loss]
         every = self.validation.targets
         return {f"share_{part.name}": part.targets / every for part in parts} if len(parts) > 1 and every else {}
 
@@ -55,19 +57,36 @@ def evaluate(program: Program, params: Any, expert_bias: Any, validation: Valida
     that choose tokens), those of ``SHARED_EVALUATION_TOKENS`` share it here, whatever the batch, its microbatches and
     the mesh; what a batch is filled up with takes none of it.
     """
-    count, sharding = len(validation.rows["tokens"]), batch_sharding(program.mesh)
+    nats, in_loss = np.zeros(len(validation.parts)), validation.in_loss[validation.source]
+    routing = _measure(program, params, expert_bias, validation, np.flatnonzero(in_loss), nats)
+    if not in_loss.all():
+        _measure(program, params, expert_bias, validation, np.flatnonzero(~in_loss), nats)
+    return Evaluated(validation, nats, routing)
+
+
+def _measure(
+    program: Program,
+    params: Any,
+    expert_bias: Any,
+    validation: Validation,
+    rows: np.ndarray,
+    nats: np.ndarray,
+) -> RoutingSums | None:
+    """Add the nats of some of the rows, Int (rows) by their numbers, to ``nats``; returns their routing."""
+    sharding = batch_sharding(program.mesh)
     size, together = program.evaluation_batch["tokens"].shape[0], program.evaluation_sequences
-    mine, nats, sums = local_rows(sharding, size), np.zeros(len(validation.parts)), []
-    for start in range(0, count, together):
+    mine, sums = local_rows(sharding, size), []
+    for start in range(0, len(rows), together):
         # Filled up with copies of the first row, which are masked as padding is.
-        numbers = np.arange(start, start + size)
-        real = numbers < min(start + together, count)
-        here = np.where(real, numbers, start)[mine]
+        places = np.arange(start, start + size)
+        real = places < min(start + together, len(rows))
+        numbers = rows[np.where(real, places, start)]
+        here = numbers[mine]
         batch = {name: place_rows(array[here], mine, size, sharding) for name, array in validation.rows.items()}
         costs, routing = program.evaluate(params, expert_bias, batch, place_rows(real[mine], mine, size, sharding))
         np.add.at(nats, validation.source[numbers[real]], np.asarray(costs, np.float64)[real])
         sums.append(routing)
-    return Evaluated(validation, nats, None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums))
+    return None if sums[0] is None else jax.tree.map(lambda *parts: sum(parts), *sums)
 
 
 def _losses(suffix: str, nats: float, targets: int, text_bytes: float | None) -> dict[str, float | None]:

@@ -82,13 +82,20 @@ def train(
     fix_threads()
     group = ProcessGroup(wait_seconds)
     stop, log = stop or Stop(group.count), log if group.is_main else _nowhere
+    data_folder = data_folder or folder / "data"
     opened = open_runs(
-        [(training, folder), *beside], group=group, stop=stop, accept_changes=accept_changes, began=began, log=log
+        [(training, folder), *beside],
+        data_folder=data_folder,
+        group=group,
+        stop=stop,
+        accept_changes=accept_changes,
+        began=began,
+        log=log,
     )
     programs = programs_folder or folder / "programs"
     with opened as (runs, mesh), _kept_programs(programs, group):
         unfinished = [run for run in runs if None in run.rows]
-        corpus = open_data(runs, data_folder or folder / "data", group, log)
+        corpus = open_data(runs, data_folder, group, log)
         if len(runs) == 1:
             # Trained alone, a run that diverged among others is tried again.
             runs[0].forget_divergence()
@@ -184,7 +191,7 @@ class Trainer:
             return state
         if not self.stop.steps:
             self.log(f"Compiling the step of {self.runs[0].training.name}; training begins when that is done.")
-        compiled, batches = self.compile(start, phase.end), self.batches(start)
+        compiled, batches = self.compile(start, phase.end), self.batches(phase, start)
         self.group.barrier()
         # From here on, seconds are those of training: compilation is over in every process.
         watch, in_flight, metrics = Stopwatch(start, seconds), StepsInFlight(compiled.values()), None
@@ -235,7 +242,7 @@ class Trainer:
         begin = newest or 0
         if begin < step:
             self.log(f"The trunk has no checkpoint at step {step}, so its steps from {begin} on are taken once more.")
-            compiled, batches = self.compile(begin, step), self.batches(begin)
+            compiled, batches = self.compile(begin, step), self.batches(trunk, begin)
             in_flight = StepsInFlight(compiled.values())
             self.enter("redone")
             for redone in range(begin + 1, step + 1):
@@ -255,9 +262,9 @@ class Trainer:
         """Sequences in the batch of a step, from 1."""
         return self.recipe.batch_schedule.at(step - 1).batch_tokens // self.recipe.data.sequence_length
 
-    def batches(self, start: int) -> Iterator[Batch]:
-        """Global batches after step ``start``."""
-        return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, start)
+    def batches(self, phase: Phase, start: int) -> Iterator[Batch]:
+        """Global batches of a phase after step ``start``."""
+        return read_batches([run.training for run in self.runs], self.corpus, self.program.mesh, phase, start)
 
     def next_batch(self, phase: Phase, step: int, batches: Iterator[Batch], last: dict[str, Any] | None) -> Batch:
         """The batch of a step. Time counts as waiting for data only if the devices were done with the ``last`` step."""
@@ -330,10 +337,12 @@ class Trainer:
 
     def write_rows(self, number: int, branch: Phase, state: TrainState) -> None:
         """Evaluate the model at the end of a branch, and write the rows that are not there yet."""
-        text = self.corpus.summary()
+        text, length = self.corpus.summary(), self.recipe.data.sequence_length
+        rows, decay_from = (self.recipe.tokens(step) // length for step in (branch.end, branch.start))
+        read = self.corpus.read(rows, decay_from)
         for run, evaluated in zip(self.runs, self.evaluate(state), strict=True):
             if evaluated is not None and run.rows[number] is None:
-                write = functools.partial(run.write_row, number, branch, evaluated, text)
+                write = functools.partial(run.write_row, number, branch, evaluated, text, read)
                 run.rows[number] = self.group.run_on_main(write)
 
     def checkpoints(self, phase: Phase, keep: Sequence[int] = ()) -> RunCheckpoints:

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from moejax.config import dump
-from moejax.data.corpus import Corpus, Summary, open_corpus
+from moejax.data.corpus import Corpus, Summary, check_sources, open_corpus
 from moejax.errors import UserError
 from moejax.folder import differences, has_writer, only_writer
 from moejax.stored import read_json, write_json
@@ -43,6 +43,7 @@ PREPARING_SECONDS = 24 * 3600.0
 def open_runs(
     trainings: Sequence[tuple[Training, Path]],
     *,
+    data_folder: Path,
     group: ProcessGroup,
     stop: Stop,
     accept_changes: bool,
@@ -67,7 +68,7 @@ def open_runs(
     owned += pairs
     for one, place in pairs:
         group.check_same("settings", {"out": str(place), **one.as_json()})
-    mesh = _checked_mesh(pairs, group, log)
+    mesh = _checked_mesh(pairs, data_folder, group, log)
     with contextlib.ExitStack() as opened:
 
         def claim() -> None:
@@ -115,7 +116,8 @@ def open_data(
 
     def check(corpus: Corpus) -> None:
         # Batches and validation rows raise for what they lack: now, rather than at the first step or after the last.
-        corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed)
+        for decay_from in (None, 0):
+            corpus.batches(batch=first.recipe.batch_sequences, seed=first.seed, decay_from=decay_from)
         corpus.validation()
 
     prepared = group.run_or_abort(prepare if group.is_main else _nothing, wait_seconds=PREPARING_SECONDS)
@@ -154,8 +156,11 @@ def log_rounding_changes(folder: Path, now: Mapping[str, str], log: Callable[[st
         )
 
 
-def _checked_mesh(pairs: Sequence[tuple[Training, Path]], group: ProcessGroup, log: Callable[[str], None]) -> Mesh:
-    """The mesh, after settings and devices are checked; why a training is refused is written into its folder."""
+def _checked_mesh(
+    pairs: Sequence[tuple[Training, Path]], data_folder: Path, group: ProcessGroup, log: Callable[[str], None]
+) -> Mesh:
+    """The mesh, after settings, sources of data and devices are checked; why a training that is there is refused is
+    written into its folder."""
     trainings = [training for training, _ in pairs]
     with contextlib.ExitStack() as refused:
         for _, folder in pairs if group.is_main else ():
@@ -163,6 +168,11 @@ def _checked_mesh(pairs: Sequence[tuple[Training, Path]], group: ProcessGroup, l
         for training in trainings:
             group.run_or_abort(training.check)
         group.run_or_abort(lambda: _check_vmapped(trainings, group))
+
+        def check_data() -> None:
+            check_sources(trainings[0].recipe.data, data_folder)
+
+        group.run_or_abort(check_data if group.is_main else _nothing)
         return group.run_or_abort(lambda: _mesh(trainings[0]))
 
 

@@ -23,6 +23,11 @@ class Phase:
     steps_before: int
     """Steps of the phases before this one."""
 
+    @property
+    def decay_start(self) -> int | None:
+        """Of a branch, the step after which its learning rate falls and ``data.decay_mixture`` is read."""
+        return None if self.name == TRUNK else self.start
+
     def steps_done(self, step: int) -> int:
         """Steps over trunk and branches when ``step`` of this phase is taken."""
         return self.steps_before + step - self.start

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -14,7 +15,7 @@ import jax
 import numpy as np
 
 import moejax
-from moejax.data.corpus import Summary
+from moejax.data.corpus import PartRead, Summary, unique_tokens
 from moejax.errors import UserError
 from moejax.kernels import cpu
 from moejax.laws.accounting import design_of, flops_per_token, params_active_served
@@ -57,8 +58,11 @@ _OF_ACCELERATORS = (
 """Distributions whose kernels and sums an accelerator's numbers come from; which of them there are depends on it."""
 
 
-def make_row(training: Training, budget_tokens: int, text: Summary, measured: Measured) -> dict[str, Any]:
+def make_row(
+    training: Training, budget_tokens: int, text: Summary, read: Sequence[PartRead], measured: Measured
+) -> dict[str, Any]:
     """One row of a run table. Parameters are counted on the built model, FLOPs by ``moejax.laws.accounting``.
+    ``read`` is what the branch has read of each set of the corpus.
 
     Raises:
       UserError: the loss is not a number, so there is no result to write down.
@@ -95,7 +99,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "params_active": counts.active,
         "params_embedding": counts.embedding,
         "tokens": tokens,
-        "unique_tokens": training.recipe.data.unique_tokens or text.train.tokens,
+        "unique_tokens": unique_tokens(read),
         "flops": tokens * flops_per_token(architecture, training.recipe.data.sequence_length).training,
         "batch_tokens": training.recipe.batch_tokens,
         "sequence_length": training.recipe.data.sequence_length,
@@ -107,6 +111,7 @@ def make_row(training: Training, budget_tokens: int, text: Summary, measured: Me
         "validation_tokens": measured.evaluated.validation.tokens,
         **losses,
         **measured.evaluated.shares(),
+        **({f"epochs_{part.name}": part.epochs for part in read} if training.recipe.data.parts else {}),
         "train_loss": float(np.mean([line["loss"] for line in branch[-3:]])),
         **routing,
         "params_active_served": params_active_served(architecture, routing["dropped_share"] or 0.0),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moejax.data.corpus import Summary
+from moejax.data.corpus import PartRead, Summary
 from moejax.stored import read_json, write_json
 from moejax.train.attempts import AttemptRecorder, goodput
 from moejax.train.checkpoint import CheckpointManager
@@ -186,7 +186,9 @@ class TrainingRun:
 
         self.group.run_or_abort(check)
 
-    def write_row(self, number: int, branch: Phase, evaluated: Evaluated, text: Summary) -> dict[str, Any]:
+    def write_row(
+        self, number: int, branch: Phase, evaluated: Evaluated, text: Summary, read: Sequence[PartRead]
+    ) -> dict[str, Any]:
         """Write the row of a budget, and return it."""
         budget = self.training.recipe.budgets_tokens[number]
         measured = Measured(
@@ -197,7 +199,7 @@ class TrainingRun:
             memory()["memory_peak_bytes"],
             self.attempts.versions,
         )
-        row = make_row(self.training, budget, text, measured)
+        row = make_row(self.training, budget, text, read, measured)
         changed = decisive_changes(self.folder)
         if changed:
             mark = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:8]

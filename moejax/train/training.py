@@ -193,7 +193,24 @@ class Recipe:
                 f"{self.optimizer.warmup_tokens:,} tokens, or the first step, ends; raise the budget, or lower "
                 f"optimizer.warmup_tokens or optimizer.decay_share."
             )
+        self._check_decay_mixture()
         self._check_saving()
+
+    def _check_decay_mixture(self) -> None:
+        optimizer = self.optimizer
+        if not self.data.decay_mixture:
+            return
+        if optimizer.final_share == 1:
+            raise UserError(
+                "data.decay_mixture is what branches read while their learning rate decays, and optimizer.final_share "
+                "is 1, so that it does not; lower it, or leave data.decay_mixture out."
+            )
+        if optimizer.decay_share == 1:
+            raise UserError(
+                "data.decay_mixture is what branches read while their learning rate decays, and optimizer.decay_share "
+                "is 1, so that all but the warm-up would be read from it; lower it, or give these weights in "
+                "data.mixture."
+            )
 
     def _check_saving(self) -> None:
         if self.keep_best and (

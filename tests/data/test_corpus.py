@@ -14,7 +14,7 @@ import pytest
 from written import TEXTS, json_lines
 
 from moejax.data.config import DataConfig, WeightedSource
-from moejax.data.corpus import open_corpus, read_summary
+from moejax.data.corpus import open_corpus, read_summary, unique_tokens
 from moejax.data.prepare import prepare
 from moejax.data.rows import PACKINGS, counted
 
@@ -150,6 +150,70 @@ def test_so_many_unique_tokens_are_read_again_and_again_of_each_set_by_its_weigh
         open_corpus(dataclasses.replace(config, unique_tokens=32 * 10**6), tmp_path / "data").batches(batch=8, seed=0)
 
 
+def numbers(folder, **tokens):
+    """A file of random tokens for each name."""
+    for seed, (name, count) in enumerate(tokens.items()):
+        np.save(folder / f"{name}.npy", np.random.default_rng(seed).integers(0, 500, count))
+
+
+def mixed(folder, decay=None, **weights):
+    """A mixture of such files."""
+    parts = tuple(WeightedSource(name=n, source=str(folder / f"{n}.npy"), weight=w) for n, w in weights.items())
+    config = DataConfig(mixture=parts, decay_mixture=decay or {}, tokenizer="ids:500:7", **SMALL)
+    return open_corpus(config, folder / "data")
+
+
+def rows_of(corpus, batches, **asked):
+    found = corpus.batches(batch=8, seed=3, **asked)
+    return [row.tobytes() for _ in range(batches) for row in next(found)["tokens"]]
+
+
+@pytest.mark.parametrize("others", [("web",), ("web", "code")])
+def test_a_part_of_weight_0_changes_neither_the_order_of_the_others_nor_their_loss(tmp_path, others):
+    numbers(tmp_path, web=20_000, code=20_000, fine=9_000)
+    plain, more = (
+        mixed(tmp_path, **weights)
+        for weights in (dict.fromkeys(others, 1.0), {"fine": 0.0, **dict.fromkeys(others, 1.0)})
+    )
+    assert rows_of(plain, 40) == rows_of(more, 40)
+    alone, beside = plain.validation(), more.validation()
+    fine, *rest = beside.parts
+    assert (alone.targets, alone.tokens, alone.bytes) == (beside.targets, beside.tokens, beside.bytes)
+    assert (fine.in_loss, [part.in_loss for part in rest]) == (False, [True] * len(others))
+    assert fine.targets == 32 * (20 // (1 + len(others)))
+    np.testing.assert_array_equal(alone.rows["tokens"], beside.rows["tokens"][beside.source > 0])
+
+
+@pytest.mark.parametrize("unique", [0, 32 * 96])
+def test_unique_tokens_and_epochs_are_those_of_the_rows_that_trunk_and_decay_draw(tmp_path, unique):
+    numbers(tmp_path, web=20_000, code=9_000, fine=2_500)
+    corpus = mixed(tmp_path, {"fine": 2.0, "web": 1.0}, web=3.0, code=1.0, fine=0.0)
+    corpus = dataclasses.replace(corpus, config=dataclasses.replace(corpus.config, unique_tokens=unique))
+    trunk, branch = rows_of(corpus, 20), rows_of(corpus, 15, start=20, decay_from=160)
+    seen = Counter([*trunk, *branch])
+    read = {part.name: part for part in corpus.read(280, 160)}
+    there = {name: len(rows) for name, rows in zip(("web", "code", "fine"), corpus._training_rows, strict=True)}
+    assert there == ({"web": 72, "code": 24, "fine": there["fine"]} if unique else there)
+    # 160 rows of 3 to 1, and then 120 of which the new part has two thirds.
+    for name, rows in {"web": 160, "code": 40, "fine": 80}.items():
+        assert read[name].epochs == pytest.approx(rows / there[name], abs=2 / there[name])
+    assert read["fine"].epochs > 1
+    # A row is 32 targets; the last few tokens of each set are in none.
+    assert unique_tokens(list(read.values())) == pytest.approx(32 * len(seen), rel=0.01)
+    # No row of the set that both read comes twice before all of them have come.
+    web = corpus._training_rows[0]
+    known = {web[number]["tokens"].tobytes() for number in range(len(web))}
+    of_web = [row for row in [*trunk, *branch] if row in known]
+    assert len(set(of_web[: there["web"]])) == min(there["web"], len(of_web))
+
+
+def test_a_part_that_is_not_read_is_none_of_the_unique_tokens(tmp_path):
+    numbers(tmp_path, web=20_000, fine=2_500)
+    corpus = mixed(tmp_path, web=1.0, fine=0.0)
+    (web,) = corpus.read(40, 20)
+    assert (web.name, unique_tokens([web])) == ("web", corpus.sets[0].manifest.train.tokens)
+
+
 def test_a_named_mixture_has_its_papers_weights_and_names_the_parts_that_are_absent(text_folder, tmp_path):
     sets = tmp_path / "sets"
     shutil.copytree(text_folder, sets / "Code")
@@ -160,6 +224,22 @@ def test_a_named_mixture_has_its_papers_weights_and_names_the_parts_that_are_abs
     assert not (tmp_path / "data").exists()
     with pytest.raises(ValueError, match="did you mean li-2026"):
         dataclasses.replace(config, named_mixture="li-2025").check()
+
+
+def test_a_mixture_that_is_prepared_is_read_where_its_texts_are_not(text_folder, tmp_path):
+    """As on machines that a study is launched on, which see its folder alone."""
+    json_lines(tmp_path)
+    shutil.copytree(text_folder, tmp_path / "lower")
+    named = {"lower": tmp_path / "lower", "web": tmp_path / "web.jsonl"}
+    parts = tuple(WeightedSource(name=name, source=str(path), weight=1.0) for name, path in named.items())
+    config = DataConfig(mixture=parts, **SMALL)
+    before = open_corpus(config, tmp_path / "data").summary()
+    shutil.rmtree(named["lower"])
+    named["web"].unlink()
+    assert open_corpus(config, tmp_path / "data").summary() == before
+    with pytest.raises(ValueError, match=r"data\.mixture: .*lower \(lower\), .*web\.jsonl \(web\) are not there"):
+        open_corpus(config, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_order_has_a_seed_of_its_own_if_asked(text_folder, tmp_path):
@@ -210,7 +290,18 @@ def test_text_shorter_than_a_row_is_refused(text_folder, tmp_path):
         ({"validation_tokens": 100}, "less than one sequence"),
         (
             {"mixture": (WeightedSource(name="a", source="x", weight=0.0),)},
-            "weight is 0.0; give a number above 0",
+            "has weights of 0 alone",
+        ),
+        ({"mixture": (WeightedSource(name="a", source="x", weight=-1.0),)}, "weight is -1.0; give"),
+        ({"decay_mixture": {"a": 1.0}}, "and data.mixture has no parts; list there what is read, with weight 0 what"),
+        (
+            {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"wbe": 1.0}},
+            "data.decay_mixture: part 'wbe' is not known; did you mean web",
+        ),
+        ({"named_mixture": "tian-2025", "decay_mixture": {"Maths": 1.0}}, "part 'Maths' is not known; did you mean"),
+        (
+            {"mixture": (WeightedSource(name="web", source="x", weight=1.0),), "decay_mixture": {"web": 0.0}},
+            "decay_mixture.web is 0.0; give a number above 0",
         ),
         ({"mixture": (WeightedSource(name="a", source="x", weight=1.0),) * 2}, "a name of its own"),
     ],

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moejax.data.batches import PERIOD, Mixed, pattern
+from moejax.data.batches import PERIOD, DecayWeights, Mixed, pattern, rows_of_each
 
 weights = st.lists(st.floats(0.01, 1), min_size=1, max_size=6)
 
@@ -52,3 +52,35 @@ def test_each_set_is_read_in_its_order_without_gaps(weights):
 def test_a_weight_below_one_row_in_a_period_is_refused():
     with pytest.raises(ValueError, match="weight 1e-06 is less than one row in 10,000"):
         pattern([1.0, 1e-6])
+
+
+two = st.integers(2, 5).flatmap(lambda n: st.tuples(*[st.lists(st.floats(0.01, 1), min_size=n, max_size=n)] * 2))
+
+
+@settings(deadline=None, max_examples=20)
+@given(weights=weights, first=st.integers(0, 3 * PERIOD))
+def test_the_same_weights_again_for_the_decay_change_nothing(weights, first):
+    sets = [Numbered(i) for i in range(len(weights))]
+    plain, again = Mixed(sets, weights), Mixed(sets, weights, DecayWeights([3 * w for w in weights], first))
+    assert [plain[row] for row in range(first, first + 200)] == [again[row] for row in range(first, first + 200)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(both=two, absent=st.integers(0, 1), first=st.integers(0, 3 * PERIOD))
+def test_from_the_decay_on_each_set_goes_on_where_the_rows_before_ended(both, absent, first):
+    before, decay = (list(weights) for weights in both)
+    # One set that the decay alone reads, or the trunk alone.
+    (before, decay)[absent][0] = 0.0
+    sets = [Numbered(i) for i in range(len(before))]
+    mixed, changed = Mixed(sets, before), Mixed(sets, before, DecayWeights(decay, first))
+    seen = np.zeros(len(before), int)
+    # All rows before, counted one by one.
+    for row in range(first % PERIOD):
+        seen[mixed[row + first // PERIOD * PERIOD][0]] += 1
+    seen += first // PERIOD * pattern(before)[1]
+    np.testing.assert_array_equal(seen, rows_of_each(before, first))
+    for row in range(first, first + 500):
+        number, index = changed[row]
+        assert decay[number] > 0
+        assert index == seen[number]
+        seen[number] += 1

@@ -38,6 +38,14 @@ MESH = {
 }
 DATA = {
     "nothing there": (["data.source={place}/nowhere"], "There is no file or folder"),
+    "a named mixture whose parts are not there": (
+        ["data.named_mixture=li-2026", "data.source={place}/words"],
+        "data.named_mixture li-2026 has 6 parts, and {place}/words lacks WebData-en, Code, Wikipedia, Book, arXiv",
+    ),
+    "weights for the decay of parts that there are not": (
+        ["data.decay_mixture={{'math': 0.5}}"],
+        "data.decay_mixture has weights of math, and data.mixture has no parts; list there what is read",
+    ),
     "an empty folder": (["data.source={place}/empty"], "holds no file that can be read"),
     "an empty file": (["data.source={place}/blank"], "split of {place}/blank has no document, of 1 in all"),
     "too little to measure on": (
@@ -77,9 +85,12 @@ def test_it_is_a_sentence_with_its_remedy(place, tmp_path, capsys, case):
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("case", MESH | BUDGETS)
-def test_a_mesh_or_budget_that_cannot_be_leaves_no_folder(place, tmp_path, case):
-    changes, _ = (MESH | BUDGETS)[case]
+ABSENT = {case: DATA[case] for case in ("nothing there", "a named mixture whose parts are not there")}
+
+
+@pytest.mark.parametrize("case", MESH | BUDGETS | ABSENT)
+def test_a_mesh_a_budget_or_data_that_cannot_be_leaves_no_folder(place, tmp_path, case):
+    changes = [change.format(place=place) for change in (MESH | BUDGETS | ABSENT)[case][0]]
     words = [f"--config.recipe.{change}" for change in changes]
     assert main(["train", f"--config={place / 'small.py'}", "--out", str(tmp_path / "out"), *words]) == 2
     assert not (tmp_path / "out").exists()

@@ -26,6 +26,7 @@ from moejax.data.sources import (
     token_files,
 )
 from moejax.errors import UserError
+from moejax.storage import is_remote
 from moejax.wording import some
 
 NAMED: dict[str, Callable[[SourceOptions], Iterable[InputShard]]] = {"python_stdlib": python_stdlib.input_shards}
@@ -72,12 +73,8 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         return list(NAMED[source](options))
     if source.startswith(hugging_face.PREFIX):
         return list(hugging_face.input_shards(source, options))
+    check_source(source)
     path = path_of(source)
-    if not path.exists():
-        raise UserError(
-            f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
-            f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
-        )
     files, skipped = _files(path)
     if not files:
         seen = f" (but {skipped.kinds})" if skipped.files else ""
@@ -89,6 +86,25 @@ def input_shards_of(source: str, options: SourceOptions) -> list[InputShard]:
         assert read is not None
         shards += read([file(path) for path in group], root.absolute(), options)
     return shards
+
+
+def is_there(source: str) -> bool:
+    """Whether a source is a name, or a file or folder that exists; of the Hugging Face Hub and of stores, nothing is
+    asked.
+
+    Raises:
+      UserError: it is empty.
+    """
+    return source in NAMED or source.startswith(hugging_face.PREFIX) or is_remote(source) or path_of(source).exists()
+
+
+def check_source(source: str) -> None:
+    """Raise ``UserError`` if a source is not there."""
+    if not is_there(source):
+        raise UserError(
+            f"There is no file or folder {source} to read; known names are {', '.join(NAMED)}, and "
+            f"{hugging_face.PREFIX}NAME for a data set of the Hugging Face Hub."
+        )
 
 
 def path_of(source: str) -> Path:
