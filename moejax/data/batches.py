@@ -15,7 +15,6 @@ from typing import Any
 
 import grain
 import numpy as np
-from jaxtyping import Int
 
 from moejax.data.rows import Rows
 from moejax.errors import UserError
@@ -60,14 +59,14 @@ class Mixed:
         return self._sets[number][int(period * self._counts[number] + self._rank[row] + self._skipped[number])]
 
 
-def rows_of_each(weights: Sequence[float], rows: int) -> Int[np.ndarray, " sets"]:
-    """How many of the first so many rows each set has."""
+def rows_of_each(weights: Sequence[float], rows: int) -> np.ndarray:
+    """Int (sets): how many of the first so many rows each set has."""
     of_row, counts = pattern(weights)
     periods, rest = divmod(rows, PERIOD)
     return periods * counts + np.bincount(of_row[:rest], minlength=len(counts))
 
 
-def pattern(weights: Sequence[float]) -> tuple[Int[np.ndarray, " period"], Int[np.ndarray, " sets"]]:
+def pattern(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Which set each row of a period comes from; and how many come from each.
 
     A set with n rows in the period would best have its j-th at (j + ½) / n of it; rows are dealt in that order.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
 
 from moejax.data.rows import Row, Rows
 from moejax.errors import UserError
@@ -43,8 +42,8 @@ class Validation:
         return int(self.in_loss[self.source].sum()) * (width - 1)
 
     @property
-    def in_loss(self) -> Bool[np.ndarray, " sets"]:
-        """Which sets are a part of the loss."""
+    def in_loss(self) -> np.ndarray:
+        """Bool (sets): which sets are a part of the loss."""
         return np.array([part.in_loss for part in self.parts])
 
     @property
