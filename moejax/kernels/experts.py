@@ -71,11 +71,16 @@ def side_by_side(gate_up: Float[Array, "*stack 2 model hidden"]) -> Float[Array,
     return gate_up.swapaxes(-3, -2).reshape(*stack, model, 2 * hidden)
 
 
+def apart(matrix: Float[Array, "*stack model twice_hidden"]) -> Float[Array, "*stack 2 model hidden"]:
+    """The inverse of ``side_by_side``; one after the other, XLA removes both."""
+    return matrix.reshape(*matrix.shape[:-1], 2, -1).swapaxes(-3, -2)
+
+
 class Products(NamedTuple):
     """How rows meet the arrays of their experts."""
 
     matmul: Callable[[Array, Array], Array]
-    """Rows times matrices, in float32."""
+    """Rows times matrices, summed in float32; grouped products come out in the type of the rows."""
     vectors: Callable[[Array], Array]
     """Vectors of the experts as vectors of the rows, or broadcasting to them."""
 
@@ -93,12 +98,8 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
     # Rows behind the last expert's are nobody's: their results are not read.
     expert = jnp.searchsorted(offsets[1:-1], jnp.arange(rows, dtype=offsets.dtype), side="right")
 
-    def matmul(x: Array, matrix: Array) -> Array:
-        y: Any = grouped_matmul(backend, x, matrix, group_sizes)
-        return y.astype(jnp.float32)
-
     return Products(
-        matmul=matmul,
+        matmul=lambda x, matrix: grouped_matmul(backend, x, matrix, group_sizes),
         vectors=lambda vector: vector[expert],
     )
 
@@ -106,7 +107,7 @@ def grouped(backend: GroupedMatmul, offsets: Int[Array, " experts_and_one"], row
 def project_up(
     rows: Float[Array, "... rows model"], experts: Experts, products: Products = BATCHED
 ) -> Float[Array, "... rows twice_hidden"]:
-    """Gate and up projections in float32, of one product."""
+    """Gate and up projections of one product, in its type; with biases in float32."""
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:
         return gate_up
@@ -120,9 +121,10 @@ def project_down(
     products: Products = BATCHED,
 ) -> Float[Array, "... rows model"]:
     """Weighted outputs in float32; as the hidden rows carry the weight, its gradient needs no outputs."""
-    gate, up = jnp.split(gate_up, 2, axis=-1)
+    # Halved before they are widened: XLA would write both down in float32.
+    gate, up = (half.astype(jnp.float32) for half in jnp.split(gate_up, 2, axis=-1))
     hidden = (weight[..., None] * experts.activation(gate, up)).astype(experts.down.dtype)
-    y = products.matmul(hidden, experts.down)
+    y = products.matmul(hidden, experts.down).astype(jnp.float32)
     if experts.down_bias is None:
         return y
     return y + weight[..., None] * products.vectors(experts.down_bias).astype(jnp.float32)

@@ -65,7 +65,8 @@ def _backward(
     # Biases reach nobody's rows too, so these may bring no gradient.
     is_valid = (jnp.arange(x.shape[0]) < offsets[-1])[:, None]
     dy = jnp.where(is_valid, dy, 0).astype(jnp.float32)
-    gate_up = gate_up.astype(jnp.float32)
+    if experts.gate_up_bias is not None:
+        gate_up = gate_up.astype(jnp.float32)
     first, second = partial(project_up, products=products), partial(project_down, products=products)
     dgate_up, dweight, from_down = jax.vjp(second, gate_up, weight, experts)[1](dy)
     dx, from_up = jax.vjp(first, x, experts)[1](jnp.where(is_valid, dgate_up, 0))

@@ -5,6 +5,7 @@ A dispatcher is a function ``dispatch(x, routing, experts) -> y``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Float, Int
 
-from moejax.kernels.experts import Experts, project_down, project_up
+from moejax.kernels.experts import Experts, apart, project_down, project_up, side_by_side
 from moejax.kernels.permutation import Layout, permute, permute_weights, unpermute
 from moejax.kernels.saved_names import MOE_GATE_UP
 from moejax.kernels.table import select
@@ -65,8 +66,10 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
             return cut(layout, number * buffer, buffer, padding=padding)
 
         x, weight, experts = given
-        return kernel(x, weight, part, experts)
+        return kernel(x, weight, part, dataclasses.replace(experts, gate_up=apart(experts.gate_up)))
 
+    # What a condition puts out is laid out in memory: matrices, and their gradients, as products take them.
+    experts = dataclasses.replace(experts, gate_up=side_by_side(experts.gate_up))
     return in_chunks(chunk, buffer, -(-slots // buffer), layout.offsets[-1], layout, x, weight, experts)
 
 

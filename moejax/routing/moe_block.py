@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.kernels.experts import Experts, side_by_side
+from moejax.kernels.experts import Experts, apart, side_by_side
 from moejax.routing.communication import COMMUNICATION, AllGather, Communication, Shard
 from moejax.routing.dispatch import Dispatch, grouped
 from moejax.routing.routing import Routing
@@ -63,24 +65,21 @@ def moe_block(
         here = dataclasses.replace(
             routing, token=token, expert=expert, combine_weight=weight, probabilities=None, logits=None
         )
-        shard = Shard(sizes, x.shape[0], experts.num_experts, buffer_factor)
+        shard = Shard(tuple(sizes.items()), x.shape[0], experts.num_experts, buffer_factor)
 
-        def block(way: Communication) -> Callable[[Array, Array, Experts], Array]:
-            def run(x: Array, weight: Array, experts: Experts) -> Array:
-                rows, received = way.dispatch(x, weight)  # permute, communicate
-                y = dispatch(rows, received, experts)  # permute, gate and up, activation, down, unpermute
-                return way.combine(y)  # communicate, combine
+        def block(way: Communication, x: Array, weight: Array, experts: Experts) -> Array:
+            rows, received = way.dispatch(x, weight)  # permute, communicate
+            y = dispatch(rows, received, experts)  # permute, gate and up, activation, down, unpermute
+            return way.combine(y)  # communicate, combine
 
-            return run
-
-        gathering = block(AllGather(here, shard))
-        if shard.expert_devices == 1 or here.top_k is None:
-            return gathering(x, weight, experts)[None]
-        way = COMMUNICATION[communication](here, shard)
+        gathering = AllGather.of(here, shard)
+        is_gathered = shard.expert_devices == 1 or here.top_k is None
+        way = gathering if is_gathered else COMMUNICATION[communication].of(here, shard)
         if (fits := way.fits) is None:
-            return block(way)(x, weight, experts)[None]
+            return block(way, x, weight, experts)[None]
         # Where its buffers are too small, a group gathers instead, in this layer of this step.
-        return lax.cond(fits, block(way), gathering, x, weight, experts)[None]
+        y: Any = _one_way(block, fits, way, gathering, x, weight, experts)
+        return y[None]
 
     # With hidden units split, every device has a part of each sum. They are added out here, where the gradient of an
     # addition is a copy; in there it would be another addition over the mesh.
@@ -94,13 +93,67 @@ def moe_block(
     return lax.reduce_sum(parts, (0,))
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _one_way(block: Callable[..., Array], fits: Array, way: Any, otherwise: Any, *given: Any) -> Array:
+    """``block(way, *given)`` if that ``fits``, else ``block(otherwise, *given)``.
+
+    What is saved for the backward pass is the first one's; the other is computed again there. Plain differentiation
+    saves what either needs.
+    """
+    return lax.cond(
+        fits,
+        lambda way, _, *given: block(way, *given),
+        lambda _, otherwise, *given: block(otherwise, *given),
+        *(way, otherwise, *given),
+    )
+
+
+def _save_one_way(block: Callable[..., Array], fits: Array, *operands: Any) -> tuple[Array, Any]:
+    traced = []
+
+    def first(way: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
+        y, gradients = jax.vjp(partial(block, way), *given)
+        saved, structure = jax.tree.flatten(gradients)
+        # What came in is there already, and is not put out of the condition again.
+        inputs = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves((way, otherwise, *given)))}
+        places = [inputs.get(id(leaf)) for leaf in saved]
+        traced.append((structure, places))
+        return y, [leaf for leaf, place in zip(saved, places, strict=True) if place is None]
+
+    shapes = jax.eval_shape(first, *operands)[1]
+
+    def other(_: Any, otherwise: Any, *given: Any) -> tuple[Array, list[Array]]:
+        return block(otherwise, *given), [jnp.zeros(leaf.shape, leaf.dtype) for leaf in shapes]
+
+    y, kept = lax.cond(fits, first, other, *operands)
+    (structure, places), inputs, rest = traced[-1], jax.tree.leaves(operands), iter(kept)
+    gradients = structure.unflatten([next(rest) if place is None else inputs[place] for place in places])
+    _, otherwise, *given = operands
+    return y, (fits, otherwise, given, gradients)
+
+
+def _gradients_of_one_way(block: Callable[..., Array], saved: Any, dy: Array) -> tuple[Any, ...]:
+    fits, otherwise, given, gradients = saved
+    found = lax.cond(
+        fits,
+        lambda gradients, _, dy, *given: gradients(dy),
+        lambda _, otherwise, dy, *given: jax.vjp(partial(block, otherwise), *given)[1](dy),
+        *(gradients, otherwise, dy, *given),
+    )
+    return None, None, None, *found
+
+
+_one_way.defvjp(_save_one_way, _gradients_of_one_way)
+
+
 def _gathered(experts: Experts, dtype: jnp.dtype, is_split: bool) -> Experts:
     """Matrices in a type; where an axis splits them along the residual width, gathered in that type. Their gradients
     are added up in the type that they had, and come back scattered."""
-    into, out_of = (_gathered_into, _gathered_out_of) if is_split else (_unchanged, _unchanged)
+    into, out_of = (_gathered_into, _gathered_out_of) if is_split else (side_by_side, _unchanged)
     return dataclasses.replace(
         experts,
-        gate_up=_in_type(into, dtype, experts.gate_up),
+        # Side by side, as their product takes them: put so where they are cast, in the parts that a device has.
+        gate_up=apart(_in_type(into, dtype, experts.gate_up)),
         down=_in_type(out_of, dtype, experts.down),
     )
 
@@ -110,9 +163,7 @@ def _unchanged(matrix: Array) -> Array:
 
 
 def _gathered_into(gate_up: Array) -> Array:
-    # Side by side, as their product takes them: put so here, the parts are, before they travel, and not the whole.
-    parts = lax.all_gather(side_by_side(gate_up), FSDP, axis=1, tiled=True)
-    return parts.reshape(*parts.shape[:2], 2, -1).swapaxes(1, 2)
+    return lax.all_gather(side_by_side(gate_up), FSDP, axis=1, tiled=True)
 
 
 def _gathered_out_of(matrix: Array) -> Array:

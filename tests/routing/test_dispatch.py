@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from routing_draws import (
     assert_close,
@@ -21,7 +22,7 @@ from routing_draws import (
 )
 
 from moejax.kernels import cpu
-from moejax.kernels.experts import clamped_swiglu
+from moejax.kernels.experts import clamped_swiglu, side_by_side
 from moejax.kernels.table import TABLE
 from moejax.routing import DISPATCHERS, ROUTERS
 from moejax.routing.capacity import limit_capacity
@@ -218,3 +219,26 @@ def test_grouped_runs_in_a_scan_over_layers_and_under_rematerialisation():
 
     given, expected = (jax.jit(jax.grad(f, argnums=(0, 1)))(x, layers) for f in (scanned, unrolled))
     assert_close(given, expected, 1e-5)
+
+
+def test_gradients_of_chunks_that_are_not_needed_are_not_added():
+    """Outside conditions nothing adds two arrays of the shape of the experts' matrices or of the tokens."""
+    routing = dataclasses.replace(ROUTERS["softmax_topk"](draw_logits(64, 4), top_k=2), buffer_rows=40)
+    x, experts = draw_tokens(64, 8), draw_experts(4, 8, 16)
+
+    def gradients(x, experts, dy):
+        y, back = jax.vjp(lambda x, experts: grouped(x, routing, experts), x, experts)
+        return y, back(dy)
+
+    def equations(jaxpr):
+        for equation in jaxpr.eqns:
+            yield equation
+            if equation.primitive.name != "cond":
+                for inner in jaxprs_in_params(equation.params):
+                    yield from equations(inner)
+
+    found = list(equations(jax.make_jaxpr(gradients)(x, experts, x).jaxpr))
+    assert [e.primitive.name for e in found].count("cond") == 2
+    shapes = {x.shape, side_by_side(experts.gate_up).shape, experts.gate_up.shape, experts.down.shape}
+    added = [e for e in found if e.primitive.name in ("add", "add_any") and e.outvars[0].aval.shape in shapes]
+    assert not added

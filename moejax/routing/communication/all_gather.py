@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
+from moejax.pytree import pytree
 from moejax.routing.communication.shard import Communication, Shard
 from moejax.routing.routing import Routing
 from moejax.sharding import EXPERT, GROUP_AXES
@@ -17,11 +20,17 @@ from moejax.sharding import EXPERT, GROUP_AXES
 # compiler adds up everything everywhere instead, which sends twice the bytes.
 
 
+@pytree
+@dataclass(frozen=True)
 class AllGather(Communication):
     """Each device reads its group's tokens and computes those of its own experts, in chunks if they are many."""
 
-    def __init__(self, routing: Routing, shard: Shard):
-        self._routing, self._shard = routing, shard
+    routing: Any
+    shard: Shard = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, routing: Routing, shard: Shard) -> AllGather:
+        return cls(routing, shard)
 
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
@@ -30,23 +39,23 @@ class AllGather(Communication):
         local = self._local_routing(combine_weight)
         # Other devices compute most of these slots.
         slots = local.expert.shape[0]
-        buffer = math.ceil(self._shard.buffer_factor * slots / self._shard.expert_devices)
+        buffer = math.ceil(self.shard.buffer_factor * slots / self.shard.expert_devices)
         return self._gathered(x), dataclasses.replace(local, buffer_rows=min(buffer, slots))
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
         """Sums over the group's devices, each device's own tokens."""
-        sizes = self._shard.mesh
+        sizes = self.shard.mesh
         return lax.psum_scatter(y.reshape(sizes[EXPERT], -1, *y.shape[1:]), EXPERT) if EXPERT in sizes else y
 
     def _gathered(self, array: Array) -> Array:
-        if EXPERT not in self._shard.mesh:
+        if EXPERT not in self.shard.mesh:
             return array
         return lax.all_gather(array, EXPERT).reshape(-1, *array.shape[1:])
 
     def _local_routing(self, weight: Array) -> Routing:
         """The slots of this device's experts and group of tokens, numbered as they are here; the rest invalid."""
-        routing, experts = self._routing, self._shard.experts
-        num_tokens, expert = self._shard.tokens * self._shard.expert_devices, routing.expert
+        routing, experts = self.routing, self.shard.experts
+        num_tokens, expert = self.shard.tokens * self.shard.expert_devices, routing.expert
         if routing.top_k is None:
             token = routing.token - self._index(GROUP_AXES) * num_tokens
         else:
@@ -69,5 +78,5 @@ class AllGather(Communication):
 
     def _index(self, axes: tuple[str, ...]) -> Array | int:
         """Number of this device along some axes, in the order in which they split an array."""
-        present = tuple(axis for axis in axes if axis in self._shard.mesh)
+        present = tuple(axis for axis in axes if axis in self.shard.mesh)
         return lax.axis_index(present) if present else 0

@@ -7,52 +7,65 @@ devices may share a load for which the buffers of ``all_to_all`` are too small.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from moejax.kernels.permutation import permute, permute_weights, unpermute
 from moejax.kernels.ragged_all_to_all import ragged_all_to_all
+from moejax.pytree import pytree
 from moejax.routing.communication.shard import Communication, Shard, numbered_here, of_rows
 from moejax.routing.layout import by_expert
 from moejax.routing.routing import Routing
 from moejax.sharding import EXPERT
 
 
+@pytree
+@dataclass(frozen=True)
 class RaggedAllToAll(Communication):
     """One buffer for all rows that arrive."""
 
-    def __init__(self, routing: Routing, shard: Shard):
-        devices, self._slots = shard.expert_devices, routing.expert.shape[0]
-        self._experts = shard.experts
-        self._buffer = min(math.ceil(shard.buffer_factor * self._slots), devices * self._slots)
-        self._layout = by_expert(numbered_here(routing, shard.tokens))
-        # Loads of all experts from all devices: [from, to, expert there].
-        loads = lax.all_gather(jnp.diff(self._layout.offsets), EXPERT)
-        self._loads = loads.reshape(devices, devices, shard.experts)
-        self._rows_between = self._loads.sum(axis=2)
+    layout: Any
+    loads: Any
+    """Int32[devices, devices, experts]: loads of all experts from all devices, by sender, receiver, expert there."""
+    slots: int = field(metadata={"static": True})
+    buffer: int = field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, routing: Routing, shard: Shard) -> RaggedAllToAll:
+        devices, slots = shard.expert_devices, routing.expert.shape[0]
+        layout = by_expert(numbered_here(routing, shard.tokens))
+        loads = lax.all_gather(jnp.diff(layout.offsets), EXPERT).reshape(devices, devices, shard.experts)
+        return cls(layout, loads, slots, min(math.ceil(shard.buffer_factor * slots), devices * slots))
+
+    @property
+    def rows_between(self) -> Int[Array, "devices devices"]:
+        """Rows from each device to each."""
+        return self.loads.sum(axis=2)
 
     @property
     def fits(self) -> Bool[Array, ""]:
         """Whether no device of the group gets more than fits; each knows all loads."""
-        return self._rows_between.sum(axis=0).max() <= self._buffer
+        return self.rows_between.sum(axis=0).max() <= self.buffer
 
     def dispatch(
         self, x: Float[Array, "tokens model"], combine_weight: Float[Array, " assignments"]
     ) -> tuple[Float[Array, "rows model"], Routing]:
         """Rows of this device's experts, from all devices of the group."""
-        ends = jnp.cumsum(self._loads[:, lax.axis_index(EXPERT)].reshape(-1))
-        slot = jnp.arange(self._buffer, dtype=jnp.int32)
-        expert = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32) % self._experts
-        expert = jnp.where(slot < ends[-1], expert, self._experts)
+        ends = jnp.cumsum(self.loads[:, lax.axis_index(EXPERT)].reshape(-1))
+        slot = jnp.arange(self.buffer, dtype=jnp.int32)
+        expert = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32) % self.loads.shape[2]
+        expert = jnp.where(slot < ends[-1], expert, self.loads.shape[2])
         rows, weight = (
-            ragged_all_to_all(values, self._rows_between, self._buffer, EXPERT)
-            for values in (permute(x, self._layout), permute_weights(combine_weight, self._layout))
+            ragged_all_to_all(values, self.rows_between, self.buffer, EXPERT)
+            for values in (permute(x, self.layout), permute_weights(combine_weight, self.layout))
         )
-        return rows, of_rows(expert, weight, self._slots, self._experts)
+        return rows, of_rows(expert, weight, self.slots, self.loads.shape[2])
 
     def combine(self, y: Float[Array, "rows model"]) -> Float[Array, "tokens model"]:
         """Each token's sum over its rows, which have come back."""
-        back = ragged_all_to_all(y, self._rows_between.T, self._slots, EXPERT)
-        return unpermute(back, self._layout)
+        back = ragged_all_to_all(y, self.rows_between.T, self.slots, EXPERT)
+        return unpermute(back, self.layout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,8 +17,8 @@ from moejax.sharding import EXPERT
 class Shard(NamedTuple):
     """A device's part of an MoE block."""
 
-    mesh: Mapping[str, int]
-    """Sizes of the mesh's axes."""
+    mesh_sizes: tuple[tuple[str, int], ...]
+    """Names and sizes of the mesh's axes."""
     tokens: int
     """Tokens of this device."""
     experts: int
@@ -28,16 +27,22 @@ class Shard(NamedTuple):
     """Size of buffers, as a multiple of what a balanced routing needs."""
 
     @property
+    def mesh(self) -> dict[str, int]:
+        """Sizes of the mesh's axes."""
+        return dict(self.mesh_sizes)
+
+    @property
     def expert_devices(self) -> int:
         """Devices along the ``expert`` axis, which share a group's tokens and all experts."""
         return self.mesh.get(EXPERT, 1)
 
 
 class Communication(ABC):
-    """A way of communicating, for the routing of this device's tokens."""
+    """A way of communicating, for the routing of this device's tokens: a pytree, which has no gradient."""
 
+    @classmethod
     @abstractmethod
-    def __init__(self, routing: Routing, shard: Shard):
+    def of(cls, routing: Routing, shard: Shard) -> Communication:
         """Make the plan that depends on the routing alone."""
 
     @property
