@@ -1,9 +1,8 @@
 """Grouped products on Hopper and Blackwell, by the Mosaic kernels that JAX brings along.
 
 On Hopper a kernel reads the matrices transposed for the gradient of the rows; on Blackwell they are first written down
-so. JAX has a kernel for the gradient of the matrices on Hopper alone, which multiplies masked rows: what nobody's rows
-hold must be a number there. Nobody has published how fast it is, and a like one of tokamax is slow, so that gradient is
-by default our Triton kernel's; ``MOSAIC_ONLY`` takes JAX's, for comparison. None of these was timed by us.
+so. The gradient of the matrices is our Triton kernel's (``grouped_matmul_mosaic_only`` has JAX's, for Hopper alone).
+None of these was timed by us.
 
 Shapes: R rows, G groups, D columns of the rows, F columns of the products.
 """
@@ -19,7 +18,7 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Float, Int
 
 from moejax.kernels.grouped_matmul import GroupedMatmul
-from moejax.kernels.grouped_matmul_tiles import HOPPER_SIDES, JaxTile, jax_tile
+from moejax.kernels.grouped_matmul_tiles import JaxTile, jax_tile
 from moejax.kernels.grouped_matmul_triton import TRITON
 from moejax.platform import gpu_generation
 
@@ -90,28 +89,5 @@ def _rows_gradient(dy: Float[Array, "R F"], matrices: Float[Array, "G D F"], gro
         return _on_hopper(dy, matrices, group_sizes, transposed=True)
 
 
-@sequential_vmap
-def _matrices_gradient(x: Float[Array, "R D"], dy: Float[Array, "R F"], group_sizes: Int[Array, " G"]) -> Array:
-    """On Hopper: [G, D, F]."""
-    from jax.experimental.pallas.ops.gpu import transposed_ragged_dot_mgpu
-
-    # Masked by a product, so that what is no number would spread.
-    mine = (jnp.arange(x.shape[0]) < group_sizes.sum())[:, None]
-    x, dy = (jnp.where(mine, rows, jnp.zeros((), rows.dtype)) for rows in (x, dy))
-    side = HOPPER_SIDES[0]
-    with jax.numpy_dtype_promotion("standard"):
-        return transposed_ragged_dot_mgpu.transposed_ragged_dot(
-            x,
-            dy,
-            group_sizes=group_sizes,
-            block_m=side,
-            block_n=side,
-            block_k=64,
-            max_concurrent_steps=4,
-            grid_block_n=1,
-        )
-
-
 # The kernels know no ``jax.vmap``; a population's members take turns.
 MOSAIC = GroupedMatmul(_forward, _rows_gradient, TRITON.matrices_gradient)
-MOSAIC_ONLY = GroupedMatmul(_forward, _rows_gradient, _matrices_gradient)
