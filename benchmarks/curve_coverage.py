@@ -2,7 +2,7 @@
 
 Command:  python benchmarks/curve_coverage.py --sets 60
 Made-up curves of the multi-power law (``tests/fit/known_curves.py``): a constant rate, a cosine and one drop of the
-rate, 4,000 steps, a point every 40, AR(1) noise of log loss. Asked: the exact loss at the end of a schedule that is not
+rate, 4,000 steps, a point every 20, AR(1) noise of log loss. Asked: the exact loss at the end of a schedule that is not
 among them, and of one three times as long; a new measured loss there; and every coefficient.
 """
 
@@ -37,7 +37,7 @@ def coverage(sets: int, noise: float, along: float, blocks: Sequence[int], level
     """How many of some sets have each truth in its interval, by how many stretches of a curve are draws."""
     inside: dict[str, Counter] = {f"{count} stretches": Counter() for count in blocks}
     for number in range(sets):
-        read = curves(seed=number + 1, noise=noise, along=along)
+        read = curves(seed=number + 1, noise=noise, along=along, every=20)
         # Every set is searched from the truth alone: coverage is asked, not the search.
         found = fit_curves(read, TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
         for count, own in zip(blocks, inside.values(), strict=True):
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=60)
     parser.add_argument("--noise", type=float, default=1e-3)
     parser.add_argument("--along", type=float, nargs="+", default=[0.0, 0.8, 0.95])
-    parser.add_argument("--blocks", type=int, nargs="+", default=[8, 10_000])
+    parser.add_argument("--blocks", type=int, nargs="+", default=[4, 8, 10_000])
     arguments = parser.parse_args()
     compile_quickly()
     for along in arguments.along:

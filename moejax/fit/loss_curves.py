@@ -134,7 +134,7 @@ class HeldOutCurve:
     last_error: float
     """Predicted less measured loss at the last step."""
     inside: float
-    """Share of points in their ranges."""
+    """Share of points in their ranges; NaN where none has one."""
     beyond: float
     """Its sum of rates over the largest fitted one; 1 within."""
     predicted: DataFrame
@@ -148,6 +148,7 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
     predicted = predict_curve(result, curve.rates, steps, level).assign(measured=loss)
     found = errors_of(predicted["loss"].to_numpy(), loss, np.ones_like(loss))
     relative = np.abs(predicted["loss"] / loss - 1)
+    within = (predicted["low"] <= loss) & (loss <= predicted["high"])
     largest = result.fitted.get("rate_sum", (0.0, np.inf))[1]
     return HeldOutCurve(
         name=curve.name,
@@ -158,7 +159,7 @@ def held_out_curve(result: FitResult, curve: LossCurve, level: float = 0.9) -> H
         relative=float(relative.mean()),
         worst=float(relative.max()),
         last_error=float(predicted["loss"].iloc[-1] - loss[-1]),
-        inside=float(((predicted["low"] <= loss) & (loss <= predicted["high"])).mean()),
+        inside=float(within[predicted["low"].notna()].mean()),
         beyond=max(1.0, float(curve.rates.sum()) / largest),
         predicted=predicted,
     )

@@ -164,3 +164,10 @@ def test_names_that_are_none_are_answered_with_the_nearest():
     assert curve_law("luo") is curve_law("multi_power")
     with pytest.raises(ValueError, match=r"'multi_power' is a law of loss curves .* moejax curves"):
         mj.fit("runs.csv", "multi_power")
+
+
+def test_the_share_in_range_is_unknown_where_there_is_no_range():
+    (trunk,) = curves(("constant",), noise=1e-3).curves
+    found = fit_curves(Curves(curves=(trunk,)), TRUTH, starts=WarmStart((TRUTH,)), search=EVERY_START)
+    assert np.isnan(held_out_curve(found, curve("wsd")).inside)
+    assert held_out_curve(found, trunk).inside > 0.8
