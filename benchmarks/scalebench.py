@@ -288,6 +288,8 @@ class Purchase:
             seen = search.posteriors(draws, np.zeros(len(problem.run), bool), PILOT_NOISE)
             seen = [one for one in seen if np.isfinite(one.slopes).all() and np.isfinite(one.answer_slopes).all()]
             posteriors += self.of_outputs(problem, [*seen, *seen, *seen][:MOST])
+        if not posteriors:
+            return
         for share in (PILOT, 1.0):
             if not self.trained.any():
                 self.plan(posteriors, share * budget, self.free, rivals=False)
@@ -321,7 +323,11 @@ class Purchase:
         prices = np.where(self.trained, 10 * float(self.group.cost.sum()), self.group.cost)
         if not (prices <= left).any():
             return
-        arrays = posterior_arrays([_padded(one, self.widest) for one in posteriors], rivals=rivals, region=True)
+        arrays = posterior_arrays(
+            [_padded(one, self.widest) for one in posteriors],
+            rivals=rivals,
+            region=True,
+        )
         self.trained = self.trained | (exchange(arrays, prices, RunBudget(flops=left, runs=runs), None, sweeps=1) > 0)
 
 

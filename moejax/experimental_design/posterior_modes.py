@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from moejax.errors import UserError
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.fit.objective import FitObjective, Squared, data_of
 from moejax.fit.runs import Runs
@@ -171,9 +172,17 @@ class PosteriorModes:
                 break
             _, slopes = self.log_losses(points[i][None], rows)
             precision = slopes[0].T @ slopes[0] / noise**2 + np.diag(self.spread**-2)
+            evidence = -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1]
+            if not np.isfinite(evidence):
+                continue
             if any((points[i] - other) @ both @ (points[i] - other) < APART**2 for other, _, both in kept):
                 continue
-            kept.append((points[i], -0.5 * value[i] - 0.5 * np.linalg.slogdet(precision)[1], precision))
+            kept.append((points[i], float(evidence), precision))
+        if not kept:
+            raise UserError(
+                f"No start of {self.objective.law.__name__} ends where it has finite losses and slopes for "
+                f"{len(rows)} runs; check their sizes and losses."
+            )
         logs = np.array([one for _, one, _ in kept])
         shares = np.exp(logs - logs.max())
         shares /= shares.sum()

@@ -138,3 +138,10 @@ def test_every_example_names_options_that_exist():
     command.add_arguments(parser)
     for line in command.EXAMPLE.splitlines():
         parser.parse_args(shlex.split(line)[2:])
+
+
+def test_every_mode_of_a_posterior_is_planned_for_and_said_to_be(table, capsys):
+    assert main(words(table, "--target", LARGE, "--arch", "dense-6.1b", "--json", "--modes")) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert sum(law["share_of_posterior"] for law in said["laws"].values()) == pytest.approx(1)
+    assert next(iter(said["laws"])) == "chinchilla"
