@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -66,23 +67,18 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     Raises:
       TimeoutError: it takes longer.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(work())
+            future.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="store", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
+    threading.Thread(target=run, name="store", daemon=True).start()
+    if not wait([future], seconds).done:
         raise TimeoutError(f"no answer within {seconds:.0f} s")
-    return results[0]
+    return future.result()
 
 
 def read_text(storage: DirFileSystem, path: str) -> str | None:

@@ -111,7 +111,7 @@ def project_up(
     gate_up = products.matmul(rows, side_by_side(experts.gate_up))
     if (bias := experts.gate_up_bias) is None:
         return gate_up
-    return gate_up + products.vectors(bias.reshape(*bias.shape[:-2], -1)).astype(jnp.float32)
+    return gate_up.astype(jnp.float32) + products.vectors(bias.reshape(*bias.shape[:-2], -1)).astype(jnp.float32)
 
 
 def project_down(

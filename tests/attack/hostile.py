@@ -170,6 +170,9 @@ COLUMNS = [
     "num_experts",
     "top_k",
     "config",
+    "step",
+    "lr",
+    "run",
 ]
 
 numbers, names = st.sampled_from(NUMBERS), st.sampled_from(NAMES)
@@ -305,6 +308,10 @@ def on_a_table(draw, command, stored):
         "report": {"--laws": laws, "--resamples": numbers},
         "leverage": {"--flops": numbers, "--level": numbers},
         "plot": {"--format": names, "--estimand": names},
+        "curves": {
+            **dict.fromkeys(("--warmup", "--blocks", "--best", "--level"), numbers),
+            **dict.fromkeys(("--predict", "--fix", "--only", "--hold-out"), names),
+        },
     }[command]
     must = {
         "fit": [name, "--law", draw(laws)],
@@ -313,6 +320,7 @@ def on_a_table(draw, command, stored):
         "report": [name],
         "leverage": [name, draw(st.sampled_from([name, f"{name}:tokens > 1", "x"]))],
         "plot": [draw(st.sampled_from(["starts", "nothing", "runs"])), "--runs", name],
+        "curves": [name, "--law", draw(st.sampled_from(["multi_power", "momentum", "chinchilla", ""]))],
     }[command]
     out = ["--out", draw(st.sampled_from(["out", ".", name, f"{name}/below"]))] if command != "leverage" else []
     files = {name: content, "fit.json": b"mine", "report.md": b"mine", "compare.json": b"mine", "next.json": b"mine"}
@@ -379,7 +387,7 @@ def of_words(draw, command, stored):
 
 
 STRATEGIES = {
-    **dict.fromkeys(("fit", "compare", "next", "leverage", "plot"), on_a_table),
+    **dict.fromkeys(("fit", "compare", "next", "leverage", "plot", "curves"), on_a_table),
     **dict.fromkeys(("predict", "count", "design", "ranges"), of_a_law),
     **dict.fromkeys(("status", "sample", "convert", "eval", "data"), of_a_folder),
     **dict.fromkeys(("train", "study", "plan", "launch"), of_a_config),
