@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 from test_every_law import RUNS
 
 from moejax.fit.covariance import standard_errors
@@ -121,13 +122,15 @@ def test_zhaos_optima_are_within_their_intervals_and_validation_errors_at_the_no
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.003, 0.006])
-def test_zhaos_optima_are_missed_in_at_most_15_of_100_seeds_and_few_intervals_are_open(noise):
+def test_zhaos_optima_are_missed_in_a_tenth_of_100_seeds_and_few_intervals_are_open(noise):
     sweep, held_out = zhao_sweep()
+    # Of intervals that miss in a tenth of all cases, as many or fewer miss in 995 of 1,000 such tests.
+    most = scipy.stats.binom.ppf(0.995, 100, 0.1)
     hits, opened, errors = covered(ZHAO_2025, sweep, zhao_decisions, noise, held_out, seeds=100, intervals=by_profiles)
     print(f"of 100 intervals {hits} hold the truth between two ends, and {opened} are open")
     # An open interval misses nothing and says little: it is no evidence of coverage, so there must be few.
-    assert (100 - hits - opened <= 15).all(), (hits, opened)
-    assert (opened <= 15).all(), opened
+    assert (100 - hits - opened <= most).all(), (hits, opened)
+    assert (opened <= 5).all(), opened
     assert errors.mean() == pytest.approx(1.0, abs=0.1)
 
 
