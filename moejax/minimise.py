@@ -184,11 +184,18 @@ def polish(
     # Takes a tenth of a second to import, and few fits need it.
     import scipy.optimize
 
+    def derivatives(at: np.ndarray) -> list[np.ndarray]:
+        with float64():
+            return [np.asarray(part) for part in _second_order(objective, at, shared, lane)]
+
+    if not all(np.isfinite(part).all() for part in derivatives(np.asarray(point))):
+        # It has no curvature there that a region could be trusted with.
+        return ended
+
     # SciPy asks for the value and its derivatives one by one, at one point.
     @functools.lru_cache(maxsize=2)
     def evaluated(at: bytes) -> tuple[float, np.ndarray, np.ndarray]:
-        with float64():
-            parts = [np.asarray(part) for part in _second_order(objective, np.frombuffer(at), shared, lane)]
+        parts = derivatives(np.frombuffer(at))
         # A step to where there is no number is taken back.
         finite = all(np.isfinite(part).all() for part in parts)
         return float(parts[0]) if finite else np.inf, parts[1], parts[2]

@@ -15,14 +15,17 @@ def platform() -> str:
 
 
 def gpu_generation() -> int:
-    """Whole part of the compute capability of the program's GPUs: 8 for Ampere, 9 Hopper, 10 Blackwell; 0 without.
+    """Whole part of the compute capability of the program's GPUs: 8 for Ampere, 9 Hopper, 10 Blackwell; 0 without, and
+    for those of others than NVIDIA.
 
     A GPU that is here says it itself; one that is only compiled for is known by its name.
     """
     if platform() != "gpu":
         return 0
     if jax.default_backend() == "gpu":
-        return int(float(getattr(jax.devices()[0], "compute_capability", "0")))
+        # An AMD GPU says the name of its architecture there, as gfx942.
+        whole = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
+        return int(whole) if whole.isdigit() else 0
     device = jax.sharding.get_abstract_mesh().abstract_device
     words = () if device is None else device.device_kind.replace("-", " ").split()
     return next((GENERATIONS[word] for word in words if word in GENERATIONS), 0)

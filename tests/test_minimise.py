@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from moejax.minimise import least_squares, minimise, minimise_lanes, newton, values
+from moejax.minimise import least_squares, minimise, minimise_lanes, newton, polish, values
 
 
 def rosenbrock(point, shared, lane):
@@ -65,6 +65,16 @@ def test_newton_takes_a_point_near_the_minimum_to_its_last_digits():
     assert norm < 1e-12
     assert value < 1e-20
     assert steps > 0
+
+
+def test_a_point_without_a_finite_curvature_is_left_where_it_is():
+    def kinked(point, shared, lane):
+        # The second derivative of the root is infinite at 0, and no number.
+        return jnp.sum(point) + jnp.sum(jnp.abs(point) ** 1.5)
+
+    point, value, norm, steps = polish(kinked, np.zeros(1), None, None, tolerance=1e-6)
+    assert (point.tolist(), value, steps) == ([0.0], 0.0, 0)
+    assert norm == 1.0
 
 
 def test_values_are_infinite_where_the_objective_is_not_a_number():

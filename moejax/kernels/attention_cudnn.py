@@ -41,8 +41,9 @@ def supports(
     is_16_bits = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
     if not is_16_bits or slopes is not None or sinks is not None or generation < 8:
         return False
-    if mask.query_segments is not None and (generation < HOPPER or mask.window):
-        # JAX asks for Hopper; nobody states that a window goes together with documents.
+    if mask.query_segments is not None and (generation < HOPPER or mask.window or widths[0] != widths[1]):
+        # JAX asks for Hopper; nobody states that a window goes together with documents. Keys and values, and queries
+        # and outputs, are told one place of a document, which is that of the former alone where widths differ.
         return False
     if widths == CUDNN_LATENT:
         return generation >= HOPPER
@@ -80,8 +81,14 @@ def cudnn(
             return tiled(query, key, value, here, scale=scale)
 
         def at_once(query: Array, key: Array, value: Array) -> Array:
+            # JAX counts places of keys by the heads of queries (mended in its pull request 39521, July 2026): where
+            # keys have fewer, queries would meet those of another document.
+            key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
             return _attend(query, key, value, scale, 0, documents)
 
+        if query.size > jnp.iinfo(jnp.int32).max:
+            # Places of documents are counted in numbers.
+            return by_tiles(query, key, value)
         return lax.cond(are_few, at_once, by_tiles, query, key, value)
 
     return on_head_shards(local, query, key, value, mask.query_segments, None)

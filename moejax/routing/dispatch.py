@@ -70,54 +70,50 @@ def grouped(x: Float[Array, "tokens model"], routing: Routing, experts: Experts)
 
     # What a condition puts out is laid out in memory: matrices, and their gradients, as products take them.
     experts = dataclasses.replace(experts, gate_up=side_by_side(experts.gate_up))
-    return in_chunks(chunk, buffer, -(-slots // buffer), layout.offsets[-1], layout, x, weight, experts)
+    return in_chunks(chunk, buffer, layout.offsets[-1], layout, x, weight, experts)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def in_chunks(
-    chunk: Callable[..., Array], buffer: int, most: int, needed: Int[Array, ""], layout: Layout, *given: Any
-) -> Array:
-    """The sum of ``chunk(number, layout, *given)`` over as many chunks of ``buffer`` rows as hold ``needed`` rows, at
-    most ``most`` chunks.
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def in_chunks(chunk: Callable[..., Array], buffer: int, needed: Int[Array, ""], layout: Layout, *given: Any) -> Array:
+    """The sum of ``chunk(number, layout, *given)`` over as many chunks of ``buffer`` rows as hold ``needed`` rows.
 
     The first chunk is always computed. The others, and in the backward pass their gradients, are added to it behind a
     condition, and recomputed rather than saved. Under plain differentiation a condition puts out what its branches
     save and the gradients of all that they read, as zeros where it does not hold, which are then added.
     """
-    return _and_others(chunk, buffer, most, needed, layout, given, chunk(0, layout, *given))
+    return _and_others(chunk, buffer, needed, layout, given, chunk(0, layout, *given))
 
 
 def _and_others(
-    part: Callable[..., Any], buffer: int, most: int, needed: Array, layout: Layout, given: tuple[Any, ...], first: Any
+    part: Callable[..., Any], buffer: int, needed: Array, layout: Layout, given: tuple[Any, ...], first: Any
 ) -> Any:
     """``first`` and the sum of ``part(number, layout, *given)`` over the other chunks that are needed."""
 
     def added(first: Any, *operands: Any) -> Any:
-        def add(total: Any, number: Array) -> tuple[Any, None]:
-            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, part(number, *operands)), None
+        def add(number: Array, total: Any) -> Any:
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), total, part(number, *operands))
 
         wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), first)
-        total, _ = lax.scan(add, wide, jnp.arange(1, most, dtype=jnp.int32))
+        # Not all that there may be: with many devices along the expert axis those are as many, and most are empty.
+        total = lax.fori_loop(jnp.ones_like(needed), -(-needed // buffer), add, wide)
         return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, first)
 
     return lax.cond(needed > buffer, added, lambda first, *_: first, first, layout, *given)
 
 
-def _save(
-    chunk: Callable[..., Array], buffer: int, most: int, needed: Array, layout: Layout, *given: Any
-) -> tuple[Array, Any]:
+def _save(chunk: Callable[..., Array], buffer: int, needed: Array, layout: Layout, *given: Any) -> tuple[Array, Any]:
     first, gradients_of_first = jax.vjp(partial(chunk, 0, layout), *given)
-    y = _and_others(chunk, buffer, most, needed, layout, given, first)
+    y = _and_others(chunk, buffer, needed, layout, given, first)
     return y, (needed, layout, given, gradients_of_first)
 
 
-def _gradients(chunk: Callable[..., Array], buffer: int, most: int, saved: Any, dy: Array) -> tuple[Any, ...]:
+def _gradients(chunk: Callable[..., Array], buffer: int, saved: Any, dy: Array) -> tuple[Any, ...]:
     needed, layout, given, gradients_of_first = saved
 
     def gradients(number: Array, layout: Layout, dy: Array, *given: Any) -> tuple[Any, ...]:
         return jax.vjp(partial(chunk, number, layout), *given)[1](dy)
 
-    found = _and_others(gradients, buffer, most, needed, layout, (dy, *given), gradients_of_first(dy))
+    found = _and_others(gradients, buffer, needed, layout, (dy, *given), gradients_of_first(dy))
     return None, None, *found
 
 

@@ -6,8 +6,9 @@ process alone (``If-None-Match`` of S3, ``ifGenerationMatch=0`` of Google's), an
 of this machine, or has been silent for ``LEASE_SECONDS`` by the clock of who waits.
 
 Nothing in a store makes a holder stop that was silent for longer than that and then goes on: it looks whether the
-number is still its own before it writes, and what it wrote in between, at most one pass, may lie there. Nor is a store
-that ignores conditions (some that speak S3 do) any guard against two processes that begin within the same second.
+number is still its own before it writes files that belong together. Those that it was writing may lie there, but no
+commit of a checkpoint and no row that would follow them. Nor is a store that ignores conditions (some that speak S3 do)
+any guard against two processes that begin within the same second.
 """
 
 from __future__ import annotations

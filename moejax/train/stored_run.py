@@ -230,8 +230,10 @@ class StoredRun:
 
     def _send_files(self, paths: Iterable[str]) -> None:
         changed = [path for path in paths if self._is_changed(path)]
-        _in_parallel(self._send_file, changed)
         if changed:
+            # Here too, and not once a pass: an array may take minutes, and what comes next may make it count.
+            self._lock.check()
+            _in_parallel(self._send_file, changed)
             self._note()
 
     def _send_step(self, step: PurePosixPath) -> None:

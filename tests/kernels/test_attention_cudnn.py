@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from moejax.kernels.attention import AttentionMask
@@ -41,6 +42,7 @@ def documents():
         ("", given(window=16, **documents())),
         ("h100", given(256, 256)),
         ("h100 b200", given(192, 128)),
+        ("", given(192, 128, **documents())),
         ("", given(96, 64)),
         ("", given(100, 100)),
     ],
@@ -53,6 +55,7 @@ def documents():
         "both",
         "wide heads",
         "DeepSeek's latent",
+        "DeepSeek's latent with documents",
         "another latent",
         "a width that is no multiple of 8",
     ],
@@ -93,3 +96,29 @@ def test_a_row_with_too_many_documents_is_noticed():
     most = jnp.repeat(jnp.arange(MOST_DOCUMENTS, dtype=jnp.int32), 2)[None]
     assert _documents(most)[1]
     assert not _documents(jnp.concatenate([most, most[:, -1:] + 1], axis=1))[1]
+
+
+def test_documents_of_keys_with_fewer_heads_are_read_where_they_lie(monkeypatch):
+    given = []
+
+    def attend(*heads, **_):
+        given.append(heads)
+        return heads[0]
+
+    monkeypatch.setattr(fused_attention_stablehlo, "dot_product_attention", attend)
+    query, keys = (jax.ShapeDtypeStruct((2, 8, heads, 64), jnp.bfloat16) for heads in (4, 2))
+    segments = jax.ShapeDtypeStruct((2, 8), jnp.int32)
+    with on("h100"):
+        jax.eval_shape(
+            lambda *of, segments: cudnn(*of, AttentionMask(query_segments=segments, key_segments=segments), scale=1.0),
+            *(query, keys, keys),
+            segments=segments,
+        )
+    query, key, value = given[0]
+    (starts, lengths), _ = _documents(jnp.asarray([[1] * 3 + [2] * 5, [1] * 8], jnp.int32))
+    _, _, of_queries, of_keys = fused_attention_stablehlo._fix_seqlen_offsets(
+        *(lengths, lengths, starts, starts), query, key
+    )
+    for array, places in ((query, of_queries), (key, of_keys), (value, of_keys)):
+        width = np.prod(array.shape[2:])
+        assert places.ravel()[:3].tolist() == [0, 3 * width, 8 * width]

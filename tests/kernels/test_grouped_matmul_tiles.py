@@ -1,13 +1,22 @@
 """Sizes of tiles on GPUs are those that were measured for a shape where some were, and programs take them."""
 
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from moejax.kernels.grouped_matmul_tiles import RECORDS, SHARED_BYTES, MosaicTile, TritonTile, jax_tile, nearest
+from moejax.kernels.grouped_matmul_tiles import (
+    RECORDS,
+    SHARED_BYTES,
+    MosaicTile,
+    TritonTile,
+    jax_tile,
+    nearest,
+    triton_tile,
+)
 from moejax.kernels.table import load
 from moejax.plan.gpu_target import TARGETS
 from moejax.platform import gpu_generation
@@ -37,6 +46,24 @@ def shapes(model, tokens):
 def test_the_generation_of_a_gpu_that_is_not_here_is_that_of_its_target(chip):
     with on(chip):
         assert gpu_generation() == TARGETS[chip].compute_capability
+
+
+@pytest.mark.parametrize(
+    ("stated", "generation"), [("9.0", 9), ("8.9", 8), ("10.3", 10), ("12.0", 12), ("gfx942", 0), (None, 0)]
+)
+def test_the_generation_of_a_gpu_that_is_here_is_what_it_states(stated, generation, monkeypatch):
+    device = SimpleNamespace() if stated is None else SimpleNamespace(compute_capability=stated)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert gpu_generation() == generation
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("generation", [8, 9, 11, 12])
+def test_without_tensor_memory_sums_of_a_tile_fit_into_the_registers_of_its_threads(generation, part):
+    tile = triton_tile(generation, part, 131_072, 64, 1000, 2000, 2)
+    # A thread has 255 registers, and needs some for the factors.
+    assert tile.rows * tile.columns // (32 * tile.warps) <= 128
 
 
 @pytest.mark.parametrize("chip", ["h100", "h200", "b200", "gb200"])

@@ -23,7 +23,7 @@ from routing_draws import (
 
 from moejax.kernels import cpu
 from moejax.kernels.experts import clamped_swiglu, side_by_side
-from moejax.kernels.table import TABLE
+from moejax.kernels.table import TABLE, load
 from moejax.routing import DISPATCHERS, ROUTERS
 from moejax.routing.capacity import limit_capacity
 from moejax.routing.dispatch import dense, grouped
@@ -242,3 +242,29 @@ def test_gradients_of_chunks_that_are_not_needed_are_not_added():
     shapes = {x.shape, side_by_side(experts.gate_up).shape, experts.gate_up.shape, experts.down.shape}
     added = [e for e in found if e.primitive.name in ("add", "add_any") and e.outvars[0].aval.shape in shapes]
     assert not added
+
+
+def test_no_more_chunks_are_computed_than_hold_rows(monkeypatch):
+    """Of 128 slots, in chunks of 16, a third are this device's: 3 of 8 chunks."""
+    routing = ROUTERS["softmax_topk"](draw_logits(64, 4), top_k=2)
+    mine = jnp.arange(128) % 3 == 0
+    routing = dataclasses.replace(routing.masked(mine), buffer_rows=16)
+    x, experts = draw_tokens(64, 8), draw_experts(4, 8, 16)
+    calls = []
+
+    def noting(x, weight, layout_with, experts, **options):
+        jax.debug.callback(lambda: calls.append(1))
+        return blocks(x, weight, layout_with, experts, **options)
+
+    blocks = load("experts", "blocks")
+    monkeypatch.setattr("moejax.routing.dispatch.select", lambda *_: noting)
+    y, back = jax.vjp(lambda x, experts: grouped(x, routing, experts), x, experts)
+    jax.effects_barrier()
+    assert len(calls) == 3
+    assert_close(y, dense(x, routing, experts), 1e-5)
+    calls.clear()
+    given = back(x)
+    jax.effects_barrier()
+    # The first chunk's gradients are made of what it saved.
+    assert len(calls) == 2
+    assert_close(given, jax.vjp(lambda x, experts: dense(x, routing, experts), x, experts)[1](x), 1e-5)

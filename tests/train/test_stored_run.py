@@ -250,6 +250,26 @@ def test_who_has_lost_the_lock_writes_nothing_more(tmp_path, url, store):
     assert "training.json" not in in_store(store)
 
 
+def test_who_loses_the_lock_while_it_sends_a_checkpoint_does_not_commit_it(tmp_path, url, store, by_hand, monkeypatch):
+    run = StoredRun(url, tmp_path).__enter__()
+    checkpoint(tmp_path, 4)
+    send_file = StoredRun._send_file
+
+    def sent(self, path):
+        send_file(self, path)
+        if path.endswith("/state/array"):
+            monkeypatch.setattr(StoredRun, "_send_file", send_file)
+            kill(run)
+            StoreLock(store, url).acquire()
+
+    monkeypatch.setattr(StoredRun, "_send_file", sent)
+    with pytest.raises(TakenOver):
+        run.send()
+    there = in_store(store)
+    assert any(path.endswith("/state/array") for path in there)
+    assert not any(path.endswith(COMMITTED) for path in there)
+
+
 def test_a_folder_that_is_something_else_is_refused(tmp_path, url):
     write(tmp_path / "mine", "text")
     with pytest.raises(UserError, match="--local"):
