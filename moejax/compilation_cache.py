@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import platform
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ SETTINGS = {
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 """JAX's event after a program was compiled and written, or found."""
 
+_MARK = re.compile(r"[0-9a-f]{16}")
+"""The form of ``processor_mark``."""
+
 
 def processor_mark(beside: Sequence[str] = ()) -> str:
     """A name for this processor, with all the instructions that it has, and for what else decides its programs."""
@@ -51,7 +55,7 @@ def remove_oldest(folder: Path) -> None:
     Raises:
       OSError: the system cannot.
     """
-    kept = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    kept = sorted(_programs(folder), key=lambda path: path.stat().st_mtime)
     for oldest in kept[: max(0, len(kept) - MOST_PROGRAMS)]:
         oldest.unlink(missing_ok=True)
 
@@ -63,9 +67,12 @@ def pass_over_damage() -> None:
 
 
 def remove_damaged(programs: Path) -> None:
-    """Remove every program below a folder that is not as it was noted. One process does this, before any loads one."""
+    """Remove every program below a folder that is not as it was noted. One process does this, before any loads one.
+
+    The folder may be any that the user names: what is not called as a program is left alone.
+    """
     with contextlib.suppress(OSError, UserError):
-        for folder in filter(Path.is_dir, programs.iterdir()):
+        for folder in (path for path in programs.iterdir() if _MARK.fullmatch(path.name) and path.is_dir()):
             known = noted(folder)
             for path in _programs(folder):
                 if sha256(path) not in known.get(path.name, ()):
@@ -133,8 +140,8 @@ def _nothing(event: str, duration_secs: float, **kwargs: str | int) -> None: ...
 
 
 def _programs(folder: Path) -> list[Path]:
-    """Not the notes beside them."""
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    """Files that are called as JAX calls programs."""
+    return sorted(path for path in folder.glob("*-cache") if path.is_file())
 
 
 def _is_writable(folder: Path) -> bool:

@@ -102,6 +102,16 @@ def test_other_threads_have_other_programs(tmp_path):
     assert processor_mark() != processor_mark(["4 threads"]) != processor_mark(["8 threads"])
 
 
+def test_a_folder_of_the_users_loses_nothing(tmp_path):
+    others = [tmp_path / "photos" / "a-cache", tmp_path / processor_mark() / "notes.txt", tmp_path / "letter-cache"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("precious")
+    start(tmp_path)
+    assert start(tmp_path)[1:] == (True, False)
+    assert all(path.read_text() == "precious" for path in others)
+
+
 def test_where_nothing_can_be_kept_programs_are_compiled_all_the_same(tmp_path):
     (tmp_path / "file").touch()
     assert start(tmp_path / "file")[1:] == (False, False)

@@ -101,7 +101,8 @@ class Curves:
         """
         found = set()
         for pattern in patterns:
-            met = set(fnmatch.filter(self.names, pattern))
+            # A name may hold brackets or stars itself.
+            met = {name for name in self.names if name == pattern or fnmatch.fnmatchcase(name, pattern)}
             if not met:
                 raise UserError(f"No curve is called {pattern!r}; {did_you_mean(pattern, self.names)}")
             found |= met
@@ -189,6 +190,12 @@ def _curves_of(name: str, place: str, frame: Any, warmup: int | None, notes: lis
         return _of_phases(name, place, frame, columns, warmup, notes)
     if columns["run"] is None or columns["run"] == columns["loss"]:
         return [_curve(name or "curve", place, frame, columns, warmup, notes)]
+    nameless = np.flatnonzero(frame[columns["run"]].isna())
+    if len(nameless):
+        raise UserError(
+            f"{place}: {columns['run']} is empty in row {nameless[0] + 1} ({counted(len(nameless), 'such row')}); name "
+            f"the run of every row."
+        )
     parts = frame.groupby(columns["run"], sort=False)
     return [_curve(str(run), f"{place}, run {run}", part, columns, warmup, notes) for run, part in parts]
 
@@ -307,7 +314,14 @@ def _rates(place: str, step: Any, logged: Any, warmup: int | None, notes: list[s
                 f"If it was warmed up, say in how many steps (--warmup)."
             )
     else:
-        rates[:first] = logged[0] * np.minimum((every[:first] + 1) / max(warmup, 1), 1.0)
+        # A log that begins within the warm-up says the rate there: it rose up to that.
+        rises = min(max(warmup, 1), first + 1)
+        rates[:first] = logged[0] * np.minimum((every[:first] + 1) / rises, 1.0)
+        if warmup > first + 1 and not (len(logged) > 1 and logged[1] > logged[0]):
+            notes.append(
+                f"{place} logs a rate that no longer rises at step {first + 1:,}, within the {warmup:,} steps of "
+                f"--warmup: it is taken to rise until there."
+            )
     return rates
 
 

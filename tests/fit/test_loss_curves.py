@@ -139,6 +139,7 @@ def test_files_folders_and_logs_of_trainings_are_read_alike(tmp_path):
         ),
         (lambda t: t.assign(loss=t["loss"].where(t.index != 7, -1.0)), "loss is -1 in row 8"),
         (lambda t: t.assign(lr=t["lr"].where(t.index != 7, -1.0)), "lr is -1 in row 8, not a learning rate"),
+        (lambda t: t.assign(run=t["run"].where(t["run"] != "drop")), "run is empty in row 191 .95 such rows."),
         (lambda t: t.assign(lr=0.0), "every learning rate is 0"),
         (lambda t: t.assign(step=t["step"] + 0.5), "steps are whole numbers"),
         (lambda t: t[t["step"] < 300], "give 3 or more"),
@@ -154,6 +155,19 @@ def test_a_missing_warm_up_is_said_and_asked_for():
     assert "logs no rate before step 440" in note
     assert "--warmup" in note
     assert not read_curves(table(curves(("cosine",))), warmup=WARMUP).notes
+
+
+def test_a_warm_up_that_is_longer_than_what_is_not_logged_ends_at_the_first_logged_rate():
+    rising = pd.DataFrame({"step": [100, 200, 300, 400], "lr": [0.25, 0.5, 0.75, 1.0], "loss": [4.0, 3.0, 2.5, 2.3]})
+    (read,) = read_curves(rising, warmup=400).curves
+    np.testing.assert_allclose(read.rates, np.arange(1, 401) / 400)
+    (note,) = read_curves(rising.assign(lr=1.0), warmup=400).notes
+    assert "no longer rises at step 100, within the 400 steps of --warmup" in note
+
+
+def test_a_curve_is_chosen_by_its_own_name_whatever_stands_in_it():
+    read = read_curves(table(curves()).replace({"run": {"drop": "[x]"}}))
+    assert read.matching(["[x]"]) == ("[x]",)
 
 
 def test_names_that_are_none_are_answered_with_the_nearest():

@@ -19,12 +19,12 @@ from moejax.design.schedule import BestSchedule, best_schedule, final_loss
 from moejax.errors import UserError
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import HeldOutCurve, fit_curves, held_out_curve, knows_drops, predict_curve
-from moejax.fit.read_curves import Curves, constant_only, read_curves
+from moejax.fit.read_curves import LONGEST, Curves, constant_only, read_curves
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import check_level
 from moejax.json_text import finite
-from moejax.quantities import parse
+from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures import loss_curves
 from moejax.report.figures.files import write_figure
@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not fitted.curves:
         raise UserError(f"Holding out {listed(kept_out)} leaves no curve to fit; hold out fewer.")
     schedules = {text: _schedule(text, fitted) for text in arguments.predict}
+    if arguments.best is not None and arguments.best > LONGEST:
+        raise UserError(f"--best is {arguments.best:,} steps; they are at most {LONGEST:,}, each with a rate.")
     with out_folder(arguments.out), progress() as show:
         how = {"blocks": arguments.blocks, "fixed": fixed_of(arguments), "seed": arguments.seed}
         result = fit_curves(fitted, arguments.law, **how, progress=show)
@@ -79,9 +81,14 @@ def _schedule(text: str, curves: Curves) -> Any:
     shape = given.get("decay_shape", "linear")
     if shape not in DECAYS:
         raise UserError(f"--predict {text!r}: there is no decay {shape!r}; {did_you_mean(shape, DECAYS)}")
-    numbers = {name: parse(value) for name, value in given.items() if name != "decay_shape"}
-    steps, share = int(numbers["steps"]), numbers.get("decay_share", 0.0)
-    warmup = int(numbers.get("warmup", first.warmup_steps))
+    whole = {name: parse_whole_number(given[name]) for name in ("steps", "warmup") if name in given}
+    numbers = {name: parse(value) for name, value in given.items() if name not in {*whole, "decay_shape"}}
+    steps, share = whole["steps"], numbers.get("decay_share", 0.0)
+    warmup, peak = whole.get("warmup", first.warmup_steps), numbers.get("peak", first.peak)
+    if steps > LONGEST:
+        raise UserError(f"--predict {text!r}: steps are at most {LONGEST:,}; each has a rate.")
+    if not peak > 0:
+        raise UserError(f"--predict {text!r}: the peak learning rate is {peak:g}; give one above 0.")
     if not (0 <= share <= 1 and 0 <= warmup < steps and 0 <= numbers.get("final_share", 0.0) <= 1):
         raise UserError(
             f"--predict {text!r}: decay_share and final_share lie between 0 and 1, and the warm-up ({warmup:,} steps) "
@@ -89,7 +96,7 @@ def _schedule(text: str, curves: Curves) -> Any:
         )
     decay = min(share * steps, steps - warmup)
     rates = WarmupStableDecay(
-        peak=numbers.get("peak", first.peak),
+        peak=peak,
         warmup_steps=warmup,
         decay_start=steps - decay if decay else np.inf,
         decay_steps=decay or 1.0,

@@ -125,6 +125,9 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("--local is the folder to work in with a store as --out; give --out s3://… or gs://… too.")
     if arguments.beside and is_stored:
         raise UserError("--beside trains in folders of this machine; give no store as --out.")
+    for name in ("local", "data", "programs"):
+        if "://" in (given := getattr(arguments, name) or ""):
+            raise UserError(f"--{name} is {given}; give a folder of this machine, or mount the store.")
     if not arguments.config and not arguments.out:
         raise UserError("Nothing to train was named; give --config=FILE.py, or --out=DIR to go on with a training.")
 
