@@ -42,7 +42,7 @@ BLOCKS = 8
 LONGEST = 5_000_000
 """Updates of the longest curve: a rate is held for each."""
 VIRTUAL_STEPS = 20_000
-"""Into which the longest curve is cut where a table has tokens and no steps."""
+"""Into which curves are cut where tables have tokens and no steps; they have as many tokens each, then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,8 @@ class LossCurve:
     """Nats per token."""
     tokens_per_step: float = float("nan")
     """Where it is known."""
+    is_cut: bool = False
+    """Whether its steps are stretches of tokens, as nothing says how many a step had."""
 
     @property
     def peak(self) -> float:
@@ -152,8 +154,20 @@ def read_curves(
     twice = [name for name in dict.fromkeys(c.name for c in found) if sum(c.name == name for c in found) > 1]
     if twice:
         raise UserError(f"Two curves are called {twice[0]!r}; give them other names, or put them in other files.")
+    _check_lengths(found)
     read = Curves(curves=tuple(found), notes=tuple(dict.fromkeys(notes)))
     return read.only(read.matching(only)) if only else read
+
+
+def _check_lengths(curves: Sequence[LossCurve]) -> None:
+    """Raise ``UserError`` if a curve was cut into steps that others do not have: a law sums over updates."""
+    for cut in (curve for curve in curves if curve.is_cut):
+        for other in curves:
+            if not np.isclose(cut.tokens_per_step, other.tokens_per_step, rtol=0.01):
+                raise UserError(
+                    f"{cut.name} has tokens and no steps, and {other.name} is not as long or has other steps: their "
+                    f"rates cannot be summed alike. Add the steps: --map step=tokens/BATCH, the tokens of a batch."
+                )
 
 
 def _tables(source: Any) -> list[tuple[str, str, Any]]:
@@ -241,7 +255,14 @@ def _curve(
         notes.append(f"{place}: step 0 is before the first update, and is left out.")
     step, rates, losses, mine = step[later], numbers["lr"][later], numbers["loss"][later], mine[later]
     schedule = _rates(place, step, rates, warmup, notes)
-    return LossCurve(name=name, rates=schedule, steps=step[mine], loss=losses[mine], tokens_per_step=tokens_per_step)
+    return LossCurve(
+        name=name,
+        rates=schedule,
+        steps=step[mine],
+        loss=losses[mine],
+        tokens_per_step=tokens_per_step,
+        is_cut="step" not in numbers,
+    )
 
 
 def _check(place: str, rows: Any, numbers: Mapping[str, Any], mine: Any) -> None:
@@ -284,7 +305,7 @@ def _steps(place: str, rows: Any, numbers: Mapping[str, Any], notes: list[str]) 
         step = np.round(numbers["tokens"] / tokens)
         notes.append(
             f"{place} has tokens and no steps: its rates are summed over {VIRTUAL_STEPS:,} steps of {tokens:.4g} "
-            f"tokens. Curves of other lengths need a column of steps."
+            f"tokens."
         )
     if step[-1] > LONGEST:
         raise UserError(f"{place}: step {step[-1]:g} is beyond {LONGEST:,}; give steps of larger batches.")

@@ -165,6 +165,15 @@ def test_a_warm_up_that_is_longer_than_what_is_not_logged_ends_at_the_first_logg
     assert "no longer rises at step 100, within the 400 steps of --warmup" in note
 
 
+def test_curves_of_tokens_alone_are_as_long_as_each_other_or_need_their_steps():
+    both = table(curves(("constant", "cosine"))).eval("tokens = step * 64.0").drop(columns="step")
+    assert all(one.is_cut for one in read_curves(both).curves)
+    shorter = both[(both["run"] != "cosine") | (both["tokens"] < 150_000)]
+    with pytest.raises(ValueError, match=r"rates cannot be summed alike\. Add the steps: --map step=tokens/BATCH"):
+        read_curves(shorter)
+    assert [one.is_cut for one in read_curves(shorter, mapping={"step": "tokens/64"}).curves] == [False, False]
+
+
 def test_a_curve_is_chosen_by_its_own_name_whatever_stands_in_it():
     read = read_curves(table(curves()).replace({"run": {"drop": "[x]"}}))
     assert read.matching(["[x]"]) == ("[x]",)

@@ -103,9 +103,12 @@ def test_a_step_of_olmoes_shape_on_8_h100_calls_kernels_and_has_no_loop_over_blo
     assert all(TRITON in line for line in of_matrices)
     assert len(of_rows) >= 2 + 2
     assert len(of_matrices) + len(of_rows) == len(products)
-    # Over layers, over chunks of the loss, and those of binary searches; none over experts, blocks or tiles.
+    # Over layers, over chunks of the loss, and those of binary searches; none over experts, blocks or tiles. Behind the
+    # condition also over the chunks of rows that exceed the buffer, once forwards and twice backwards.
     assert not [name for name in loops(text) if "attention" in name or "fori" in name]
-    assert text.count(" while(") <= 6
+    further = [name for name in loops(text) if "/cond/branch_1_fun/while" in name]
+    assert len(further) <= 3
+    assert text.count(" while(") <= 6 + len(further)
     # A dense product would have every expert's rows for every row.
     assert not re.search(rf"\[32,{buffer},|\[{buffer},32,(1024|2048)\]", text)
 
@@ -147,8 +150,8 @@ def attended(window, is_packed, query, key, value, dy, segments):
 
 @pytest.mark.parametrize(
     ("widths", "window", "packed"),
-    [((128, 128), 0, False), ((128, 128), 1024, False), ((128, 128), 0, True), ((192, 128), 0, True)],
-    ids=["plain", "window", "documents", "DeepSeek's latent, documents"],
+    [((128, 128), 0, False), ((128, 128), 1024, False), ((128, 128), 0, True), ((192, 128), 0, False)],
+    ids=["plain", "window", "documents", "DeepSeek's latent"],
 )
 def test_attention_is_cudnns_and_holds_no_mask_of_queries_by_keys(widths, window, packed, compiled_for):
     batch, length, heads, groups = 8, 4096, 16, 4 if widths[0] == widths[1] else 16
