@@ -95,13 +95,13 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     recipe, a = training.recipe, training.architecture
     value, added = _value_bytes(training), _added_bytes(training)
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
-    kept = _kept(training, tokens, value)
+    room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
+    kept = _kept(training, tokens, value, room)
     counts, layers = params(a), max(a.num_moe_layers, 1)
     matrices = float(counts.routed_experts) / layers / (mesh["expert"] * mesh["tensor"])
     # Matrices of a layer in the compute type, those of the next, and their gradients; the table of logits in both.
     gathered = matrices * (2 * value + added)
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
-    room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
     rows = tokens * a.top_k * room * (3 * a.model_dim + 4 * a.expert_hidden / mesh["tensor"]) * value
     ema = parameter_bytes if recipe.ema_decay else 0
     # Gradients are of the type in which they are added up, until microbatches are.
@@ -109,9 +109,9 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     return 3.0 * parameter_bytes + ema + gradients + kept + gathered + rows
 
 
-def _kept(training: Training, tokens: float, value: int) -> float:
+def _kept(training: Training, tokens: float, value: int, room: float) -> float:
     """What the layers keep for the backward pass; ``dots`` all but the rows of the experts, ``full`` their inputs, and
-    what is named."""
+    what is named, rows of experts with the ``room`` of a device's buffer."""
     a = training.architecture
     every, few = (
         float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
@@ -119,7 +119,8 @@ def _kept(training: Training, tokens: float, value: int) -> float:
     )
     rows = tokens * value * a.num_moe_layers * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     remat, named = training.recipe.runtime.remat, named_activations(a, training.recipe.data.sequence_length)
-    kept = few + tokens * value * float(sum(named[name].values for name in kept_names(remat)))
+    rooms = {"moe_gate_up": room}
+    kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in kept_names(remat))
     return {"none": every, "dots": max(every - rows, few)}.get(remat, min(kept, every))
 
 

@@ -45,6 +45,16 @@ def training(remat="none", microbatches=1, mesh=None):
     )
 
 
+def test_rows_of_experts_that_a_name_keeps_have_the_room_of_a_devices_buffer():
+    def kept(names, factor):
+        one = training(names, mesh=MeshShape(data=1, fsdp=4, expert=4))
+        runtime = replace(one.recipe.runtime, buffer_factor=factor)
+        return analytic_estimate(replace(one, recipe=replace(one.recipe, runtime=runtime)), V5E).memory_bytes
+
+    of_names = [kept("moe_gate_up", factor) - kept("full", factor) for factor in (1.0, 1.5)]
+    assert of_names[1] == pytest.approx(1.5 * of_names[0])
+
+
 def planned(one, topology, memory=1.0, seconds=1.0):
     """A plan without compilation."""
     limit = 100
