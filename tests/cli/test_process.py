@@ -98,9 +98,10 @@ def test_programs_are_kept_in_the_users_cache_where_it_can_be_written(tmp_path, 
     folder = Path(environment["JAX_COMPILATION_CACHE_DIR"])
     assert folder.parent == tmp_path / "moejax" / "programs"
     for number in range(MOST_PROGRAMS + 3):
-        os.utime(_touched(folder / str(number)), (number, number))
+        os.utime(_touched(folder / f"{number}-cache"), (number, number))
+    os.utime(_touched(folder / "mine"), (0, 0))
     keep_programs({"XDG_CACHE_HOME": str(tmp_path)})
-    assert sorted(map(int, os.listdir(folder)))[0] == 3
+    assert {path.name for path in folder.iterdir()} == {"mine", *(f"{3 + n}-cache" for n in range(MOST_PROGRAMS))}
     own = {"JAX_COMPILATION_CACHE_DIR": "mine"}
     keep_programs(own)
     assert own == {"JAX_COMPILATION_CACHE_DIR": "mine"}
