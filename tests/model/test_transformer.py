@@ -42,6 +42,7 @@ def architectures(draw):
         attention_output_bias=draw(st.booleans()),
         attention_sinks=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
+        num_mtp_layers=draw(st.integers(0, 3)),
     )
     if latent:
         a = a.replace(
@@ -75,6 +76,8 @@ def architectures(draw):
 def test_the_built_model_has_as_many_parameters_as_the_accounting_says(architecture):
     counts, formula = transformer.count(architecture), accounting.params(architecture)
     assert counts == (formula.total, formula.active, formula.vocabulary)
+    modules, formula = transformer.count_mtp(architecture), accounting.mtp_params(architecture)
+    assert modules == (formula.total, formula.active, 0)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -104,15 +107,20 @@ FLOP_SIZES = {"vocab_size": 512, "model_dim": 128, "num_heads": 4, "head_dim": 3
         DENSE.replace(**FLOP_SIZES),
         DENSE.replace(**FLOP_SIZES, num_kv_heads=4, qk_norm=False, kv_latent_dim=32, rope_head_dim=16),
         MIXTURE.replace(**FLOP_SIZES, expert_hidden=256, shared_hidden=128, router="balanced"),
+        DENSE.replace(**FLOP_SIZES, num_layers=1, num_mtp_layers=2),
     ],
-    ids=["dense", "latent", "mixture"],
+    ids=["dense", "latent", "mixture", "multi-token prediction"],
 )
 def test_the_compiler_counts_the_flops_of_the_accounting(architecture):
     # The dense dispatcher computes every expert for every token.
     runtime, length = Runtime(dispatcher="dense", attention="reference"), 64
     tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
-    run = jax.jit(lambda params, tokens: transformer.forward(architecture, runtime, params, tokens))
-    compiled = run.lower(transformer.abstract_params(architecture), tokens).compile()
+
+    def run(params, tokens):
+        output = transformer.apply(architecture, runtime, params, tokens, mtp=True)
+        return [transformer.unembed(architecture, params, hidden) for hidden in (output.hidden, *output.mtp_hidden)]
+
+    compiled = jax.jit(run).lower(transformer.abstract_params(architecture), tokens).compile()
     cost = compiled.cost_analysis()
     expected = accounting.flops_per_token(architecture.replace(top_k=architecture.num_experts), length)
     assert cost["flops"] / (2 * length) == pytest.approx(expected.forward, rel=0.02)
