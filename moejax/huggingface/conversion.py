@@ -98,7 +98,7 @@ def from_huggingface(
             # As transformers saves it, which keeps the option and not the modules.
             architecture = architecture.without_mtp
         tensor_pairs = pairs(architecture, family.mappings(architecture))
-        left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers)
+        left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers + architecture.num_mtp_layers)
         checkpoint.check_copies(tensor_pairs)
         tensor_pairs = [pair for pair in tensor_pairs if not pair.is_copy]
         dtypes = types(

@@ -71,7 +71,8 @@ class Output(NamedTuple):
 
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
-    """Fresh parameters: a pure function of its arguments. Modules of multi-token prediction change no others."""
+    """Fresh parameters: a pure function of its arguments. Beyond rounding, modules of multi-token prediction change no
+    others."""
     initialisation = initialisation or Initialisation()
     main = _structure(architecture.without_mtp, initialisation)[1]
     params = init_params(main, key)

@@ -17,7 +17,6 @@ from moejax.sharding import MESH_AXES
 from moejax.train.optimizer import OptimizerConfig
 from moejax.train.phases import phases
 from moejax.train.program import make_program
-from moejax.train.step import make_functions
 from moejax.train.training import DataConfig, Recipe, Training
 
 LENGTH, DEPTH, WEIGHT = 12, 2, 0.3
@@ -117,10 +116,13 @@ def program_of(training):
     )
 
 
-def steps(training, batch, number=1):
+def steps(training, batch, number=1, start=None):
+    """The parameters before some steps on one batch, the state after them, and the metrics of each."""
     program = program_of(training)
     with jax.set_mesh(program.mesh):
         state, found = program.init(0), []
+        if start is not None:
+            state = dataclasses.replace(state, params=jax.tree.map(jnp.asarray, start))
         start = jax.tree.map(np.asarray, state.params)
         for _ in range(number):
             state, metrics = program.step(state, batch, phases(training)[0].schedule)
@@ -168,36 +170,28 @@ def test_no_target_and_no_embedding_is_of_another_document():
 
 
 def test_experts_see_no_token_without_another_so_far_ahead():
-    segments = np.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12], np.int32)
-    output = transformer.apply(
-        AHEAD,
-        Runtime(),
-        transformer.init(AHEAD, jax.random.key(0)),
-        jnp.asarray(TOKENS[:, :-1]),
-        segments=jnp.asarray(segments),
-        padding_mask=jnp.asarray(segments > 0),
-        mtp=True,
-    )
+    segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12], jnp.int32)
+
+    @jax.jit
+    def tokens_of(params, tokens):
+        options = {"segments": segments, "padding_mask": segments > 0, "mtp": True}
+        return transformer.apply(AHEAD, Runtime(), params, tokens, **options).routing.tokens
+
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), transformer.abstract_params(AHEAD))
     # One mixture layer of the model; a document of n tokens has n - k with another k ahead.
-    assert output.routing.tokens.tolist() == [21, 4 + 3 + 11, 3 + 2 + 10]
+    assert tokens_of(params, TOKENS[:, :-1]).tolist() == [21, 4 + 3 + 11, 3 + 2 + 10]
 
 
-def test_without_weight_the_model_is_trained_to_the_bit_as_without_modules():
-    """Operation by operation: XLA compiles the two as programs that round otherwise."""
+def test_without_weight_the_models_gradients_are_to_the_bit_those_without_modules():
     loss = LossWeights(balance=0.5, sequence_balance=0.2, router_z=0.3, mtp=0.0)
     ahead = AHEAD.replace(router="sigmoid_topk", expert_bias=True)
-
-    def one_step(architecture):
-        functions = make_functions(training(architecture, loss))
-        schedule = phases(training(architecture))[0].schedule
-        return functions.step(program_of(training(architecture)).init(0), {"tokens": jnp.asarray(TOKENS)}, schedule)
-
-    (state, found), (alone, expected) = one_step(ahead), one_step(ahead.without_mtp)
-    modules, moments = gradients(state).pop("mtp_layers"), gradients(state)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(modules))
-    del moments["mtp_layers"], state.params["mtp_layers"]
+    start, state, (found,) = steps(training(ahead, loss), {"tokens": TOKENS})
+    # Drawn by another program, the same numbers may be rounded otherwise.
+    start.pop("mtp_layers")
+    _, alone, (expected,) = steps(training(ahead.without_mtp, loss), {"tokens": TOKENS}, start=start)
+    moments = gradients(state)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(moments.pop("mtp_layers")))
     jax.tree.map(np.testing.assert_array_equal, moments, gradients(alone))
-    jax.tree.map(np.testing.assert_array_equal, state.params, alone.params)
     same = [name for name in expected if not name.startswith("layers/")]
     np.testing.assert_array_equal([found[name] for name in same], [expected[name] for name in same])
     # The modules' experts are balanced all the same.
@@ -205,38 +199,36 @@ def test_without_weight_the_model_is_trained_to_the_bit_as_without_modules():
     assert np.all(np.any(np.asarray(state.expert_bias[1:]) != 0, axis=1))
 
 
-@pytest.mark.parametrize("architecture", [AHEAD.replace(num_mtp_layers=1), DENSE.replace(num_mtp_layers=1)])
+LATER = LossWeights(balance=0.1, router_z=0.07, mtp=WEIGHT, mtp_later=0.1, mtp_later_tokens=2 * LENGTH)
+"""The weight falls to a third after the first step."""
+
+
+@pytest.mark.parametrize("architecture", [MIXTURE.replace(num_mtp_layers=1), DENSE.replace(num_mtp_layers=1)])
 def test_what_comes_after_the_next_token_is_learnt(architecture):
-    _, _, found = steps(training(architecture, LossWeights()), {"tokens": TOKENS}, 30)
+    _, _, found = steps(training(architecture, LATER, beta1=0.0), {"tokens": TOKENS}, 30)
     first, last = found[0], found[-1]
     assert last["mtp_1_loss"] < 0.6 * first["mtp_1_loss"]
     assert last["loss"] < 0.6 * first["loss"]
     assert ("mtp_balance_loss" in last) == architecture.is_moe
 
 
-def test_the_weight_changes_after_its_tokens_and_the_modules_balance_is_weighed_with_it():
-    batch = {"tokens": TOKENS}
-    later = dataclasses.replace(NO_AUXILIARY, mtp_later=0.05, mtp_later_tokens=2 * LENGTH)
-    one = AHEAD.replace(num_mtp_layers=1)
+def test_the_weight_of_a_module_changes_after_its_tokens_also_that_of_its_routers_losses():
+    def gradient(number):
+        # Adam without momentum keeps the gradient of the last step, and at this rate parameters stay as they are.
+        still = training(MIXTURE.replace(num_mtp_layers=1), LATER, beta1=0.0, learning_rate=1e-12)
+        _, state, _ = steps(still, {"tokens": TOKENS}, number)
+        return jax.tree.map(np.asarray, state.optimizer[1][0].mu["mtp_layers"])
 
-    def moved(loss, number):
-        # With momentum forgotten at once the moment is the gradient of the last step.
-        _, state, _ = steps(training(one, loss, learning_rate=1e-12, beta1=0.0), batch, number)
-        return np.asarray(state.optimizer[1][0].mu["mtp_layers"]["block"]["feed_forward"]["router"])
-
-    np.testing.assert_array_equal(moved(later, 1), moved(NO_AUXILIARY, 1))
-    np.testing.assert_allclose(moved(later, 2), moved(NO_AUXILIARY, 1) * 0.05 / WEIGHT, rtol=1e-4, atol=1e-9)
-    balanced = LossWeights(balance=2.0, router_z=0.7, mtp=WEIGHT)
-    half = dataclasses.replace(balanced, mtp=WEIGHT / 2)
-    np.testing.assert_allclose(moved(half, 1), moved(balanced, 1) / 2, rtol=1e-4, atol=1e-9)
-    assert not np.allclose(moved(balanced, 1), moved(NO_AUXILIARY, 1), atol=1e-6)
+    assert np.abs(gradient(1)["block"]["feed_forward"]["router"]).max() > 1e-4
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(3 * a, b, rtol=1e-4, atol=1e-8), gradient(2), gradient(1))
 
 
 def test_an_evaluation_reads_nothing_of_the_modules():
-    params, real, batch = transformer.init(AHEAD, jax.random.key(0)), np.ones(2, bool), {"tokens": TOKENS}
-    modules = jax.tree.map(lambda leaf: np.full(leaf.shape, np.nan, np.float32), params.pop("mtp_layers"))
+    real, batch = np.ones(2, bool), {"tokens": TOKENS}
     with_modules, without = (program_of(training(a)) for a in (AHEAD, AHEAD.without_mtp))
     with jax.set_mesh(without.mesh):
+        params = dict(with_modules.init(0).params)
+        modules = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), params.pop("mtp_layers"))
         nats, sums = with_modules.evaluate(params | {"mtp_layers": modules}, None, batch, real)
         expected, expected_sums = without.evaluate(params, None, batch, real)
     np.testing.assert_array_equal(nats, expected)
