@@ -80,7 +80,7 @@ def _tian_printed(architecture: Architecture, sequence_length: Number) -> Number
 
 PARAMS: dict[str, ParamsConvention] = {
     "exact": ParamsConvention(
-        "every parameter; those of idle routed experts are not active",
+        "every parameter but those of multi-token prediction; idle routed experts are not active",
         lambda a: params(a).total,
         lambda a: params(a).active,
     ),

@@ -94,7 +94,7 @@ def _all_layers(a: Architecture) -> Number:
 
 def _largest_layer(a: Architecture) -> Number:
     """Values per token of a layer with experts, if there is any, as also the block of multi-token prediction is one;
-    around that it keeps the inputs of its two first norms, these joined, and the input of its last."""
+    around that it keeps the inputs of its two first norms, their outputs, and the input of its last."""
     return _attention(a) + if_set(a.num_experts, _mixture(a), _dense(a))
 
 

@@ -50,14 +50,18 @@ class MTPLayers(nnx.Module):
         inputs: LayerInputs,
         context: ForwardContext,
     ) -> tuple[Float[Array, "B T D"], RoutingSums | None]:
-        """One module, its parameters already taken from the stack, on embeddings of the tokens further on."""
+        """One module but for its final norm, its parameters already taken from the stack, on embeddings of the tokens
+        further on."""
         epsilon, runtime = context.architecture.norm_epsilon, context.runtime
         embedded = rms_norm(embedded, self.embedding_norm[...], epsilon)
         hidden = rms_norm(hidden, self.hidden_norm[...], epsilon)
-        joined = jnp.stack((embedded, hidden), axis=2)
-        x = project("btjd,jde->bte", joined, self.projection[...], reduce_dtype=runtime.reduce_dtype)
-        x, left = self.block(constrain(x, ACTIVATION), inputs, context, window=0)
-        return rms_norm(x, self.final_norm[...], epsilon), left.routing
+        # One product for each half: joined, they would be copied, and on a mesh the gradient of both added up whole.
+        halves = zip((embedded, hidden), self.projection[...], strict=True)
+        of_embedding, of_hidden = (
+            project("btd,de->bte", half, matrix, reduce_dtype=runtime.reduce_dtype) for half, matrix in halves
+        )
+        x, left = self.block(constrain(of_embedding + of_hidden, ACTIVATION), inputs, context, window=0)
+        return x, left.routing
 
 
 def run_mtp_layers(
@@ -80,10 +84,12 @@ def run_mtp_layers(
         module = nnx.merge(structure, params)
         return module(hidden, ahead(embedded, depth), inputs, replace(context, padding_mask=mask))
 
+    # The final norm stays outside: its gradient needs the block's output, which would be computed again for it alone.
     one = rematerialised(one, context.runtime, scanned=False)
     found, sums = [], []
     for depth, row in enumerate(unstacked((params, inputs)), start=1):
-        hidden, routing = one(hidden, row, depth)
+        x, routing = one(hidden, row, depth)
+        hidden = rms_norm(x, layers.final_norm[depth - 1], context.architecture.norm_epsilon)
         found.append(hidden)
         sums.append(routing)
     return tuple(found), stacked(sums)

@@ -67,13 +67,14 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     layers, moe_layers = a.num_layers + a.num_mtp_layers, len(a.routed_layers)
     total, routed = _of_training(a)
     experts = routed / (mesh["expert"] * mesh["tensor"])
-    tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]
+    unembedding = float(counts.unembedding or counts.embedding) / mesh["tensor"]
+    tables = float(counts.embedding) / mesh["tensor"] + unembedding
     others = (total - routed - float(counts.embedding + counts.unembedding)) / mesh["tensor"]
     # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
     # forward and backward passes meet, but for experts that are kept.
     met = tables + parts * ((forward + again) * experts + (forward + 1) * others)
-    # For each of them, gradients come back, those of tables in float32.
-    same = tables * 4 + others * added
+    # For each of them, gradients come back, those of tables in float32, of the unembedding for each token predicted.
+    same = (tables + a.num_mtp_layers * unembedding) * 4 + others * added
     fsdp = _present(mesh, "fsdp")
     volumes = [("all-gather", fsdp, met * value), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
     # Each device adds what it has left of them to those of the devices that hold the same.

@@ -91,11 +91,11 @@ def losses_ahead(np, params, tokens, hidden):
 
 
 @jax.jit
-def hidden_states(params, tokens):
-    return transformer.apply(AHEAD, Runtime(), params, tokens).hidden
+def hidden_states(params, tokens, segments):
+    return transformer.apply(AHEAD, Runtime(), params, tokens, segments=segments).hidden
 
 
-def training(architecture, loss=NO_AUXILIARY, packing="windows", **optimizer):
+def training(architecture, loss=NO_AUXILIARY, packing="windows", runtime=None, **optimizer):
     return Training(
         name="ahead",
         architecture=architecture,
@@ -105,6 +105,7 @@ def training(architecture, loss=NO_AUXILIARY, packing="windows", **optimizer):
             data=DataConfig(source="", sequence_length=LENGTH, packing=packing),
             optimizer=OptimizerConfig(**{"learning_rate": 3e-3, "clip_norm": 0.0, **optimizer}),
             loss=loss,
+            runtime=runtime or Runtime(),
         ),
     )
 
@@ -157,12 +158,14 @@ def test_no_target_and_no_embedding_is_of_another_document():
     segments = np.ones((2, LENGTH + 1), np.int32)
     segments[0, 5:], segments[0, 9:], segments[1, 11:] = 2, 0, 2
     batch = {"tokens": TOKENS, "segments": segments}
-    params, _, (metrics,) = steps(training(AHEAD, packing="documents"), batch)
-    documents = [TOKENS[:1, :5], TOKENS[:1, 5:9], TOKENS[1:, :11], TOKENS[1:, 11:]]
+    again = Runtime(remat="full", scan_layers=True)
+    params, _, (metrics,) = steps(training(AHEAD, packing="documents", runtime=again), batch)
+    states = np.asarray(hidden_states(params, TOKENS[:, :-1], segments[:, :-1]))
     found = [[], []]
-    for tokens in documents[:3]:
-        hidden = hidden_states(params, tokens[:, :-1])
-        for of_depth, losses in zip(found, losses_ahead(np, params, tokens, np.asarray(hidden)), strict=True):
+    # The last document, of two tokens, has no third.
+    for row, start, end in ((0, 0, 5), (0, 5, 9), (1, 0, 11)):
+        tokens, hidden = TOKENS[row : row + 1, start:end], states[row : row + 1, start : end - 1]
+        for of_depth, losses in zip(found, losses_ahead(np, params, tokens, hidden), strict=True):
             of_depth.extend(losses.ravel())
     assert [len(losses) for losses in found] == [3 + 2 + 9, 2 + 1 + 8]
     measured = [metrics["mtp_1_loss"], metrics["mtp_2_loss"]]

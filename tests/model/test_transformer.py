@@ -189,8 +189,12 @@ def loss_and_gradients(name, runtime):
     noise = jax.random.key(2)
 
     def loss(params):
-        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], expert_bias=bias, key=noise)
-        weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
+        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], expert_bias=bias, key=noise, mtp=True)
+        modules = {"mtp_layers": len(output.mtp_hidden), "mtp_weight": 0.5}
+        weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0), **modules)
+        for further, hidden in enumerate(output.mtp_hidden, start=1):
+            ahead = token_loss(architecture, params, hidden[:, :-further], tokens[:, 1 + further :])
+            weighted = weighted + 0.5 * ahead.mean()
         return token_loss(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
 
     return jax.jit(jax.value_and_grad(loss))(params_of(name))
@@ -213,7 +217,7 @@ def reference():
     RUNTIMES,
     ids=lambda r: f"{r.dispatcher}-{r.attention}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}",
 )
-@pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["mixture", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt_oss", "latent"))])
 @pytest.mark.matrix(4)
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""
