@@ -7,8 +7,8 @@ and the embedding of token i + k:
 
 and the model's own unembedding turns h_i^k into logits of token i + k + 1. Embedding and unembedding are the model's;
 the block is a layer as the others, with experts if they have. What the report writes as h is normalised here, the
-model's by its final norm and a module's by one of its own (``shared_head.norm`` in the published weights): that is what
-the published modules are given (vLLM, SGLang). So are the halves in their order there, embedding first.
+model's by its final norm and a module's by one of its own (``shared_head.norm`` in the published weights): so vLLM
+serves the published module, which has the halves of M in this order.
 """
 
 from __future__ import annotations
