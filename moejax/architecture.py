@@ -116,6 +116,9 @@ class Architecture:
     """Multi-head latent attention: the part of a head that carries positions, beside ``head_dim`` without."""
     value_head_dim: OptionalSize = 0
     """Width of a value head; 0 means ``head_dim``."""
+    num_mtp_layers: Layers = 0
+    """Modules of multi-token prediction (DeepSeek-V3's ``num_nextn_predict_layers``): the k-th predicts the token k
+    after the next one. Only training computes them (``moejax.model.mtp``)."""
 
     layer_pattern: str = _static("E")
     """Layers between the first and the last dense ones, repeated as needed: E has experts, D is dense."""
@@ -182,6 +185,25 @@ class Architecture:
         first, last = self.num_dense_layers, self.num_last_dense_layers
         between = _repeated(self.layer_pattern, self.num_layers - first - last)
         return (False,) * first + tuple(self.is_moe and letter == "E" for letter in between) + (False,) * last
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers with routed experts, from the input; those of the multi-token prediction modules follow
+        the last layer's. Needs whole numbers."""
+        further = range(self.num_layers, self.num_layers + self.num_mtp_layers) if self.is_moe else ()
+        return (*(number for number, experts in enumerate(self.has_experts) if experts), *further)
+
+    @property
+    def without_mtp(self) -> Architecture:
+        """The same without modules of multi-token prediction: what is computed wherever nothing is trained."""
+        return self.replace(num_mtp_layers=0)
+
+    @property
+    def mtp_block(self) -> Architecture:
+        """The layer inside a module of multi-token prediction, as a model of that layer alone: it has experts if any
+        has, and sees the whole sequence."""
+        one = {"num_layers": 1, "num_dense_layers": 0, "num_last_dense_layers": 0, "num_mtp_layers": 0}
+        return self.replace(**one, layer_pattern="E", sliding_window=0)
 
     @property
     def has_window(self) -> tuple[bool, ...]:

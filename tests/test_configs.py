@@ -110,6 +110,7 @@ PLANS = {
     "moe_mini": ("v5e:16x16", 17.5e9, 0.85e9),
     "qwen3_30b_a3b": ("v5p:4x4x4", 30.5e9, 3.3e9),
     "deepseek_v3": ("v5p:8x8x16", 671e9, 36.7e9),
+    "deepseek_v3:next-token": ("v5p:8x8x16", 671e9, 36.7e9),
     "weak_scaling": ("v5p:2x2x4", 6.9e9, 1.3e9),
     "weak_scaling:1024": ("v5p:8x8x16", 6.9e9, 1.3e9),
 }
@@ -128,11 +129,12 @@ def test_a_config_of_a_plan_can_be_split_over_its_topology(name):
     training = choose_hyperparameters(load(Training, config, [])).training
     check_plan(training, parse(topology))
     assert counted_alike(training.architecture)
-    counts = accounting.params(training.architecture)
+    counts, modules = accounting.params(training.architecture), accounting.mtp_params(training.architecture)
     assert counts.total == pytest.approx(total, rel=0.06)
     assert counts.active == pytest.approx(active, rel=0.65)
     mesh = mesh_sizes(training, parse(topology))
-    split = counts.routed_experts / mesh["expert"] + counts.total - counts.routed_experts
+    held, routed = counts.total + modules.total, counts.routed_experts + modules.routed_experts
+    split = routed / mesh["expert"] + held - routed
     assert parameter_bytes(training, mesh) == pytest.approx(4 * split / mesh["fsdp"], rel=0.02)
 
 

@@ -58,7 +58,7 @@ def training_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
 def inference_flops(candidate: Candidate, assumptions: CostAssumptions) -> Any:
     """FLOPs of serving one token."""
     if candidate.architecture is not None:
-        return flops_per_token(candidate.architecture, assumptions.sequence_length).forward
+        return flops_per_token(candidate.architecture.without_mtp, assumptions.sequence_length).forward
     active = candidate.design.params_active
     return None if active is None else FLOPS_PER_PARAM_AND_TOKEN / 3 * active
 

@@ -45,8 +45,9 @@ class Checkpoint:
 
         Returns the names of tensors that are known not to belong to the model.
         """
+        pairs = list(pairs)
         expected = {pair.theirs: pair.whole for pair in pairs}
-        missing = sorted(expected.keys() - self.kinds.keys())
+        missing = sorted({pair.theirs for pair in pairs if not pair.is_copy} - self.kinds.keys())
         if missing:
             raise UserError(
                 f"{self.folder} lacks {len(missing)} tensors that a {family.name} of its {CONFIG} has: "
@@ -60,8 +61,8 @@ class Checkpoint:
                 f"{self.folder} has {len(extra)} tensors that a {family.name} of its {CONFIG} does not have: "
                 f"{some(extra)}. Nothing is left out silently; {CONFIG} may be of another model."
             )
-        for name, shape in expected.items():
-            kind = self.kinds[name]
+        for name in expected.keys() & self.kinds.keys():
+            kind, shape = self.kinds[name], expected[name]
             if kind.shape != shape:
                 raise UserError(
                     f"{self.folder}: {name} has the shape {list(kind.shape)}; by {CONFIG} it must have {list(shape)}."
@@ -72,6 +73,25 @@ class Checkpoint:
                     f"one of them with transformers first."
                 )
         return left_out
+
+    def check_copies(self, pairs: Iterable[Pair]) -> None:
+        """Raise ``UserError`` if a tensor that repeats another has other numbers."""
+        pairs = list(pairs)
+        originals = {pair.ours: pair.theirs for pair in pairs if not pair.is_copy}
+        for pair in (pair for pair in pairs if pair.is_copy and pair.theirs in self.kinds):
+            ours, original = (
+                self.read(name).reshape(-1).view(np.uint8) for name in (pair.theirs, originals[pair.ours])
+            )
+            if not np.array_equal(ours, original):
+                raise UserError(
+                    f"{self.folder}: {pair.theirs} differs from {originals[pair.ours]}, but modules of multi-token "
+                    f"prediction share the model's embedding and head. Set num_nextn_predict_layers to 0 in {CONFIG} "
+                    f"to read the model without them."
+                )
+
+    def has_layer(self, number: int) -> bool:
+        """Whether any tensor is of the layer of this number."""
+        return any(name.startswith(f"model.layers.{number}.") for name in self.kinds)
 
     def __enter__(self) -> Checkpoint:
         return self

@@ -93,9 +93,14 @@ def from_huggingface(
     """
     family, config = read_config(source)
     architecture = family.architecture(config, str(source / CONFIG))
-    tensor_pairs = pairs(architecture, family.mappings(architecture))
     with Checkpoint(source) as checkpoint:
-        left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers)
+        if architecture.num_mtp_layers and not checkpoint.has_layer(architecture.num_layers):
+            # As transformers saves it, which keeps the option and not the modules.
+            architecture = architecture.without_mtp
+        tensor_pairs = pairs(architecture, family.mappings(architecture))
+        left_out = checkpoint.check(tensor_pairs, family, architecture.num_layers + architecture.num_mtp_layers)
+        checkpoint.check_copies(tensor_pairs)
+        tensor_pairs = [pair for pair in tensor_pairs if not pair.is_copy]
         dtypes = types(
             ((name, checkpoint.kinds[pair.theirs].dtype) for pair in tensor_pairs for name, _ in pair.ours), dtype
         )

@@ -1,6 +1,6 @@
 """DeepSeek-V3: latent attention, group-limited sigmoid routing with an expert bias, shared experts, first layers dense.
 
-The modules that predict further tokens, which follow the last layer in published checkpoints, are not read.
+Modules of multi-token prediction follow the last layer, as published, and transformers leaves them out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from moejax.errors import UserError
 from moejax.huggingface.config_rules import BIASES, ROPE, ConfigRule
 from moejax.huggingface.family import ModelFamily
 from moejax.huggingface.options import Options
-from moejax.huggingface.weight_mapping import LAYER, MODEL, WeightMapping, experts, feed_forward, latent_attention
+from moejax.huggingface.weight_mapping import (
+    LAYER,
+    MODEL,
+    WeightMapping,
+    experts,
+    feed_forward,
+    latent_attention,
+    multi_token_prediction,
+)
 
 
 def _read_latents(options: Options) -> dict[str, Any]:
@@ -59,10 +67,6 @@ def _write_groups(architecture: Architecture) -> dict[str, Any]:
     return {"n_group": architecture.num_groups, "topk_group": architecture.top_k_groups}
 
 
-def _no_further_modules(architecture: Architecture) -> dict[str, Any]:
-    return {"num_nextn_predict_layers": 0}
-
-
 def _mappings(architecture: Architecture) -> list[WeightMapping]:
     bias = WeightMapping(LAYER + "mlp.gate.e_score_correction_bias", "router", ("feed_forward.expert_bias",))
     return [
@@ -72,6 +76,7 @@ def _mappings(architecture: Architecture) -> list[WeightMapping]:
         *experts("mlp"),
         bias,
         *feed_forward("mlp.shared_experts", "feed_forward.shared"),
+        *multi_token_prediction(architecture.tied_embeddings),
     ]
 
 
@@ -93,6 +98,7 @@ DEEPSEEK_V3 = ModelFamily(
         "norm_topk_prob": "norm_topk_prob",
         "routed_scaling_factor": "routed_scaling_factor",
         "tie_word_embeddings": "tied_embeddings",
+        "num_nextn_predict_layers": "num_mtp_layers",
     },
     always={"router": "group_limited", "expert_bias": True, "norm_epsilon": 1e-6},
     required={
@@ -122,13 +128,13 @@ DEEPSEEK_V3 = ModelFamily(
         "rope_scaling": None,
         "rope_parameters": None,
         "tie_word_embeddings": False,
+        "num_nextn_predict_layers": 0,
     },
     rules=(
         ConfigRule(_read_latents, _write_latents),
         ConfigRule(_read_value, lambda architecture: {}),
         ConfigRule(_read_shared, _write_shared),
         ConfigRule(_read_groups, _write_groups),
-        ConfigRule(lambda options: {}, _no_further_modules),
         BIASES,
         ROPE,
     ),
@@ -137,11 +143,10 @@ DEEPSEEK_V3 = ModelFamily(
             # Sums of the widths above.
             "head_dim",
             "qk_head_dim",
-            # The balance loss and the expert parallelism of its own training, and the modules that are not read.
+            # The balance loss and the expert parallelism of its own training.
             "aux_loss_alpha",
             "seq_aux",
             "ep_size",
-            "num_nextn_predict_layers",
             "num_mtp_layers",
         }
     ),

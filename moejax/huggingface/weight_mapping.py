@@ -6,13 +6,14 @@ Names and layouts that families share are below: Llama's, with experts beside th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from moejax.architecture import Architecture
-from moejax.weights.parameters import Parameter, parameters
+from moejax.model.transformer import MTP_LAYERS
+from moejax.weights.parameters import EXPERT_BIAS, Parameter, parameters
 
 JOINED = "*"
 
@@ -22,7 +23,8 @@ class WeightMapping:
     """One of their tensors, or one per layer, or one per layer and expert, and the arrays of ours that it holds."""
 
     theirs: str
-    """Its name, with ``{layer}`` counted from the input and ``{expert}`` where there is one for each."""
+    """Its name, with ``{layer}`` counted from the input and ``{expert}`` where there is one for each; ``{mtp_layer}``
+    stands for those layers, behind the last, that are modules of multi-token prediction."""
     layout: str
     """Its axes by the logical names of ours, as ``(heads head_dim) embed``. ``*`` stands for the last axis of ours, or
     for those of several arrays joined."""
@@ -30,6 +32,8 @@ class WeightMapping:
     """Names of the arrays, without that of the stack of layers; ``NAME[0]`` is the first of two matrices in one."""
     alternating: int = 0
     """How many channels, at the end of the last axis, alternate there between what are halves of them here."""
+    is_copy: bool = False
+    """Whether it repeats a tensor that is read elsewhere: written with the same numbers, and not always there."""
 
     @property
     def by_expert(self) -> bool:
@@ -54,6 +58,7 @@ class Pair:
     widths: tuple[int, ...]
     """Widths of the last axis of each of ours."""
     alternating: int
+    is_copy: bool
 
     def to_ours(self, theirs: np.ndarray) -> list[np.ndarray]:
         """The slices of ours from their tensor."""
@@ -82,25 +87,50 @@ def pairs(architecture: Architecture, mappings: Iterable[WeightMapping]) -> list
 
     Mappings whose arrays an architecture has not are left out: those of biases, dense layers, shared experts.
     """
-    known = parameters(architecture)
-    paired, counts = [], {"dense_layers": 0, "moe_layers": 0}
-    mappings = list(mappings)
-    paired += _of_layer(known, [mapping for mapping in mappings if "{layer}" not in mapping.theirs], "", (), -1)
+    known, mappings = parameters(architecture), list(mappings)
+    in_modules = [mapping for mapping in mappings if "{mtp_layer}" in mapping.theirs]
     in_layers = [mapping for mapping in mappings if "{layer}" in mapping.theirs]
+    others = [mapping for mapping in mappings if mapping not in (*in_modules, *in_layers)]
+    paired = list(_of_layer(known, others, lambda name: (name, ()), -1))
+    counts = {"dense_layers": 0, "moe_layers": 0}
     for layer, experts in enumerate(architecture.has_experts):
         stack = "moe_layers" if experts else "dense_layers"
-        paired += _of_layer(known, in_layers, f"{stack}.", (counts[stack],), layer)
+        place = counts[stack]
+        paired += _of_layer(known, in_layers, lambda name, at=(stack, place): (f"{at[0]}.{name}", (at[1],)), layer)
         counts[stack] += 1
+    for module in range(architecture.num_mtp_layers):
+        layer = architecture.num_layers + module
+
+        def in_block(name: str, module: int = module) -> Located:
+            if f"moe_layers.{name}" == EXPERT_BIAS:
+                return EXPERT_BIAS, (counts["moe_layers"] + module,)
+            return f"{MTP_LAYERS}.block.{name}", (module,)
+
+        def around_block(name: str, module: int = module) -> Located:
+            return name, (module,) if name.startswith(MTP_LAYERS) else ()
+
+        paired += _of_layer(known, in_modules, around_block, layer)
+        paired += _of_layer(known, in_layers, in_block, layer)
     return paired
 
 
+Located = tuple[str, tuple[int, ...]]
+"""Name of an array, and the place in its stack."""
+
+
 def _of_layer(
-    known: Mapping[str, Parameter], mappings: Iterable[WeightMapping], stack: str, index: tuple[int, ...], layer: int
+    known: Mapping[str, Parameter],
+    mappings: Iterable[WeightMapping],
+    locate: Callable[[str], Located],
+    layer: int,
 ) -> Iterator[Pair]:
+    """``locate`` finds the array of a mapping's name."""
     for mapping in mappings:
-        ours = [_place(stack + name) for name in mapping.ours]
-        if all(name in known and ("expert" in known[name].axes) == mapping.by_expert for name, _ in ours):
-            yield from _pairs(known, mapping, ours, index, layer)
+        named = [_place(name) for name in mapping.ours]
+        ours = [(*locate(name), matrix) for name, matrix in named]
+        if all(name in known and ("expert" in known[name].axes) == mapping.by_expert for name, _, _ in ours):
+            index = ours[0][1]
+            yield from _pairs(known, mapping, [(name, matrix) for name, _, matrix in ours], index, layer)
 
 
 def _place(written: str) -> tuple[str, tuple[int, ...]]:
@@ -131,7 +161,7 @@ def _pairs(
     for expert in range(sizes["expert"] if mapping.by_expert else 1):
         at = (*index, expert) if mapping.by_expert else index
         yield Pair(
-            theirs=mapping.theirs.format(layer=layer, expert=expert),
+            theirs=mapping.theirs.format(layer=layer, mtp_layer=layer, expert=expert),
             index=(expert,) if together else (),
             whole=whole,
             ours=tuple((name, (*at, *matrix)) for name, matrix in ours),
@@ -139,6 +169,7 @@ def _pairs(
             sizes=sizes,
             widths=widths,
             alternating=mapping.alternating,
+            is_copy=mapping.is_copy,
         )
 
 
@@ -231,6 +262,19 @@ def latent_attention(query_latents: bool, rope_head_dim: int) -> list[WeightMapp
         WeightMapping(_ATTENTION + "kv_b_proj.weight", "(heads *) latent", ("attention.key", "attention.value")),
         WeightMapping(_ATTENTION + "o_proj.weight", "embed (heads value_dim)", ("attention.output",)),
         WeightMapping(_ATTENTION + "o_proj.bias", "embed", ("attention.output_bias",)),
+    ]
+
+
+def multi_token_prediction(tied: bool) -> list[WeightMapping]:
+    """DeepSeek's modules around their blocks, with copies of the model's embedding and head, which they share."""
+    module, ours, head = "model.layers.{mtp_layer}.", f"{MTP_LAYERS}.", "embedding" if tied else "unembedding"
+    return [
+        WeightMapping(module + "embed_tokens.weight", "vocab embed", ("embedding",), is_copy=True),
+        WeightMapping(module + "enorm.weight", "embed", (ours + "embedding_norm",)),
+        WeightMapping(module + "hnorm.weight", "embed", (ours + "hidden_norm",)),
+        WeightMapping(module + "eh_proj.weight", "residual (embedding_hidden embed)", (ours + "projection",)),
+        WeightMapping(module + "shared_head.norm.weight", "embed", (ours + "final_norm",)),
+        WeightMapping(module + "shared_head.head.weight", "vocab embed", (head,), is_copy=True),
     ]
 
 

@@ -6,14 +6,16 @@ one list of weight matrices, ``matrices.py``. What a paper leaves out or adds is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import operator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from moejax.architecture import Architecture, if_set
 from moejax.laws.design import Design
-from moejax.laws.matrices import matrices
+from moejax.laws.matrices import matrices, mtp_matrices
 from moejax.pytree import pytree
 from moejax.ranges import Number
 
@@ -40,6 +42,8 @@ class Params:
     """Experts that serve every token, with their gate if there is one."""
     dense_feed_forward: Number
     norms: Number
+    mtp_projections: Number = 0
+    """Matrices from hidden states and embeddings together into the blocks of multi-token prediction."""
 
     @property
     def total(self) -> Number:
@@ -67,6 +71,8 @@ class Params:
 class Flops:
     """Forward FLOPs of one token by part, two for a multiplication with its addition.
 
+    Parts are those of a training: what modules of multi-token prediction compute is among them.
+
     Norms, activation functions, softmax, rotary turns and the embedding look-up are not counted, as usual: none is
     a matrix product.
     """
@@ -81,6 +87,7 @@ class Flops:
     shared_experts: Number
     dense_feed_forward: Number
     unembedding: Number
+    mtp_projections: Number = 0
 
     @property
     def forward(self) -> Number:
@@ -109,7 +116,10 @@ class Flops:
 
 
 def params(architecture: Architecture) -> Params:
-    """Parameters of an architecture, by part."""
+    """Parameters of an architecture, by part, without those of multi-token prediction (``mtp_params``).
+
+    These are what laws read as N, and what authors state: DeepSeek-V3's 671 billion leave its module out.
+    """
     a = architecture
     m = matrices(a)
     expert_mlp_biases = a.num_moe_layers * (2 * a.expert_hidden + a.model_dim) if a.expert_mlp_bias else 0
@@ -128,6 +138,16 @@ def params(architecture: Architecture) -> Params:
     )
 
 
+def mtp_params(architecture: Architecture) -> Params:
+    """Parameters of all modules of multi-token prediction, by part. They share the model's vocabulary."""
+    a = architecture
+    block = params(a.mtp_block)
+    # The final norm of such a model is the module's; embedding and hidden state have one more each.
+    of_one = replace(block, embedding=0, unembedding=0, norms=block.norms + 2 * a.model_dim)
+    of_all = jax.tree.map(lambda entries: a.num_mtp_layers * entries, of_one)
+    return replace(of_all, mtp_projections=mtp_matrices(a).mtp_projections)
+
+
 def params_active_served(architecture: Architecture, dropped_share: Number) -> Number:
     """Active parameters that served a token on average, where a share of the assignments to experts was dropped.
 
@@ -138,18 +158,24 @@ def params_active_served(architecture: Architecture, dropped_share: Number) -> N
 
 
 def flops_per_token(architecture: Architecture, sequence_length: Number) -> Flops:
-    """Forward FLOPs of one token of a sequence of ``sequence_length`` tokens, by part."""
+    """FLOPs of one token of a sequence of ``sequence_length`` tokens in a training's forward pass, by part.
+
+    A module of multi-token prediction counts in full for every token, also for the few without one so far ahead. What
+    serving or evaluating a model costs, which leaves them out, is that of ``architecture.without_mtp``.
+    """
     a = architecture
-    m = matrices(a)
+    m = jax.tree.map(operator.add, matrices(a), mtp_matrices(a))
     pair = a.num_heads * (_query_width(a) + a.value_width)
+    keys = _keys_met(a, sequence_length) + a.num_mtp_layers * sequence_length
     return Flops(
         attention_projections=2 * m.attention,
-        attention_scores=2 * pair * _keys_met(a, sequence_length),
+        attention_scores=2 * pair * keys,
         router=2 * m.router,
         routed_experts=2 * m.routed_experts_active,
         shared_experts=2 * m.shared_experts,
         dense_feed_forward=2 * m.dense_feed_forward,
         unembedding=2 * m.unembedding,
+        mtp_projections=2 * m.mtp_projections,
     )
 
 
@@ -158,7 +184,8 @@ def design_of(architecture: Architecture, tokens: Number, sequence_length: Numbe
 
     The only way from an architecture to what laws read: run tables, fits, designs and predictions all come by here.
     Shared experts of another width than the routed ones count by their width. ``flops`` depend on the length of the
-    sequences and stay unknown (None) without ``sequence_length``.
+    sequences and stay unknown (None) without ``sequence_length``. Parameters and shape are the model's without modules
+    of multi-token prediction; ``flops``, what its training computes, are with them.
     """
     a = architecture
     counts = params(a)

@@ -3,7 +3,8 @@
 Papers leave out parts (norms, router, embeddings, logits) and simplify attention (as many key-value heads as heads,
 heads that together are as wide as the model). The first is a choice of summands, the second the exact count of a
 simplified architecture, so no convention repeats a formula of ``accounting.py``. Where a paper says nothing (dense
-layers among mixtures, latent attention, gates), the part that stands for it is counted exactly.
+layers among mixtures, latent attention, gates), the part that stands for it is counted exactly, but modules of
+multi-token prediction, which none of them has, only by the exact FLOPs.
 
 Forms are given in the letters of the paper. FLOPs are of training, forward and backward, per token.
 """
@@ -38,20 +39,19 @@ class FlopsConvention:
 
 def multi_head(architecture: Architecture) -> Architecture:
     """The same with as many key-value heads as heads: attention of 4·d_head·n_h·d parameters a layer."""
-    return architecture.replace(num_kv_heads=architecture.num_heads, value_head_dim=0)
+    return architecture.replace(num_kv_heads=architecture.num_heads, value_head_dim=0, num_mtp_layers=0)
 
 
 def square(architecture: Architecture) -> Architecture:
     """The same with one head as wide as the model: attention of 4·d² parameters, scores of 4·d·S forward FLOPs."""
-    return architecture.replace(
-        num_heads=1, num_kv_heads=1, head_dim=architecture.model_dim, value_head_dim=0, kv_latent_dim=0
-    )
+    one_head = {"num_heads": 1, "num_kv_heads": 1, "head_dim": architecture.model_dim, "value_head_dim": 0}
+    return architecture.replace(**one_head, kv_latent_dim=0, num_mtp_layers=0)
 
 
 def grouped_square(architecture: Architecture) -> Architecture:
     """The same with heads of d/n_h: attention of d²·(2 + 2·n_kv/n_h) parameters a layer."""
     head_dim = architecture.model_dim / architecture.num_heads
-    return architecture.replace(head_dim=head_dim, value_head_dim=0, kv_latent_dim=0)
+    return architecture.replace(head_dim=head_dim, value_head_dim=0, kv_latent_dim=0, num_mtp_layers=0)
 
 
 def blocks(m: Matrices) -> Number:
@@ -80,7 +80,7 @@ def _tian_printed(architecture: Architecture, sequence_length: Number) -> Number
 
 PARAMS: dict[str, ParamsConvention] = {
     "exact": ParamsConvention(
-        "every parameter; those of idle routed experts are not active",
+        "every parameter but those of multi-token prediction; idle routed experts are not active",
         lambda a: params(a).total,
         lambda a: params(a).active,
     ),

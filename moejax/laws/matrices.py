@@ -5,7 +5,9 @@ A matrix is the product of its two sides in parameters, and two FLOPs per entry 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import jax
 
 from moejax.architecture import Architecture, if_set
 from moejax.pytree import pytree
@@ -27,10 +29,12 @@ class Matrices:
     shared_experts: Number
     dense_feed_forward: Number
     unembedding: Number
+    mtp_projections: Number = 0
+    """From hidden states and embeddings together into the blocks of multi-token prediction."""
 
 
 def matrices(architecture: Architecture) -> Matrices:
-    """Entries of the weight matrices of an architecture, by part."""
+    """Entries of the weight matrices of an architecture, by part, without modules of multi-token prediction."""
     a = architecture
     moe_layers = a.num_moe_layers
     expert = _swiglu(a.model_dim, a.expert_hidden)
@@ -45,6 +49,14 @@ def matrices(architecture: Architecture) -> Matrices:
         dense_feed_forward=(a.num_layers - moe_layers) * _swiglu(a.model_dim, a.dense_hidden),
         unembedding=a.vocab_size * a.model_dim,
     )
+
+
+def mtp_matrices(architecture: Architecture) -> Matrices:
+    """Entries of the weight matrices of all modules of multi-token prediction. Each has the product with the
+    vocabulary, by the model's own matrix."""
+    a = architecture
+    of_one = replace(matrices(a.mtp_block), mtp_projections=2 * a.model_dim**2)
+    return jax.tree.map(lambda entries: a.num_mtp_layers * entries, of_one)
 
 
 def _swiglu(model_dim: Number, hidden: Number) -> Number:

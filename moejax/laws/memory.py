@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import jax.numpy as jnp
 
 from moejax.architecture import Architecture, if_set
-from moejax.laws.accounting import params
+from moejax.laws.accounting import mtp_params, params
 from moejax.pytree import pytree
 from moejax.ranges import Number
 
@@ -29,7 +29,8 @@ class Memory:
     activations: Number
     """Kept by the layers for the backward pass."""
     logits: Number
-    """Logits of every token, in float32, and their gradient."""
+    """Logits of every token, in float32, and their gradient: of the model, or of one module of multi-token prediction
+    after another."""
 
     @property
     def total(self) -> Number:
@@ -54,8 +55,8 @@ def training_memory(
     is computed again.
     """
     a = architecture
-    total = params(a).total
-    kept = a.num_layers * a.model_dim + _largest_layer(a) if recompute else _all_layers(a)
+    total = params(a).total + mtp_params(a).total
+    kept = _inputs(a) + _largest_layer(a) if recompute else _all_layers(a)
     return Memory(
         parameters=total * param_bytes,
         gradients=total * gradient_bytes,
@@ -80,12 +81,20 @@ def kv_cache_bytes(architecture: Architecture, tokens: Number, *, value_bytes: N
     return ((a.num_layers - windowed) * tokens + windowed * kept) * per_layer * value_bytes
 
 
+def _inputs(a: Architecture) -> Number:
+    """Values per token: the input of every layer; of a module of multi-token prediction both, and its final norm's."""
+    return (a.num_layers + 3 * a.num_mtp_layers) * a.model_dim
+
+
 def _all_layers(a: Architecture) -> Number:
     mixtures = a.num_moe_layers
-    return a.num_layers * _attention(a) + mixtures * _mixture(a) + (a.num_layers - mixtures) * _dense(a)
+    layers = a.num_layers * _attention(a) + mixtures * _mixture(a) + (a.num_layers - mixtures) * _dense(a)
+    return layers + a.num_mtp_layers * (_largest_layer(a) + 5 * a.model_dim)
 
 
 def _largest_layer(a: Architecture) -> Number:
+    """Values per token of a layer with experts, if there is any, as also the block of multi-token prediction is one;
+    around that it keeps the inputs of its two first norms, their outputs, and the input of its last."""
     return _attention(a) + if_set(a.num_experts, _mixture(a), _dense(a))
 
 

@@ -22,8 +22,10 @@ class NamedActivation(NamedTuple):
 
 
 def named_activations(architecture: Architecture, sequence_length: Number) -> dict[str, NamedActivation]:
-    """By the names of ``moejax.kernels.saved_names``."""
+    """By the names of ``moejax.kernels.saved_names``, of a training: with the layers of multi-token prediction."""
     a = architecture
+    layers = a.num_layers + a.num_mtp_layers
+    moe_layers = a.num_moe_layers + if_set(a.num_experts, a.num_mtp_layers, 0)
     part = flops_per_token(a, sequence_length)
     turned = if_set(a.kv_latent_dim, a.rope_head_dim, 0)
     key_heads = if_set(a.kv_latent_dim, a.num_heads, a.num_kv_heads)
@@ -31,14 +33,11 @@ def named_activations(architecture: Architecture, sequence_length: Number) -> di
     # The backward pass reads latents, so that the matrices into them are met again.
     of_queries = if_set(a.query_latent_dim, a.query_latent_dim, a.model_dim) * queries
     of_keys_values = if_set(a.kv_latent_dim, a.kv_latent_dim, a.model_dim) * (keys + values)
-    routed = a.num_moe_layers * a.top_k * a.expert_hidden
-    dense_layers = a.num_layers - a.num_moe_layers
-    hidden = dense_layers * a.dense_hidden + a.num_moe_layers * a.num_shared_experts * a.shared_width
+    routed = moe_layers * a.top_k * a.expert_hidden
+    hidden = (layers - moe_layers) * a.dense_hidden + moe_layers * a.num_shared_experts * a.shared_width
     return {
-        "attn_qkv": NamedActivation(
-            a.num_layers * (queries + keys + values), a.num_layers * 2 * (of_queries + of_keys_values)
-        ),
-        "attn_out": NamedActivation(a.num_layers * a.num_heads * a.value_width, part.attention_scores_causal),
+        "attn_qkv": NamedActivation(layers * (queries + keys + values), layers * 2 * (of_queries + of_keys_values)),
+        "attn_out": NamedActivation(layers * a.num_heads * a.value_width, part.attention_scores_causal),
         "moe_gate_up": NamedActivation(2 * routed, 4 * a.model_dim * routed),
         "ffn_gate_up": NamedActivation(2 * hidden, 4 * a.model_dim * hidden),
     }

@@ -6,7 +6,7 @@ order in which a model applies them is its architecture's ``has_experts`` and ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -135,18 +135,15 @@ def run_layers(
         layer = nnx.merge(structure[kind[0]], params)
         return layer(x, extra, context, window=a.sliding_window if kind[1] else 0)
 
-    policy = remat_policy(runtime.remat)
-    if policy is not None:
-        # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
-        one = jax.checkpoint(one, policy=policy, prevent_cse=not runtime.scan_layers, static_argnums=2)
+    one = rematerialised(one, runtime, scanned=runtime.scan_layers)
 
     def unit_of(kinds: Sequence[tuple[bool, bool]], x: Array, rows: dict[bool, Any]) -> tuple[Array, dict[bool, Any]]:
-        waiting = {experts: iter(_unstacked(rows[experts])) for experts in rows}
+        waiting = {experts: iter(unstacked(rows[experts])) for experts in rows}
         left: dict[bool, list[LayerOutputs]] = {experts: [] for experts in rows}
         for kind in kinds:
             x, result = one(x, next(waiting[kind[0]]), kind)
             left[kind[0]].append(result)
-        return x, {experts: _stacked(results) for experts, results in left.items() if results}
+        return x, {experts: stacked(results) for experts, results in left.items() if results}
 
     if not runtime.scan_layers:
         return unit_of(kinds, x, rows)
@@ -160,7 +157,16 @@ def run_layers(
     return x, {experts: jax.tree.map(lambda *parts: jnp.concatenate(parts), *parts) for experts, parts in left.items()}
 
 
-def _unstacked(rows: Any) -> list[Any]:
+def rematerialised(layer: Callable[..., Any], runtime: Runtime, *, scanned: bool) -> Callable[..., Any]:
+    """``layer(x, row, kind)``, its kind static, computed again by the backward pass; ``scanned`` if it is in a loop."""
+    policy = remat_policy(runtime.remat)
+    if policy is None:
+        return layer
+    # Under scan nothing is shared between iterations, so that common subexpressions cannot undo the recomputation.
+    return jax.checkpoint(layer, policy=policy, prevent_cse=not scanned, static_argnums=2)
+
+
+def unstacked(rows: Any) -> list[Any]:
     """One pytree per layer. A split, unlike an index, gathers the gradients of all layers in one go."""
     leaves, structure = jax.tree.flatten(rows)
     depth = leaves[0].shape[0]
@@ -168,7 +174,8 @@ def _unstacked(rows: Any) -> list[Any]:
     return [structure.unflatten([part[i].squeeze(0) for part in parts]) for i in range(depth)]
 
 
-def _stacked(results: list[Any]) -> Any:
+def stacked(results: list[Any]) -> Any:
+    """The opposite."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 

@@ -13,7 +13,7 @@ from moejax.config import check_fields
 from moejax.errors import UserError
 from moejax.kernels import cross_entropy
 from moejax.model.transformer import unembedding
-from moejax.ranges import Scale
+from moejax.ranges import Scale, Tokens
 from moejax.routing.losses import balance_loss, router_z_loss, sequence_balance_loss
 from moejax.routing.sums import RoutingSums
 
@@ -41,6 +41,13 @@ class LossWeights:
     """Of the mean squared logsumexp of the router's logits."""
     expert_bias_rate: Scale = 0.001
     """How far one optimiser step moves the expert bias of an architecture that has one: no loss, but in its place."""
+    mtp: Scale = 0.3
+    """Of the mean over an architecture's modules of multi-token prediction of each one's cross-entropy, and of the
+    losses of its router: lambda of DeepSeek-V3, which trained 10 trillion tokens with .3."""
+    mtp_later: Scale = 0.1
+    """The weight in the place of ``mtp`` from ``mtp_later_tokens`` on (DeepSeek-V3: .1)."""
+    mtp_later_tokens: Tokens = 0
+    """Tokens after which the weight is ``mtp_later``; 0 leaves it at ``mtp``."""
 
     def check(self) -> None:
         """Raise ``UserError`` if a weight is outside its range, or ``balance_loads`` unknown."""
@@ -75,7 +82,8 @@ def weighted_loss(
 class Whole(NamedTuple):
     """What the losses of a microbatch must know of the whole batch."""
 
-    tokens: Int[Array, ""]
+    tokens: Int[Array, ""] | Int[Array, " layers"]
+    """That experts see; those of multi-token prediction see fewer."""
     sequences: Int[Array, ""]
     loads: Int[Array, "layers experts"] | Float[Array, "layers experts"] | None
     """By which the balance loss weighs: assignments of each expert, or their shares of all. None: those of the
@@ -83,28 +91,44 @@ class Whole(NamedTuple):
 
 
 def auxiliary(
-    sums: RoutingSums | None, weights: LossWeights, whole: Whole | None = None
+    sums: RoutingSums | None,
+    weights: LossWeights,
+    whole: Whole | None = None,
+    *,
+    mtp_layers: int = 0,
+    mtp_weight: float | Array = 0.0,
 ) -> tuple[Array, dict[str, Array]]:
-    """Weighted sum of the auxiliary losses, and each one raw; nothing for a dense model.
+    """Weighted sum of the auxiliary losses, and each one raw, a mean over layers; nothing for a dense model.
 
     With the ``whole`` batch, the sums given are of a part of it, and the weighted losses of all parts add to the
-    whole's, in value and gradient.
+    whole's, in value and gradient. The last ``mtp_layers`` are those of multi-token prediction, whose means are apart.
+    One of them weighs ``mtp_weight`` / ``mtp_layers`` of what a layer of the model does, as its cross-entropy weighs so
+    much of the model's; what the model's own layers weigh does not depend on them.
     """
     if sums is None:
         return jnp.zeros((), jnp.float32), {}
     tokens = 1.0 if whole is None else _share(sums.tokens, whole.tokens)
     sequences = 1.0 if whole is None else _share(sums.sequences, whole.sequences)
-    raw = {
-        "balance_loss": (tokens * balance_loss(sums, None if whole is None else whole.loads)).mean(),
-        "sequence_balance_loss": (sequences * sequence_balance_loss(sums)).mean(),
-        "router_z_loss": (tokens * router_z_loss(sums)).mean(),
+    of_layers = {
+        "balance_loss": tokens * balance_loss(sums, None if whole is None else whole.loads),
+        "sequence_balance_loss": sequences * sequence_balance_loss(sums),
+        "router_z_loss": tokens * router_z_loss(sums),
     }
-    weighted = (
+    layers = sums.tokens.shape[0] - mtp_layers
+    raw = {name: losses[:layers].mean() for name, losses in of_layers.items()}
+    if not mtp_layers:
+        return _weighted(raw, weights), raw
+    further = {name: losses[layers:].mean() for name, losses in of_layers.items()}
+    weighted = _weighted(raw, weights) + mtp_weight / layers * _weighted(further, weights)
+    return weighted, raw | {f"mtp_{name}": loss for name, loss in further.items()}
+
+
+def _weighted(raw: dict[str, Array], weights: LossWeights) -> Array:
+    return (
         weights.balance * raw["balance_loss"]
         + weights.sequence_balance * raw["sequence_balance_loss"]
         + weights.router_z * raw["router_z_loss"]
     )
-    return weighted, raw
 
 
 def _share(part: Array, whole: Array) -> Float[Array, "*layers"]:

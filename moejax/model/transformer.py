@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from moejax.model.cache import KVCache
 from moejax.model.embedding import look_up
 from moejax.model.layers import ACTIVATION, ForwardContext, Layer, LayerInputs, run_layers
 from moejax.model.moe import router_arguments
+from moejax.model.mtp import MTPLayers, run_mtp_layers
 from moejax.model.parameter import Initialisation, ParamFactory, init_params, metadata
 from moejax.model.positions import POSITIONS
 from moejax.model.rope import check_scaling
@@ -31,9 +33,13 @@ from moejax.sharding import constrain
 Params = dict[str, Any]
 """Nested dict of float32 arrays."""
 
+MTP_LAYERS = "mtp_layers"
+"""Where the parameters of the modules of multi-token prediction are in it."""
+
 
 class Transformer(nnx.Module):
-    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding."""
+    """Parameters of a whole model: embedding, dense layers, mixture layers, final norm, unembedding, and those of
+    modules that predict further tokens."""
 
     def __init__(self, architecture: Architecture, initialisation: Initialisation):
         a, params = architecture, ParamFactory(initialisation, architecture.num_layers)
@@ -46,6 +52,8 @@ class Transformer(nnx.Module):
         self.final_norm = params.ones({"embed": a.model_dim})
         if not a.tied_embeddings:
             self.unembedding = params.matrix({"embed": a.model_dim, "vocab": a.vocab_size}, a.model_dim)
+        if a.num_mtp_layers:
+            self.mtp_layers = MTPLayers(a, params)
 
 
 class Output(NamedTuple):
@@ -54,14 +62,24 @@ class Output(NamedTuple):
     hidden: Float[Array, "batch length dim"]
     """The normalised output of the last layer, ready for ``unembed``."""
     routing: RoutingSums | None
-    """What the routers did, stacked over mixture layers; None for a dense model."""
+    """What the routers did, stacked over mixture layers, those of modules that were applied last; None for a dense
+    model."""
     cache: KVCache | None
     """The cache with these tokens, if one was given."""
+    mtp_hidden: tuple[Float[Array, "batch length dim"], ...] = ()
+    """Of each module of multi-token prediction that was applied, what ``unembed`` takes for its token further on."""
 
 
 def init(architecture: Architecture, key: Key[Array, ""], initialisation: Initialisation | None = None) -> Params:
-    """Fresh parameters: a pure function of its arguments."""
-    return init_params(_structure(architecture, initialisation or Initialisation())[1], key)
+    """Fresh parameters: a pure function of its arguments. Beyond rounding, modules of multi-token prediction change no
+    others."""
+    initialisation = initialisation or Initialisation()
+    main = _structure(architecture.without_mtp, initialisation)[1]
+    params = init_params(main, key)
+    if architecture.num_mtp_layers:
+        modules = _structure(architecture, initialisation)[1][MTP_LAYERS]
+        params[MTP_LAYERS] = init_params(modules, jax.random.fold_in(key, 1))
+    return params
 
 
 def apply(
@@ -72,19 +90,21 @@ def apply(
     *,
     segments: Int[Array, "batch length"] | None = None,
     padding_mask: Bool[Array, "batch length"] | None = None,
-    expert_bias: Float[Array, "moe_layers experts"] | None = None,
+    expert_bias: Float[Array, "routed_layers experts"] | None = None,
     key: Key[Array, ""] | None = None,
     cache: KVCache | None = None,
+    mtp: bool = False,
 ) -> Output:
     """The hidden state of every token.
 
     ``segments`` numbers the documents of a row: attention stays within one. ``padding_mask`` is False
     for padding, which experts do not see and routing sums leave out. ``expert_bias`` moves the choice of experts,
-    ``key`` gives routers their noise, while training. With a ``cache`` the tokens follow those in it.
+    ``key`` gives routers their noise, while training. With a ``cache`` the tokens follow those in it. With ``mtp``, as
+    in training and nowhere else, modules of multi-token prediction are applied too.
     """
     a = architecture
     model: Transformer = nnx.merge(_structure(a)[0], params)
-    x = constrain(look_up(model.embedding[...], tokens, COMPUTE_DTYPES[runtime.compute_dtype]), ACTIVATION)
+    embedded = constrain(look_up(model.embedding[...], tokens, COMPUTE_DTYPES[runtime.compute_dtype]), ACTIVATION)
     if cache is None:
         mask = AttentionMask(query_segments=segments, key_segments=segments)
     else:
@@ -98,14 +118,22 @@ def apply(
         inputs[False] = LayerInputs(cache=None if cache is None else cache.dense)
     if mixtures:
         stacks[True] = model.moe_layers
-        inputs[True] = LayerInputs(expert_bias, keys, None if cache is None else cache.moe)
-    x, left = run_layers(
-        stacks, x, inputs, ForwardContext(mask=mask, padding_mask=padding_mask, architecture=a, runtime=runtime)
-    )
+        bias = None if expert_bias is None else expert_bias[:mixtures]
+        inputs[True] = LayerInputs(bias, keys, None if cache is None else cache.moe)
+    context = ForwardContext(mask=mask, padding_mask=padding_mask, architecture=a, runtime=runtime)
+    x, left = run_layers(stacks, embedded, inputs, context)
     if cache is not None:
         cache = cache.after(tokens.shape[1], *(left[kind].cache if kind in left else None for kind in (False, True)))
     routing = left[True].routing if True in left else None
-    return Output(rms_norm(x, model.final_norm[...], a.norm_epsilon), routing, cache)
+    hidden = rms_norm(x, model.final_norm[...], a.norm_epsilon)
+    if not mtp or not a.num_mtp_layers:
+        return Output(hidden, routing, cache)
+    keys = None if key is None else jax.random.split(jax.random.fold_in(key, mixtures), a.num_mtp_layers)
+    further = LayerInputs(None if expert_bias is None else expert_bias[mixtures:], keys)
+    mtp_hidden, sums = run_mtp_layers(model.mtp_layers, hidden, embedded, further, context)
+    if routing is not None:
+        routing = jax.tree.map(lambda *parts: jnp.concatenate(parts), routing, sums)
+    return Output(hidden, routing, cache, mtp_hidden)
 
 
 def unembedding(architecture: Architecture, params: Params) -> Float[Array, "dim vocab"]:
@@ -127,11 +155,11 @@ def forward(
     return unembed(architecture, params, apply(architecture, runtime, params, tokens, **options).hidden)
 
 
-def init_expert_bias(architecture: Architecture) -> Float[Array, "moe_layers experts"] | None:
+def init_expert_bias(architecture: Architecture) -> Float[Array, "routed_layers experts"] | None:
     """The bias from which auxiliary-loss-free balancing starts; None for an architecture without."""
     if not architecture.expert_bias:
         return None
-    return jnp.zeros((sum(architecture.has_experts), architecture.num_experts), jnp.float32)
+    return jnp.zeros((len(architecture.routed_layers), architecture.num_experts), jnp.float32)
 
 
 def abstract_params(architecture: Architecture) -> Params:
@@ -163,14 +191,26 @@ class Counts(NamedTuple):
 
 
 def count(architecture: Architecture) -> Counts:
-    """Parameters counted on the built model's own arrays: a token meets top_k of every num_experts experts."""
+    """Parameters counted on the built model's own arrays: a token meets top_k of every num_experts experts. Those of
+    modules of multi-token prediction are ``count_mtp``."""
+    return _count(architecture, lambda stack: stack != MTP_LAYERS)
+
+
+def count_mtp(architecture: Architecture) -> Counts:
+    """Parameters of the modules of multi-token prediction, which share the model's embedding and unembedding."""
+    return _count(architecture, lambda stack: stack == MTP_LAYERS)
+
+
+def _count(architecture: Architecture, counted: Callable[[str], bool]) -> Counts:
     total, active, embedding = 0, 0, 0
     sizes = jax.tree.map(lambda p: math.prod(p.shape), abstract_params(architecture))
-    axes = jax.tree.leaves(param_axes(architecture), is_leaf=lambda leaf: isinstance(leaf, tuple))
-    for size, names in zip(jax.tree.leaves(sizes), axes, strict=True):
-        total += size
-        active += size * architecture.top_k // architecture.num_experts if "expert" in names else size
-        embedding += size if "vocab" in names else 0
+    axes = param_axes(architecture)
+    for stack in filter(counted, sizes):
+        named = jax.tree.leaves(axes[stack], is_leaf=lambda leaf: isinstance(leaf, tuple))
+        for size, names in zip(jax.tree.leaves(sizes[stack]), named, strict=True):
+            total += size
+            active += size * architecture.top_k // architecture.num_experts if "expert" in names else size
+            embedding += size if "vocab" in names else 0
     return Counts(total, active, embedding)
 
 

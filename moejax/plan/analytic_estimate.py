@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moejax.laws.accounting import params
+from moejax.architecture import Architecture
+from moejax.laws.accounting import mtp_params, params
 from moejax.laws.memory import training_memory
 from moejax.laws.named_activations import named_activations
 from moejax.model.runtime import kept_names
@@ -63,14 +64,17 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     value, added, parts = _value_bytes(training), _added_bytes(training), recipe.microbatches
     again, forward = recipe.runtime.remat != "none", 1 + training.counted_share
     counts = params(a)
-    experts = float(counts.routed_experts) / (mesh["expert"] * mesh["tensor"])
-    tables = float(counts.embedding + (counts.unembedding or counts.embedding)) / mesh["tensor"]
-    others = float(counts.total - counts.routed_experts - counts.embedding - counts.unembedding) / mesh["tensor"]
+    layers, moe_layers = a.num_layers + a.num_mtp_layers, len(a.routed_layers)
+    total, routed = _of_training(a)
+    experts = routed / (mesh["expert"] * mesh["tensor"])
+    unembedding = float(counts.unembedding or counts.embedding) / mesh["tensor"]
+    tables = float(counts.embedding) / mesh["tensor"] + unembedding
+    others = (total - routed - float(counts.embedding + counts.unembedding)) / mesh["tensor"]
     # Tables are gathered once, since XLA takes that out of the loop over microbatches, and for each of these what its
     # forward and backward passes meet, but for experts that are kept.
     met = tables + parts * ((forward + again) * experts + (forward + 1) * others)
-    # For each of them, gradients come back, those of tables in float32.
-    same = tables * 4 + others * added
+    # For each of them, gradients come back, those of tables in float32, of the unembedding for each token predicted.
+    same = (tables + a.num_mtp_layers * unembedding) * 4 + others * added
     fsdp = _present(mesh, "fsdp")
     volumes = [("all-gather", fsdp, met * value), ("reduce-scatter", fsdp, (same + experts * added) * parts)]
     # Each device adds what it has left of them to those of the devices that hold the same.
@@ -79,15 +83,21 @@ def communication_volume(training: Training, mesh: Mapping[str, int]) -> list[tu
     tokens = recipe.batch_tokens / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     expert = _present(mesh, "expert")
     if expert and recipe.runtime.expert_communication == "all_gather":
-        whole = tokens * mesh["expert"] * a.model_dim * value * a.num_moe_layers
+        whole = tokens * mesh["expert"] * a.model_dim * value * moe_layers
         volumes += [("all-gather", expert, (1 + forward + again) * whole)]
         volumes += [("reduce-scatter", expert, (1 + forward) * whole)]
     elif expert:
-        sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * a.num_moe_layers
+        sent = tokens * a.top_k * recipe.runtime.buffer_factor * a.model_dim * value * moe_layers
         volumes.append(("all-to-all", expert, (2 + 2 * forward + again) * sent))
-    whole = tokens * a.model_dim * value * a.num_layers
+    whole = tokens * a.model_dim * value * layers
     volumes.append(("all-reduce", _present(mesh, "tensor"), (2 + 2 * forward + again) * whole))
     return volumes
+
+
+def _of_training(a: Architecture) -> tuple[float, float]:
+    """All parameters that a training holds, modules of multi-token prediction included; and those of routed experts."""
+    of_model, of_modules = params(a), mtp_params(a)
+    return float(of_model.total + of_modules.total), float(of_model.routed_experts + of_modules.routed_experts)
 
 
 def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -> float:
@@ -97,8 +107,8 @@ def _memory(training: Training, mesh: Mapping[str, int], parameter_bytes: int) -
     tokens = recipe.batch_tokens / recipe.microbatches / (mesh["data"] * mesh["fsdp"] * mesh["expert"])
     room = recipe.runtime.buffer_factor if mesh["expert"] > 1 else 1.0
     kept = _kept(training, tokens, value, room)
-    counts, layers = params(a), max(a.num_moe_layers, 1)
-    matrices = float(counts.routed_experts) / layers / (mesh["expert"] * mesh["tensor"])
+    counts, layers = params(a), max(len(a.routed_layers), 1)
+    matrices = _of_training(a)[1] / layers / (mesh["expert"] * mesh["tensor"])
     # Matrices of a layer in the compute type, those of the next, and their gradients; the table of logits in both.
     gathered = matrices * (2 * value + added)
     gathered += float(counts.unembedding or counts.embedding) / mesh["tensor"] * (value + 4)
@@ -117,7 +127,7 @@ def _kept(training: Training, tokens: float, value: int, room: float) -> float:
         float(training_memory(a, tokens, activation_bytes=value, recompute=again).activations)
         for again in (False, True)
     )
-    rows = tokens * value * a.num_moe_layers * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
+    rows = tokens * value * len(a.routed_layers) * a.top_k * (2 * a.model_dim + 3 * a.expert_hidden)
     remat, named = training.recipe.runtime.remat, named_activations(a, training.recipe.data.sequence_length)
     rooms = {"moe_gate_up": room}
     kept = few + tokens * value * sum(rooms.get(name, 1.0) * float(named[name].values) for name in kept_names(remat))

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.chips import Chip
 from moejax.laws.memory import training_memory
 from moejax.laws.named_activations import named_activations
@@ -120,13 +120,14 @@ def memory_traffic(training: Training, mesh: Mapping[str, int], parameter_bytes:
         chips *= size
     again = recipe.runtime.remat != "none"
     value = 2 if recipe.runtime.compute_dtype == "bfloat16" else 4
-    counts = params(a)
-    split = mesh["tensor"]
-    held = counts.routed_experts / (split * mesh["expert"]) + (counts.total - counts.routed_experts) / split
+    counts, modules = params(a), mtp_params(a)
+    split, routed = mesh["tensor"], counts.routed_experts + modules.routed_experts
+    held = routed / (split * mesh["expert"]) + (counts.total + modules.total - routed) / split
     passes = 5 + 2 * again + 2 * training.counted_share
     weights = held * value * passes * recipe.microbatches
     kept = training_memory(a, recipe.batch_tokens, activation_bytes=value)
-    activations = (kept.activations / chips) * (5 + 2 * again) + 2 * kept.logits / chips
+    activations = (kept.activations / chips) * (5 + 2 * again)
+    activations += 2 * (1 + a.num_mtp_layers) * kept.logits / chips
     return 8.0 * parameter_bytes + weights + activations
 
 

@@ -76,7 +76,7 @@ def make_row(
     architecture, optimizer = training.architecture, training.recipe.optimizer
     steps, start = training.recipe.steps(budget_tokens), training.recipe.decay_start(budget_tokens)
     tokens = training.recipe.tokens(steps)
-    counts = transformer.count(architecture)
+    counts, modules = transformer.count(architecture), transformer.count_mtp(architecture)
     design = design_of(architecture, tokens)
     trunk = [line for line in measured.log if line["phase"] == TRUNK and line["step"] <= start]
     branch = [line for line in measured.log if line["phase"] == measured.branch]
@@ -98,6 +98,8 @@ def make_row(
         "params_total": counts.total,
         "params_active": counts.active,
         "params_embedding": counts.embedding,
+        "params_mtp": modules.total,
+        "params_mtp_active": modules.active,
         "tokens": tokens,
         "unique_tokens": unique_tokens(read),
         "flops": tokens * flops_per_token(architecture, training.recipe.data.sequence_length).training,

@@ -115,9 +115,9 @@ class TrainingRun:
 
     def as_numbers(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """A step's metrics, host arrays, as numbers; those of layers as lists under ``layers``, with the numbers of the
-        layers from the input."""
+        layers from the input, where modules of multi-token prediction follow the last."""
         values: dict[str, Any] = {}
-        layers = {"layer": [number for number, has in enumerate(self.training.architecture.has_experts) if has]}
+        layers: dict[str, list[Any]] = {"layer": list(self.training.architecture.routed_layers)}
         for name, value in metrics.items():
             if name.startswith(LAYERS):
                 layers[name.removeprefix(LAYERS)] = np.asarray(value).tolist()

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from moejax.architecture import Architecture
 from moejax.model import transformer
 from moejax.model.loss import Whole, auxiliary, token_loss, weighted_loss
+from moejax.model.mtp import ahead, has_token_ahead
 from moejax.pytree import pytree
 from moejax.routing.routers import update_bias
 from moejax.routing.statistics import statistics
@@ -45,9 +46,9 @@ class TrainState:
     optimizer: Any
     """State of the Optax chain."""
     expert_bias: Any
-    """Float32[mixture layers, experts], or None; the counts of each step move it, not the gradient."""
+    """Float32[routed layers, experts], or None; the counts of each step move it, not the gradient."""
     balance_loads: Any
-    """Float32[mixture layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
+    """Float32[routed layers, experts]: each expert's share of the assignments of the last step that was taken, uniform
     before the first; None unless ``loss.balance_loads`` is "previous_step"."""
     ema: Any
     """Exponential moving average (EMA) of the parameters, or None."""
@@ -72,10 +73,16 @@ def make_functions(training: Training) -> Functions:
     """The functions of all trainings that differ from this one in seed, learning rate and weight decay alone: those
     are arguments."""
     architecture, recipe = training.architecture, training.recipe
-    runtime, ema_decay = recipe.runtime, recipe.ema_decay
+    runtime, ema_decay, depths = recipe.runtime, recipe.ema_decay, architecture.num_mtp_layers
     keeps_loads = architecture.is_moe and recipe.loss.balance_loads == "previous_step"
     counts_loads = training.counted_share > 0
     optimizer = functools.partial(make_optimizer, recipe.optimizer, parameter_parts(training))
+
+    def mtp_weight_at(step: Array) -> float | Array:
+        if not recipe.loss.mtp_later_tokens:
+            return recipe.loss.mtp
+        first = recipe.steps(recipe.loss.mtp_later_tokens)
+        return jnp.where(step < first, recipe.loss.mtp, recipe.loss.mtp_later)
 
     def init(seed: Any) -> TrainState:
         params = transformer.init(architecture, jax.random.key(seed), recipe.initialisation)
@@ -91,7 +98,13 @@ def make_functions(training: Training) -> Functions:
         )
 
     def forward(
-        params: Any, expert_bias: Array | None, batch: Batch, *, key: Array | None = None, real: Array | None = None
+        params: Any,
+        expert_bias: Array | None,
+        batch: Batch,
+        *,
+        key: Array | None = None,
+        real: Array | None = None,
+        mtp: bool = False,
     ) -> transformer.Output:
         inputs, segments = batch["tokens"][:, :-1], None
         if "segments" in batch:
@@ -106,6 +119,7 @@ def make_functions(training: Training) -> Functions:
             padding_mask=real,
             expert_bias=expert_bias,
             key=key,
+            mtp=mtp,
         )
 
     def gradients_of(state: TrainState, batch: Batch) -> tuple[Any, dict[str, Array], RoutingSums | None]:
@@ -120,22 +134,32 @@ def make_functions(training: Training) -> Functions:
         activations of all microbatches, which are cut so as not to hold them; or it meets the microbatches again.
         """
         noise = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        targets = jnp.maximum(_predicted(batch).sum(), 1).astype(jnp.float32)
+        targets = [jnp.maximum(_predicted(batch, depth).sum(), 1).astype(jnp.float32) for depth in range(depths + 1)]
+        mtp_weight = mtp_weight_at(state.step)
 
         def loss(params: Any, part: Batch, key: Array, whole: Whole | None) -> tuple[Array, Any]:
-            output = forward(params, state.expert_bias, part, key=key)
-            weights = _predicted(part).astype(jnp.float32) / targets
-            nats = weighted_loss(architecture, params, output.hidden, part["tokens"][:, 1:], weights)
+            output = forward(params, state.expert_bias, part, key=key, mtp=True)
+
+            def cross_entropy(depth: int, hidden: Array) -> Array:
+                weights = _predicted(part, depth).astype(jnp.float32) / targets[depth]
+                return weighted_loss(architecture, params, hidden, ahead(part["tokens"][:, 1:], depth), weights)
+
+            nats = cross_entropy(0, output.hidden)
+            further = [cross_entropy(depth, hidden) for depth, hidden in enumerate(output.mtp_hidden, start=1)]
             if counts_loads and whole is not None and output.routing is not None:
                 whole = whole._replace(loads=whole.loads + output.routing.counts)
-            weighted, _ = auxiliary(output.routing, recipe.loss, whole)
-            return nats + weighted, ({"loss": nats, "weighted_loss": nats + weighted}, output.routing)
+            weighted, _ = auxiliary(output.routing, recipe.loss, whole, mtp_layers=depths, mtp_weight=mtp_weight)
+            if further:
+                weighted = weighted + mtp_weight * (sum(further) / depths)
+            metrics = {"loss": nats, "weighted_loss": nats + weighted}
+            metrics |= {f"mtp_{depth}_loss": loss for depth, loss in enumerate(further, start=1)}
+            return nats + weighted, (metrics, output.routing)
 
         def gradient(part: Batch, key: Array, whole: Whole | None = None) -> tuple[Any, Any, Any]:
             found, (metrics, routing) = jax.grad(loss, has_aux=True)(state.params, part, key, whole)
             return found, metrics, routing
 
-        whole = Whole(_tokens(batch), jnp.asarray(batch["tokens"].shape[0]), state.balance_loads)
+        whole = Whole(_tokens(batch, architecture), jnp.asarray(batch["tokens"].shape[0]), state.balance_loads)
         if recipe.microbatches == 1:
             return gradient(batch, noise, whole if keeps_loads else None)
         parts = _microbatches(batch, recipe.microbatches), jax.random.split(noise, recipe.microbatches)
@@ -143,7 +167,7 @@ def make_functions(training: Training) -> Functions:
             return _summed(lambda _, part, key: (gradient(part, key, whole), None), parts)[0]
 
         def counts(part: Batch, key: Array) -> Array:
-            routing = forward(state.params, state.expert_bias, part, key=key).routing
+            routing = forward(state.params, state.expert_bias, part, key=key, mtp=True).routing
             assert routing is not None
             return routing.counts
 
@@ -178,7 +202,8 @@ def make_functions(training: Training) -> Functions:
             ema=_update_ema(state.ema, params, ema_decay),
         )
         after = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), taken, state)
-        metrics |= auxiliary(routing, recipe.loss)[1] | health(routing, state.expert_bias)
+        metrics |= auxiliary(routing, recipe.loss, mtp_layers=depths)[1]
+        metrics |= health(routing, state.expert_bias, mtp_layers=depths)
         metrics |= {"learning_rate": learning_rate, "gradient_norm": norm}
         metrics |= {"skipped_steps": guard.skipped, "skipped_in_a_row": guard.in_a_row}
         return replace(after, step=state.step + 1, guard=guard), metrics
@@ -213,14 +238,15 @@ def parameter_parts(training: Training) -> ParameterParts:
     )
 
 
-def health(sums: RoutingSums | None, bias: Array | None = None) -> dict[str, Array]:
-    """Routing statistics over all mixture layers: the mean, and the worst of the largest violations; and those of each
-    layer, Float[layers], as ``layers/NAME``."""
+def health(sums: RoutingSums | None, bias: Array | None = None, *, mtp_layers: int = 0) -> dict[str, Array]:
+    """Routing statistics: of each layer, Float[layers], as ``layers/NAME``; and over all but the last ``mtp_layers``,
+    those of multi-token prediction, the mean, and the worst of the largest violations."""
     if sums is None:
         return {}
     layers = statistics(sums, bias)
-    over_all = {name: value.mean() for name, value in layers.items()}
-    worst = {"max_violation": layers["max_violation"].max()}
+    own = {name: value[: len(value) - mtp_layers] for name, value in layers.items()}
+    over_all = {name: value.mean() for name, value in own.items()}
+    worst = {"max_violation": own["max_violation"].max()}
     return over_all | worst | {f"{LAYERS}{name}": value for name, value in layers.items()}
 
 
@@ -228,8 +254,8 @@ def _moved(bias: Array | None, routing: RoutingSums | None, rate: float) -> Arra
     return bias if bias is None or routing is None else update_bias(bias, routing.counts, rate)
 
 
-def _uniform_loads(architecture: Architecture) -> Float[Array, "moe_layers experts"]:
-    return jnp.full((sum(architecture.has_experts), architecture.num_experts), 1 / architecture.num_experts)
+def _uniform_loads(architecture: Architecture) -> Float[Array, "routed_layers experts"]:
+    return jnp.full((len(architecture.routed_layers), architecture.num_experts), 1 / architecture.num_experts)
 
 
 def _update_ema(ema: Any, params: Any, decay: float) -> Any:
@@ -238,18 +264,25 @@ def _update_ema(ema: Any, params: Any, decay: float) -> Any:
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
 
 
-def _predicted(batch: Batch) -> Bool[Array, "sequences length"]:
-    """Which targets count: those in the document of the token before them."""
-    if "segments" not in batch:
-        return jnp.ones(batch["tokens"][:, 1:].shape, bool)
-    before, after = batch["segments"][:, :-1], batch["segments"][:, 1:]
-    return (before == after) & (after > 0)
+def _predicted(batch: Batch, further: int = 0) -> Bool[Array, "sequences length"]:
+    """Which targets count, the next token or one further on: those in the document of the token before them."""
+    tokens, segments = batch["tokens"], batch.get("segments")
+    there = has_token_ahead(tokens.shape, further + 1, segments, None if segments is None else segments > 0)
+    return there[:, :-1]
 
 
-def _tokens(batch: Batch) -> Int[Array, ""]:
-    """Inputs that are not padding."""
-    inputs = batch["tokens"][:, :-1]
-    return jnp.asarray(inputs.size) if "segments" not in batch else (batch["segments"][:, :-1] > 0).sum()
+def _tokens(batch: Batch, architecture: Architecture) -> Int[Array, ""] | Int[Array, " routed_layers"]:
+    """Inputs that experts see: those that are no padding, and in modules of multi-token prediction have another so many
+    places further on."""
+    inputs, segments = batch["tokens"][:, :-1], None
+    if "segments" in batch:
+        segments = batch["segments"][:, :-1]
+    real = None if segments is None else segments > 0
+    depths = range(architecture.num_mtp_layers + 1)
+    seen = [has_token_ahead(inputs.shape, depth, segments, real).sum() for depth in depths]
+    if not architecture.is_moe or len(seen) == 1:
+        return seen[0]
+    return jnp.stack([seen[0]] * sum(architecture.has_experts) + seen[1:])
 
 
 def _microbatches(batch: Any, parts: int) -> Any:

@@ -302,6 +302,13 @@ class Training:
         except ValueError as error:
             raise UserError(f"{self.name}: {told(error)}") from None
         self.recipe.check()
+        depth, length = self.architecture.num_mtp_layers, self.recipe.data.sequence_length
+        if depth >= length:
+            raise UserError(
+                f"{self.name}: num_mtp_layers is {depth} and data.sequence_length {length}; the last module predicts "
+                f"the token {depth + 1} places further on, which no sequence has: lower num_mtp_layers, or raise "
+                f"data.sequence_length."
+            )
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

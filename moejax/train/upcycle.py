@@ -19,6 +19,7 @@ import numpy as np
 from moejax.architecture import Architecture
 from moejax.errors import UserError
 from moejax.model.moe import router_arguments
+from moejax.model.transformer import MTP_LAYERS
 from moejax.routing import ROUTERS
 from moejax.routing.routers import router_options
 
@@ -43,21 +44,26 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
       UserError: the two models do not fit together.
     """
     copies = _check(dense, mixture)
-    order = {
-        "moe_layers": [i for i, experts in enumerate(mixture.has_experts) if experts],
-        "dense_layers": [i for i, experts in enumerate(mixture.has_experts) if not experts],
+    block = f"{MTP_LAYERS}.block"
+    # For each stack of layers, the dense model's that it is made of, and which of these.
+    stacks = {
+        "moe_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if experts]),
+        "dense_layers": ("dense_layers", [i for i, experts in enumerate(mixture.has_experts) if not experts]),
+        block: (block, list(range(mixture.num_mtp_layers))),
     }
     slices = dense.dense_hidden // mixture.expert_hidden
     # Each copy is a G-th of the sum of its slices' weights; the weights of all copies sum to ``total``.
     scale = slices / (_sum_of_gates(mixture) or 1.0)
 
     def find(name: str) -> np.ndarray:
-        stack, _, rest = name.partition(".")
-        if stack not in order:
+        stack = next((stack for stack in stacks if name.startswith(f"{stack}.")), None)
+        if stack is None:
             return read(name)
+        source, order = stacks[stack]
+        rest = name.removeprefix(f"{stack}.")
         part = rest.removeprefix("feed_forward.")
         if stack == "dense_layers" or part == rest:
-            return read(f"dense_layers.{rest}")[order[stack]]
+            return read(f"{source}.{rest}")[order]
         if part == "router":
             # The first columns, each for all slices of a copy.
             return np.repeat(fresh(name)[..., :copies], slices, axis=-1)
@@ -66,7 +72,7 @@ def upcycled(dense: Architecture, mixture: Architecture, read: Read, fresh: Read
         if part not in ("gate_up", "down"):
             return fresh(name)
         wholes = [
-            read(f"dense_layers.feed_forward.{matrix}")[order[stack]]
+            read(f"{source}.feed_forward.{matrix}")[order]
             for matrix in (("gate", "up") if part == "gate_up" else ("down",))
         ]
         sliced = [_sliced(whole, slices, hidden=1 if part == "down" else 2) for whole in wholes]

@@ -39,7 +39,7 @@ class Weights(NamedTuple):
     params: dict[str, Any]
     """Nested dict of float32 arrays."""
     expert_bias: jax.Array | None
-    """Float32[mixture layers, experts], or None."""
+    """Float32[routed layers, experts], or None."""
 
 
 def load_weights(folder: Path | str) -> Weights:

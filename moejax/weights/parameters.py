@@ -10,7 +10,8 @@ from moejax.architecture import Architecture
 from moejax.model import transformer
 
 EXPERT_BIAS = "moe_layers.feed_forward.expert_bias"
-"""Name of the expert bias, which is no parameter and travels beside them."""
+"""Name of the expert bias, which is no parameter and travels beside them; the rows of modules of multi-token prediction
+are its last."""
 
 
 class Parameter(NamedTuple):
@@ -28,7 +29,7 @@ def parameters(architecture: Architecture) -> Mapping[str, Parameter]:
     axes = dict(flat(transformer.param_axes(architecture)))
     described = {name: Parameter(tuple(leaf.shape), tuple(axes[name])) for name, leaf in shapes.items()}
     if architecture.expert_bias:
-        shape = (sum(architecture.has_experts), architecture.num_experts)
+        shape = (len(architecture.routed_layers), architecture.num_experts)
         described[EXPERT_BIAS] = Parameter(shape, ("layers", "router"))
     return described
 

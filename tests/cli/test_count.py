@@ -32,6 +32,22 @@ def test_the_example_in_the_help_runs(capsys):
     assert "671B" in printed
 
 
+def test_modules_of_multi_token_prediction_are_told_beside_the_models_parameters(tmp_path, capsys):
+    path = tmp_path / "ahead.py"
+    path.write_text(CONFIG.replace('"top_k": 2,', '"top_k": 2, "num_mtp_layers": 1,'))
+    assert run("--config", str(path), "--json") == 0
+    ahead = json.loads(capsys.readouterr().out)
+    path.write_text(CONFIG)
+    assert run("--config", str(path), "--json") == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert ahead["params"] == alone["params"]
+    assert alone["params_mtp"] == 0 < ahead["params_mtp_active"] < ahead["params_mtp"]
+    assert ahead["params_mtp"] == sum(ahead["mtp_params"].values())
+    more = ahead["flops_per_token_training"] - alone["flops_per_token_training"]
+    assert more > 3 * 2 * 1000 * 64
+    assert ahead["bytes"]["adamw_float32"] == 16 * (ahead["params_total"] + ahead["params_mtp"])
+
+
 def test_json_is_exact_and_its_parts_add_up(capsys):
     assert run("--arch", "qwen3-30b-a3b", "--json") == 0
     counts = json.loads(capsys.readouterr().out)

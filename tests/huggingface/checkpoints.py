@@ -16,16 +16,19 @@ from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 def write(folder: Path, family: str, *, dtype=np.float32, architecture=None, config=None, change=lambda kinds: None):
     """A checkpoint in one file; ``change`` may spoil its tensors, ``config`` its options."""
     architecture = architecture or SMALL[family]
-    kinds = {
-        pair.theirs: Kind(np.dtype(dtype), pair.whole)
-        for pair in pairs(architecture, FAMILIES[family].mappings(architecture))
-    }
+    paired = pairs(architecture, FAMILIES[family].mappings(architecture))
+    kinds = {pair.theirs: Kind(np.dtype(dtype), pair.whole) for pair in paired}
     change(kinds)
+    originals = {pair.ours: pair.theirs for pair in paired if not pair.is_copy}
+    copies = {pair.theirs: originals[pair.ours] for pair in paired if pair.is_copy}
+    written = {}
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
     with TensorFileWriter(folder / "model.safetensors", kinds, {"format": "pt"}) as file:
         for name, kind in kinds.items():
-            file.write(name, (), random.normal(size=kind.shape).astype(kind.dtype))
+            numbers = written[copies[name]] if name in copies else random.normal(size=kind.shape).astype(kind.dtype)
+            written[name] = numbers
+            file.write(name, (), numbers)
     options = FAMILIES[family].config(architecture) | {"torch_dtype": np.dtype(dtype).name, **(config or {})}
     (folder / "config.json").write_text(json.dumps(options))
     return folder

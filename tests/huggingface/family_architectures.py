@@ -102,6 +102,7 @@ def _latent(draw):
         "num_shared_experts": draw(st.integers(1, 2)),
         "routed_scaling_factor": draw(st.floats(0.5, 3)),
         "expert_bias": draw(st.booleans()),
+        "num_mtp_layers": draw(st.integers(0, 2)),
     }
 
 
@@ -177,6 +178,7 @@ SMALL = {
         num_dense_layers=1,
         dense_hidden=7,
         routed_scaling_factor=2.5,
+        num_mtp_layers=1,
     ),
     "gpt_oss": Architecture(
         **_SMALL,

@@ -14,7 +14,7 @@ from moejax.huggingface.checkpoint import INDEX
 from moejax.huggingface.conversion import from_huggingface, to_huggingface
 from moejax.model import transformer
 from moejax.weights.folder import load_weights, save_weights
-from moejax.weights.safetensors import Kind, TensorFile
+from moejax.weights.safetensors import Kind, TensorFile, TensorFileWriter
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
@@ -149,17 +149,62 @@ def test_without_an_expert_bias_theirs_is_zero(tmp_path):
     assert not np.any(found.expert_bias)
 
 
-def test_modules_that_predict_further_tokens_are_left_out_and_said(tmp_path):
-    def further(kinds):
-        kinds["model.layers.3.eh_proj.weight"] = Kind(np.dtype(np.float32), (2, 2))
+def test_a_module_of_multi_token_prediction_has_deepseeks_names_and_the_models_embedding_and_head(tmp_path):
+    theirs = write(tmp_path / "theirs", "deepseek_v3")
+    found, ours, name = tensors(theirs), SMALL["deepseek_v3"], "model.layers.3."
+    of_module = {key.removeprefix(name) for key in found if key.startswith(name)}
+    block = {key.removeprefix("model.layers.2.") for key in found if key.startswith("model.layers.2.")}
+    around = {"enorm", "hnorm", "eh_proj", "embed_tokens", "shared_head.norm", "shared_head.head"}
+    assert of_module == block | {f"{part}.weight" for part in around}
+    assert found[name + "eh_proj.weight"][1] == (ours.model_dim, 2 * ours.model_dim)
+    from_huggingface(theirs, tmp_path / "ours")
+    weights = load_weights(tmp_path / "ours")
+    # The embedding's half comes first, and a torch matrix has its outputs in front.
+    joined = np.frombuffer(found[name + "eh_proj.weight"][2], np.float32).reshape(8, 16)
+    np.testing.assert_array_equal(weights.params["mtp_layers"]["projection"][0, 0], joined[:, :8].T)
+    np.testing.assert_array_equal(weights.params["mtp_layers"]["projection"][0, 1], joined[:, 8:].T)
+    bias = np.frombuffer(found[name + "mlp.gate.e_score_correction_bias"][2], np.float32)
+    np.testing.assert_array_equal(weights.expert_bias[-1], bias)
+
+
+def test_a_checkpoint_without_the_copies_or_the_modules_is_read_and_a_copy_that_differs_is_refused(tmp_path):
+    copies = ("model.layers.3.embed_tokens.weight", "model.layers.3.shared_head.head.weight")
+    whole = write(tmp_path / "whole", "deepseek_v3")
+    lean = write(tmp_path / "lean", "deepseek_v3", change=lambda kinds: [kinds.pop(name) for name in copies])
+    from_huggingface(lean, tmp_path / "from lean")
+    assert load_weights(tmp_path / "from lean").architecture == SMALL["deepseek_v3"]
+    without = SMALL["deepseek_v3"].without_mtp
+    saved = write(tmp_path / "saved", "deepseek_v3", architecture=without, config={"num_nextn_predict_layers": 1})
+    from_huggingface(saved, tmp_path / "from saved")
+    assert load_weights(tmp_path / "from saved").architecture == without
+    with TensorFile(whole / "model.safetensors") as file:
+        kinds, numbers = dict(file.kinds), {name: file.read(name) for name in file.kinds}
+    numbers[copies[1]] = numbers[copies[1]] + 1
+    with TensorFileWriter(whole / "model.safetensors", kinds, {"format": "pt"}) as file:
+        for name, array in numbers.items():
+            file.write(name, (), array)
+    with pytest.raises(
+        ValueError, match=r"shared_head\.head\.weight differs from lm_head\.weight.*to 0 in config\.json"
+    ):
+        from_huggingface(whole, tmp_path / "refused")
+
+
+def test_a_family_without_a_place_for_the_modules_refuses_them(tmp_path):
+    architecture = SMALL["qwen3_moe"].replace(num_mtp_layers=1)
+    save_weights(tmp_path / "ours", architecture, random_params(architecture))
+    with pytest.raises(ValueError, match=r"qwen3_moe cannot express num_mtp_layers = 1 \(there 0\)"):
+        to_huggingface(tmp_path / "ours", tmp_path / "theirs", family="qwen3_moe")
+
+
+def test_layers_behind_the_last_that_the_config_does_not_name_are_left_out_and_said(tmp_path):
+    def tables(kinds):
         kinds["model.layers.0.self_attn.rotary_emb.inv_freq"] = Kind(np.dtype(np.float32), (2,))
 
-    theirs = write(tmp_path / "theirs", "deepseek_v3", change=further, config={"num_nextn_predict_layers": 1})
+    theirs = write(tmp_path / "theirs", "deepseek_v3", change=tables, config={"num_nextn_predict_layers": 0})
     done = from_huggingface(theirs, tmp_path / "ours")
-    assert set(done.left_out) == {
-        "model.layers.3.eh_proj.weight",
-        "model.layers.0.self_attn.rotary_emb.inv_freq",
-    }
+    assert "model.layers.0.self_attn.rotary_emb.inv_freq" in done.left_out
+    assert "model.layers.3.eh_proj.weight" in done.left_out
+    assert load_weights(tmp_path / "ours").architecture == SMALL["deepseek_v3"].without_mtp
     to_huggingface(tmp_path / "ours", tmp_path / "back")
     assert json.loads((tmp_path / "back" / "config.json").read_text())["num_nextn_predict_layers"] == 0
 

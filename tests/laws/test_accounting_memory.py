@@ -3,7 +3,7 @@
 import jax
 
 from moejax.architecture import Architecture
-from moejax.laws.accounting import params
+from moejax.laws.accounting import mtp_params, params
 from moejax.laws.memory import kv_cache_bytes, training_memory
 
 MIXTURE = Architecture(
@@ -26,6 +26,17 @@ def test_adamw_in_float32_takes_sixteen_bytes_a_parameter():
     memory = training_memory(MIXTURE, batch_tokens=0)
     assert memory.total == 16 * params(MIXTURE).total
     assert memory.activations == memory.logits == 0
+
+
+def test_modules_of_multi_token_prediction_are_trained_with_the_model_and_served_without():
+    ahead = MIXTURE.replace(num_mtp_layers=2)
+    held, modules = training_memory(ahead, batch_tokens=0), mtp_params(ahead)
+    assert held.total == 16 * (params(MIXTURE).total + modules.total)
+    assert kv_cache_bytes(ahead, 100) == kv_cache_bytes(MIXTURE, 100)
+    # A layer with experts, as counted below; two inputs, both normalised, and the input of the last norm.
+    layer = 64 + 64 + 4 * 16 + 2 * 16 + 2 * 16 + 4 * 16 + 64 + 64 + 8 + 2 * (64 + 64 + 3 * 48) + 3 * 48
+    more = training_memory(ahead, 100).activations - training_memory(MIXTURE, 100).activations
+    assert more == 100 * 2 * 2 * (layer + 2 * 64 + 2 * 64 + 64)
 
 
 def test_types_are_arguments():

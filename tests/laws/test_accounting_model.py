@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from moejax.architecture import Architecture
 from moejax.kernels.saved_names import SAVED_NAMES
-from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.named_activations import named_activations
-from moejax.model.transformer import abstract_params, count
+from moejax.model.transformer import abstract_params, count, count_mtp
 from moejax.weights.parameters import flat
 
 
@@ -36,6 +36,7 @@ def architectures(draw) -> Architecture:
         qk_norm=draw(st.booleans()),
         attention_bias=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
+        num_mtp_layers=draw(st.integers(0, 2)),
         **(mixture if num_experts else {}),
     )
 
@@ -47,6 +48,8 @@ def test_the_built_model_has_the_parameters_that_were_counted(architecture):
     assert counted.total == built.total
     assert counted.active == built.active
     assert counted.vocabulary == built.embedding
+    further, modules = mtp_params(architecture), count_mtp(architecture)
+    assert (further.total, further.active, further.vocabulary) == modules
 
 
 @settings(deadline=None, max_examples=25)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.catalogue import CATALOGUE, find
 
 
@@ -52,6 +52,18 @@ def test_the_multi_token_prediction_layer_explains_glm_and_kimi():
     joined = params(glm).total - params(glm).vocabulary + one_more(glm) + 2 * 5120**2
     assert joined / 1e9 == pytest.approx(355, abs=0.5)
     assert (params(kimi).total + one_more(kimi)) / 1e9 == pytest.approx(1043, abs=0.5)
+
+
+def test_deepseeks_own_module_is_beside_the_671_billion():
+    # README_WEIGHTS.md: 11.5 billion of its own, and 14 with the embedding and the head that it shares.
+    architecture = find("deepseek-v3.1").architecture
+    ahead = architecture.replace(num_mtp_layers=1)
+    own = mtp_params(ahead)
+    assert params(ahead) == params(architecture)
+    assert own.total / 1e9 == pytest.approx(11.5, rel=0.01)
+    assert (own.total + params(ahead).vocabulary) / 1e9 == pytest.approx(14, abs=0.6)
+    # All tensors of the release, scales of its float8 aside.
+    assert (params(ahead).total + own.total + params(ahead).vocabulary) / 1e9 == pytest.approx(684.5, abs=0.05)
 
 
 def test_mixtral_8x7b_counted_by_hand():

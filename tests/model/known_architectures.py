@@ -48,6 +48,7 @@ KNOWN = {
         top_k_groups=2,
         routed_scaling_factor=2.5,
         expert_bias=True,
+        num_mtp_layers=1,
         rope_scaling=RopeScaling(kind="yarn", factor=4.0, original_length=8, mscale=1.0, mscale_all_dim=0.8),
     ),
     "latent_biased": MIXTURE.replace(

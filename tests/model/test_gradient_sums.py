@@ -20,9 +20,12 @@ def gradients(architecture, runtime, params, tokens):
     weights = jnp.full(targets.shape, 1 / targets.size, jnp.float32)
 
     def loss(params):
-        output = transformer.apply(architecture, runtime, params, inputs)
+        output = transformer.apply(architecture, runtime, params, inputs, mtp=True)
         nats = weighted_loss(architecture, params, output.hidden, targets, weights)
-        return nats + auxiliary(output.routing, LossWeights())[0]
+        for further, hidden in enumerate(output.mtp_hidden, start=1):
+            nats = nats + weighted_loss(architecture, params, hidden, jnp.roll(targets, -further, 1), weights)
+        modules = {"mtp_layers": len(output.mtp_hidden), "mtp_weight": 1.0}
+        return nats + auxiliary(output.routing, LossWeights(), **modules)[0]
 
     return jax.grad(loss)(params)
 

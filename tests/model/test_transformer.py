@@ -43,6 +43,7 @@ def architectures(draw):
         attention_output_bias=draw(st.booleans()),
         attention_sinks=draw(st.booleans()),
         tied_embeddings=draw(st.booleans()),
+        num_mtp_layers=draw(st.integers(0, 3)),
     )
     if latent:
         a = a.replace(
@@ -76,6 +77,8 @@ def architectures(draw):
 def test_the_built_model_has_as_many_parameters_as_the_accounting_says(architecture):
     counts, formula = transformer.count(architecture), accounting.params(architecture)
     assert counts == (formula.total, formula.active, formula.vocabulary)
+    modules, formula = transformer.count_mtp(architecture), accounting.mtp_params(architecture)
+    assert modules == (formula.total, formula.active, 0)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -105,15 +108,20 @@ FLOP_SIZES = {"vocab_size": 512, "model_dim": 128, "num_heads": 4, "head_dim": 3
         DENSE.replace(**FLOP_SIZES),
         DENSE.replace(**FLOP_SIZES, num_kv_heads=4, qk_norm=False, kv_latent_dim=32, rope_head_dim=16),
         MIXTURE.replace(**FLOP_SIZES, expert_hidden=256, shared_hidden=128, router="balanced"),
+        DENSE.replace(**FLOP_SIZES, num_layers=1, num_mtp_layers=2),
     ],
-    ids=["dense", "latent", "mixture"],
+    ids=["dense", "latent", "mixture", "multi-token prediction"],
 )
 def test_the_compiler_counts_the_flops_of_the_accounting(architecture):
     # The dense dispatcher computes every expert for every token.
     runtime, length = Runtime(dispatcher="dense", attention="reference"), 64
     tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
-    run = jax.jit(lambda params, tokens: transformer.forward(architecture, runtime, params, tokens))
-    compiled = run.lower(transformer.abstract_params(architecture), tokens).compile()
+
+    def run(params, tokens):
+        output = transformer.apply(architecture, runtime, params, tokens, mtp=True)
+        return [transformer.unembed(architecture, params, hidden) for hidden in (output.hidden, *output.mtp_hidden)]
+
+    compiled = jax.jit(run).lower(transformer.abstract_params(architecture), tokens).compile()
     cost = compiled.cost_analysis()
     expected = accounting.flops_per_token(architecture.replace(top_k=architecture.num_experts), length)
     assert cost["flops"] / (2 * length) == pytest.approx(expected.forward, rel=0.02)
@@ -182,8 +190,12 @@ def loss_and_gradients(name, runtime):
     noise = jax.random.key(2)
 
     def loss(params):
-        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], expert_bias=bias, key=noise)
-        weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0))
+        output = transformer.apply(architecture, runtime, params, tokens[:, :-1], expert_bias=bias, key=noise, mtp=True)
+        modules = {"mtp_layers": len(output.mtp_hidden), "mtp_weight": 0.5}
+        weighted, _ = auxiliary(output.routing, LossWeights(balance=1.0, router_z=1.0), **modules)
+        for further, hidden in enumerate(output.mtp_hidden, start=1):
+            ahead = token_loss(architecture, params, hidden[:, :-further], tokens[:, 1 + further :])
+            weighted = weighted + 0.5 * ahead.mean()
         return token_loss(architecture, params, output.hidden, tokens[:, 1:]).mean() + weighted
 
     return jax.jit(jax.value_and_grad(loss))(params_of(name))
@@ -206,7 +218,7 @@ def reference():
     RUNTIMES,
     ids=lambda r: f"{r.dispatcher}-{r.attention}-{'scan' if r.scan_layers else 'unrolled'}-{r.remat}",
 )
-@pytest.mark.parametrize("name", ["mixture", pytest.param("gpt_oss", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["mixture", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt_oss", "latent"))])
 @pytest.mark.matrix(4)
 def test_no_runtime_changes_the_loss_or_its_gradients(name, runtime, reference):
     """MaxText #4829."""

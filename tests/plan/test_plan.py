@@ -134,11 +134,12 @@ def cut(one, microbatches):
 
 
 @pytest.mark.parametrize(
-    ("shape", "microbatches", "remat"),
+    ("shape", "microbatches", "remat", "mtp_layers"),
     [
-        (MeshShape(data=2, fsdp=2, expert=2), 2, "none"),
+        (MeshShape(data=2, fsdp=2, expert=2), 2, "none", 0),
+        (MeshShape(data=2, fsdp=2, expert=2), 1, "full", 2),
         *(
-            pytest.param(shape, parts, remat, marks=pytest.mark.slow)
+            pytest.param(shape, parts, remat, 0, marks=pytest.mark.slow)
             for shape in (MeshShape(data=8), MeshShape(data=4, fsdp=2), MeshShape(data=1, fsdp=2, expert=4))
             for parts, remat in ((1, "none"), (2, "none"), (2, "full"))
         ),
@@ -146,9 +147,10 @@ def cut(one, microbatches):
 )
 @pytest.mark.matrix(1)
 @pytest.mark.slow
-def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat):
+def test_a_guess_sends_the_bytes_of_the_compiled_program(shape, microbatches, remat, mtp_layers):
     """Where tokens are split; XLA's CPU adds up gradients that it could scatter along fsdp, and counts of loads."""
     one = cut(training(shape, remat=remat), microbatches)
+    one = replace(one, architecture=one.architecture.replace(num_mtp_layers=mtp_layers))
     found = measure(one, parse("cpu:8"))
     estimated, compiled = Counter(), Counter()
     sent = [("+".join(axes), kind, bytes_) for kind, axes, bytes_ in communication_volume(one, found.mesh) if axes]

@@ -6,10 +6,12 @@ import pytest
 
 from moejax.architecture import Architecture
 from moejax.data.config import DataConfig
+from moejax.laws.accounting import flops_per_token, mtp_params
+from moejax.laws.memory import training_memory
 from moejax.model.runtime import Runtime
 from moejax.plan.analytic_estimate import analytic_estimate, communication_volume
 from moejax.plan.interconnect import interconnect
-from moejax.plan.memory import ChipMemory
+from moejax.plan.memory import ChipMemory, parameter_bytes
 from moejax.plan.plan import Plan, mesh_sizes
 from moejax.plan.search import candidates, remedies, search
 from moejax.plan.step_time import Roofline
@@ -53,6 +55,24 @@ def test_rows_of_experts_that_a_name_keeps_have_the_room_of_a_devices_buffer():
 
     of_names = [kept("moe_gate_up", factor) - kept("full", factor) for factor in (1.0, 1.5)]
     assert of_names[1] == pytest.approx(1.5 * of_names[0])
+
+
+def test_modules_of_multi_token_prediction_are_in_an_estimate():
+    alone = training()
+    ahead = replace(alone, architecture=alone.architecture.replace(num_mtp_layers=2))
+    (before, after), own = (analytic_estimate(one, V5E) for one in (alone, ahead)), mtp_params(ahead.architecture)
+    held = [parameter_bytes(one, mesh_sizes(one, V5E)) for one in (alone, ahead)]
+    # Matrices are split over the 16 chips, norms are not.
+    assert held[1] - held[0] == 4 * ((own.total - own.norms) / 16 + own.norms)
+    # Parameters, gradients and two moments, and what is kept of two more layers.
+    layer = training_memory(ahead.architecture, 2**18 / 16).activations
+    layer -= training_memory(alone.architecture, 2**18 / 16).activations
+    grown = after.memory_bytes - before.memory_bytes
+    assert grown == pytest.approx(4 * (held[1] - held[0]) + layer, rel=0.01)
+    assert after.roofline is not None
+    assert before.roofline is not None
+    flops = [flops_per_token(one.architecture, 4096).training_causal for one in (alone, ahead)]
+    assert after.roofline.compute_seconds / before.roofline.compute_seconds == pytest.approx(flops[1] / flops[0])
 
 
 def planned(one, topology, memory=1.0, seconds=1.0):

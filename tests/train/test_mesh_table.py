@@ -59,7 +59,9 @@ LIMITS = {"loss": 1e-5, "statistics": 1e-4, "gradients": 1e-5, "parameters": 1e-
 
 def tiny(training, router, communication):
     """One mixture layer with a shared expert, in float32."""
-    options = {"group_limited": {"num_groups": 2, "top_k_groups": 1}, "switch": {"top_k": 1}}.get(router, {})
+    options = {"group_limited": {"num_groups": 2, "top_k_groups": 1, "num_mtp_layers": 1}, "switch": {"top_k": 1}}.get(
+        router, {}
+    )
     architecture = training.architecture.replace(
         num_layers=1, num_heads=4, num_kv_heads=4, router=router, expert_bias=router not in NOT_CAUSAL, **options
     )

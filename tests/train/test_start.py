@@ -20,8 +20,9 @@ from moejax.train.training import InitialWeights
 from moejax.weights.folder import save_weights
 
 DENSE = Architecture(
-    vocab_size=257, model_dim=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=16
-)
+    vocab_size=257, model_dim=16, num_layers=3, num_heads=2, num_kv_heads=1, head_dim=8, dense_hidden=16,
+    num_mtp_layers=1,
+)  # fmt: skip
 MIXTURE = DENSE.replace(num_experts=8, top_k=2, expert_hidden=16, dense_hidden=0)
 MIXTURES = {
     "copies": MIXTURE,
@@ -48,8 +49,14 @@ def start(training, log=lambda text: None):
 
 
 def logits(architecture, params, expert_bias=None):
-    forward = jax.jit(transformer.forward, static_argnums=(0, 1))
-    return forward(architecture, Runtime(), params, TOKENS, expert_bias=expert_bias)
+    """Of the next token and of the one after, but where there is none."""
+
+    @jax.jit
+    def forward(params, expert_bias):
+        output = transformer.apply(architecture, Runtime(), params, TOKENS, expert_bias=expert_bias, mtp=True)
+        return [transformer.unembed(architecture, params, h[:, :-1]) for h in (output.hidden, *output.mtp_hidden)]
+
+    return np.stack(forward(params, expert_bias))
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def documents():
 @pytest.mark.matrix(1)
 def test_microbatches_change_neither_the_losses_nor_the_update(training, batch, weights):
     """MaxText #1483."""
-    bias = {"router": "sigmoid_topk", "expert_bias": True}
+    bias = {"router": "sigmoid_topk", "expert_bias": True, "num_mtp_layers": 2 * isinstance(batch, dict)}
     data = {"packing": "documents"} if isinstance(batch, dict) else None
     whole = changed(training, bias, data, loss=weights)
     (one, of_one), (four, of_four) = (steps(changed(whole, microbatches=parts), [batch]) for parts in (1, 4))
@@ -278,6 +278,9 @@ def test_the_average_follows_the_parameters(training):
     ("change", "sentence"),
     [
         ({"microbatches": 3}, "every part gets as many"),
+        ({"architecture": {"num_mtp_layers": 32}}, "the token 33 places further on, which no sequence has"),
+        ({"architecture": {"num_mtp_layers": -1}}, "num_mtp_layers is -1"),
+        ({"loss": LossWeights(mtp=-0.1)}, "loss.mtp is -0.1"),
         ({"ema_decay": 1.0}, "ema_decay is 1.0"),
         ({"loss": LossWeights(balance_loads="steps")}, "is 'steps'; choose 'batch' or 'previous_step'"),
         ({"guard": GuardConfig(spike=0.5)}, "multiple above 1"),

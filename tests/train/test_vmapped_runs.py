@@ -29,7 +29,8 @@ def one_device(monkeypatch):
 
 @pytest.fixture
 def vmapped(training):
-    return dataclasses.replace(training, vmap=AXES)
+    ahead = training.architecture.replace(num_mtp_layers=1)
+    return dataclasses.replace(training, architecture=ahead, vmap=AXES)
 
 
 def with_optimizer(training, **changes):

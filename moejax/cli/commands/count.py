@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
-from moejax.laws.accounting import flops_per_token, params
+from moejax.laws.accounting import flops_per_token, mtp_params, params
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.laws.memory import kv_cache_bytes, training_memory
@@ -27,7 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
     """Everything the command says, as plain numbers."""
-    counts, flops = params(architecture), flops_per_token(architecture, sequence_length)
+    counts, modules = params(architecture), mtp_params(architecture)
+    flops = flops_per_token(architecture, sequence_length)
     stated = CATALOGUE.get(name.lower())
     return {
         "name": name,
@@ -36,6 +37,9 @@ def count(name: str, architecture: Any, sequence_length: int) -> dict[str, Any]:
         "params_total": counts.total,
         "params_active": counts.active,
         "params_embedding": counts.vocabulary,
+        "mtp_params": asdict(modules),
+        "params_mtp": modules.total,
+        "params_mtp_active": modules.active,
         "flops_per_token_forward": asdict(flops),
         "flops_per_token_training": flops.training,
         "params_by_convention": {
@@ -108,6 +112,11 @@ def summary(counts: dict[str, Any]) -> Result:
             [[_BYTES[k], n] for k, n in counts["bytes"].items()],
         ),
     ]
+    if modules := counts["params_mtp"]:
+        active = counts["params_mtp_active"]
+        rows = [*_shares(counts["mtp_params"], modules), ["total", modules, ""], ["active", active, active / modules]]
+        note = "Beside the parameters above; training computes them, and its FLOPs above are with them."
+        tables.insert(1, Table("Modules of multi-token prediction", tables[0].columns, rows, [note]))
     if (stated := counts["published"]) is not None:
         columns = (Column("parameters"), Column("stated", format), Column("counted so", format))
         total, active, *_ = stated["computed"]
