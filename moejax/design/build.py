@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.design.constraint import Constraint
 from moejax.design.coordinates import Candidate, trained_on
 from moejax.design.measures import MEASURES
-from moejax.design.problem import Constraint, Optimum, Problem
+from moejax.design.problem import Optimum, Problem
 from moejax.design.shapes import SCALED, Shapes
 from moejax.laws.accounting import design_of
 from moejax.laws.predict import Prediction, predict

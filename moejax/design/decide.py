@@ -9,12 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, max_tokens_within, measured
+from moejax.design.constraint import Constraint, restated
 from moejax.design.measures import CostAssumptions
-from moejax.design.problem import Constraint, Optimum, Problem, optimise
+from moejax.design.problem import Optimum, Problem, optimise
 from moejax.design.repeats import Repeats, repeats
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
 from moejax.design.shapes import Shapes
-from moejax.design.variables import restated
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import Ranged, predict

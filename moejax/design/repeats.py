@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from moejax.design.constraint import Constraint
 from moejax.design.coordinates import UNIQUE_TOKENS
-from moejax.design.problem import Constraint, Optimum, Problem, optimise
+from moejax.design.problem import Optimum, Problem, optimise
 from moejax.float64 import float64
 
 

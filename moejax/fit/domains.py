@@ -16,13 +16,12 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.covariance import coefficient_intervals
+from moejax.fit.covariance import coefficient_intervals, with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
 from moejax.fit.metrics import Metrics, errors, plain, predict
 from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame, numbers
 from moejax.wording import listed, some

@@ -1,5 +1,5 @@
 """Ends of confidence intervals: linear for numbers of either sign, in the logarithm of the size for others, of the odds
-for shares."""
+for shares; and the ranges of runs that are not yet trained."""
 
 from __future__ import annotations
 
@@ -85,3 +85,17 @@ class Spread:
 
     def _reach(self, level: float) -> Numbers:
         return scipy.special.stdtrit(self.degrees_of_freedom, (1 + check_level(level)) / 2) * self.errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionIntervals:
+    """Ranges for new runs, one entry each."""
+
+    low: Float[np.ndarray, " designs"]
+    loss: Float[np.ndarray, " designs"]
+    high: Float[np.ndarray, " designs"]
+    from_coefficients: float
+    """Share of the variance, over all designs that have a range, that is due to the coefficients; the rest is lack of
+    fit. NaN where none has one."""
+    unknown: tuple[str, ...]
+    """Why each has no range (``FitResult.unknown``); empty words where it has one."""

@@ -19,7 +19,7 @@ from moejax.fit.isoflop_budgets import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
-from moejax.fit.summary import coefficients, resampled
+from moejax.fit.summary import resampled
 from moejax.interval import check_level
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
@@ -73,7 +73,7 @@ class AbnarRecipe:
             title=f"Abnar et al. (2025) on this table; held out from Eq. 6: {self.split}",
             warnings=fit.warnings,
             tables=[
-                dataclasses.replace(coefficients(fit, self.level), title=f"Eq. 6 from {fit.starts} starts"),
+                dataclasses.replace(fit.coefficient_table(self.level), title=f"Eq. 6 from {fit.starts} starts"),
                 resampled({"bootstrap": intervals_to_json(fit, self.resampled, self.level)}),
                 Table("Errors of Eq. 6", error_columns, errors),
                 *(table for one in surfaces for table in one.tables()),

@@ -8,8 +8,8 @@ from typing import Any
 from moejax.cli.pairs import pairs
 from moejax.cli.parsers.design_constraints import AT_MOST
 from moejax.config import unknown
+from moejax.design.constraint import Constraint
 from moejax.design.measures import CostAssumptions
-from moejax.design.problem import Constraint
 from moejax.errors import UserError
 from moejax.laws.conventions import FLOPS
 from moejax.quantities import parse

@@ -5,8 +5,9 @@ from __future__ import annotations
 from moejax.architecture import Architecture
 from moejax.design.build import build, max_tokens_within
 from moejax.design.config_text import config_text
+from moejax.design.constraint import Constraint
 from moejax.design.decide import DENSE, MIXTURE
-from moejax.design.problem import Constraint, Problem, optimise
+from moejax.design.problem import Problem, optimise
 from moejax.design.shapes import Shapes
 from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
