@@ -286,7 +286,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
     """Which coordinates move neither goal nor constraints, at any start."""
-    slopes = local(program, points, lanes["law"], lanes["weight"]).jacobian[:, len(program.coordinates) :]
+    slopes = local(program, points, lanes["law"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
     return ~matters.any(axis=(0, 1))
