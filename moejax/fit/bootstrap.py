@@ -16,10 +16,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, objective_of
+from moejax.fit.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import WIDEST, data_of, laws_at
-from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64

@@ -12,11 +12,21 @@ from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
 from moejax.fit.bootstrap import RESAMPLED, draws_of, too_few
-from moejax.fit.degrees_of_freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
 from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
 from moejax.fit.extrapolation import ranges, where_decided
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.intervals import (
+    WHOLE,
+    Leverages,
+    Spread,
+    alone,
+    keeps_sign,
+    left_by,
+    parts,
+    satterthwaite,
+    set_alone,
+    stretch,
+)
 from moejax.fit.runs import Runs
 from moejax.fit.stored_uncertainty import StoredUncertainty
 from moejax.fit.undetermined import FLAT, undetermined

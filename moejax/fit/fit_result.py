@@ -20,8 +20,7 @@ import scipy.special
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
 from moejax.fit import latex, stored_uncertainty
-from moejax.fit.degrees_of_freedom import left_by
-from moejax.fit.intervals import PredictionIntervals, Spread, keeps_sign
+from moejax.fit.intervals import PredictionIntervals, Spread, keeps_sign, left_by
 from moejax.fit.metrics import Metrics, predict
 from moejax.fit.noise import Outlier, outliers_in_words
 from moejax.fit.objective import PENALTIES, Penalty, outputs

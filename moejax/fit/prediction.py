@@ -9,11 +9,10 @@ import numpy as np
 
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
-from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import Estimand
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import PredictionIntervals, Spread
+from moejax.fit.intervals import PredictionIntervals, Spread, left_by
 from moejax.fit.runs import Runs
 from moejax.laws.design import Design, design_from
 

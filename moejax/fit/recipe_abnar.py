@@ -15,7 +15,7 @@ from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split, at_least
 from moejax.fit.isoflop_analysis import Isoflops, analyse, best_sizes_by_law
-from moejax.fit.isoflop_budgets import first, isoflop_budgets, sparsity_of
+from moejax.fit.isoflop_curves import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts

@@ -15,9 +15,8 @@ from jaxtyping import Float
 
 from moejax.config import build, convert
 from moejax.errors import UserError
-from moejax.fit.degrees_of_freedom import satterthwaite
 from moejax.fit.extrapolation import RATIOS
-from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.intervals import Spread, keeps_sign, satterthwaite
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval

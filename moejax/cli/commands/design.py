@@ -12,7 +12,7 @@ from moejax.cli.commands.design_constraints import assumptions_of, constraints_o
 from moejax.cli.commands.predict import named_law
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
-from moejax.design.config_text import config_text
+from moejax.design.build import config_text
 from moejax.design.constraint import Constraint
 from moejax.design.decide import DesignResult, beyond, decide, of_shapes, on_chips, side_by_side
 from moejax.design.frontier import frontier, landscape

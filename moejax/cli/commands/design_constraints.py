@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.cli.parsers.design_constraints import AT_MOST
 from moejax.config import unknown
 from moejax.design.constraint import Constraint

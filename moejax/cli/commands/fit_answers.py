@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.errors import UserError
 from moejax.fit import estimates
 from moejax.fit.bootstrap import RESAMPLED, Bootstrap
