@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import zipfile
 import zlib
@@ -24,6 +23,7 @@ from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import OPEN, UNKNOWN, Interval, interval
+from moejax.json_text import finite
 from moejax.laws.law import coefficients
 from moejax.wording import counted
 
@@ -204,8 +204,7 @@ def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
     """Intervals as plain data; what is not finite is null."""
     intervals = {
-        name: {k: v if np.isfinite(v) else None for k, v in dataclasses.asdict(interval).items()}
-        | {"uninformative": interval.uninformative}
+        name: finite(interval) | {"uninformative": interval.uninformative}
         for name, interval in resampled.coefficients(level).items()
         if name not in result.fixed
     }

@@ -29,6 +29,7 @@ from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, moves
 from moejax.float64 import float64
 from moejax.interval import check_level
+from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
 from moejax.laws.design import Design, design_from, known, value_of
@@ -159,11 +160,10 @@ class FitResult:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; infinities and NaN are written as null."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        cls = type(self.law)
+        cls, others = type(self.law), ("law", "penalty", "uncertainty")
         return {
             "schema": SCHEMA,
-            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "uncertainty")},
+            **{f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in others},
             "law": {**_named(cls), "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
@@ -539,13 +539,3 @@ def _law_of(named: Mapping[str, Any]) -> type:
 
 def _penalty_name(penalty: Penalty) -> str:
     return next(name for name, cls in PENALTIES.items() if isinstance(penalty, cls))
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {k: _plain(v) for k, v in dataclasses.asdict(value).items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return value

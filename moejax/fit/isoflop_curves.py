@@ -21,6 +21,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import Runs, budgets
 from moejax.float64 import float64
 from moejax.interval import DECISIVE_FACTOR, interval
+from moejax.json_text import finite
 
 INPUTS = ("params_total", "tokens", "flops", "num_experts", "top_k")
 WIDEST = 1.25
@@ -166,9 +167,8 @@ class IsoflopOptimum:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""
-        ends = {name: finite(getattr(self, name)) for name in ("low", "high")}
-        known = {"value": self.value, **ends, "determined": self.determined, "loss": self.loss, "why": self.why}
-        return {"flops": self.flops, **self.held, **known}
+        found = finite(self)
+        return {"flops": found.pop("flops"), **found.pop("held"), **found}
 
 
 def optimum_of(
@@ -198,11 +198,6 @@ def optimum_of(
         determined=not ends.uninformative,
         loss=float(losses[0]),
     )
-
-
-def finite(value: float) -> float | None:
-    """A number for JSON."""
-    return float(value) if np.isfinite(value) else None
 
 
 def end(logs: Any, low: Any, high: Any) -> Any:

@@ -5,7 +5,7 @@ number of coefficients.
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -75,11 +75,6 @@ def errors(predicted: Each, measured: Each, weight: Each) -> Metrics:
         max_relative_error=float(np.max(np.abs(error) / measured)),
         huber=float(np.average(penalties, weights=weight)),
     )
-
-
-def plain(record: Any) -> dict[str, float | int | None]:
-    """The numbers of a dataclass as plain data; what is not finite is null."""
-    return {name: value if np.isfinite(value) else None for name, value in asdict(record).items()}
 
 
 SEARCHED = (-8.0, 12.0)

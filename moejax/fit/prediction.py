@@ -14,6 +14,7 @@ from moejax.fit.estimands import Estimand
 from moejax.fit.fit_result import FitResult
 from moejax.fit.intervals import PredictionIntervals, Spread, left_by
 from moejax.fit.runs import Runs
+from moejax.json_text import finite
 from moejax.laws.design import Design, design_from
 
 
@@ -78,9 +79,9 @@ class RunPrediction:
             "name": self.estimand.name,
             "symbol": self.estimand.symbol,
             "given": dict(self.estimand.given),
-            **{name: float(value) if np.isfinite(value) else None for name, value in ends.items()},
+            **finite(ends),
             "level": self.level,
-            "from_coefficients": p.from_coefficients if np.isfinite(p.from_coefficients) else None,
+            "from_coefficients": finite(p.from_coefficients),
             "by": "resamples" if self.by_resamples else "standard errors",
             **({"reason": p.unknown[0]} if p.unknown[0] else {}),
         }

@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from moejax.errors import UserError
 from moejax.fit.bootstrap import Bootstrap, bootstrap
 from moejax.fit.bootstrap import to_json as intervals_to_json
@@ -21,6 +19,7 @@ from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
 from moejax.fit.summary import resampled
 from moejax.interval import check_level
+from moejax.json_text import finite
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
 
@@ -88,12 +87,11 @@ class AbnarRecipe:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""
-        errors = dataclasses.asdict(self.held_out)
         return {
             "recipe": "abnar",
             "held_out": self.split,
             "fit": self.fit.to_json(),
-            "held_out_errors": {k: v if np.isfinite(v) else None for k, v in errors.items()},
+            "held_out_errors": finite(self.held_out),
             "intervals": intervals_to_json(self.fit, self.resampled, self.level),
             "total": self.total.to_json(),
             "active": self.active.to_json() if self.active else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from moejax.fit.zhao_margins import (
     margins_of,
     with_gamma_of,
 )
+from moejax.json_text import finite
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.laws.expert_count import ExpertCount
@@ -165,14 +165,10 @@ class ZhaoRecipe:
             ]
             for part in ("nested", "rivals")
         }
-        margins = [
-            dataclasses.asdict(m) | {"r_squared": m.r_squared if np.isfinite(m.r_squared) else None}
-            for m in self.margins
-        ]
         return {
             "recipe": "zhao",
             "held_out": self.held_out.name,
-            "margins": margins,
+            "margins": finite(self.margins),
             **fitted,
             "left_out": self.left_out,
             "decisions": self.decisions,

@@ -20,6 +20,7 @@ from moejax.fit.intervals import Spread, keeps_sign, satterthwaite
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
+from moejax.json_text import finite
 from moejax.laws.design import FIELDS
 from moejax.laws.law import coefficients
 
@@ -101,18 +102,7 @@ class StoredUncertainty:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
-            "covariance": self.covariance,
-            "by": self.by,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "axes": [dict(axis) for axis in self.axes],
-            "deviations": list(self.deviations),
-            "leverages": [[list(row) for row in rows] for rows in self.leverages],
-            "draw_count": self.draw_count,
-            "warnings": list(self.warnings),
-            "dropped": list(self.dropped),
-        }
+        return finite(self)
 
 
 @dataclass(frozen=True, kw_only=True)

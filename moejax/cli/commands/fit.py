@@ -12,7 +12,7 @@ from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.fit import bootstrap, held_out_runs, holdout, metrics
+from moejax.fit import bootstrap, held_out_runs, holdout
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import coefficient_errors, coefficient_intervals, with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
             found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
-                found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
+                found["held_out_together"] = finite(holdout.pooled(held_out))
             predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
             found["held_out_runs"] = held_out_runs.to_json(predicted)
             write_fit(arguments.out, summary(result, level, **found), result, read, predicted)
