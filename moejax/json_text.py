@@ -49,8 +49,8 @@ def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 def finite(value: Any) -> Any:
     """The same data as JSON can hold it: a dataclass as its fields, NumPy's scalars as Python's, what is not finite as
     None."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if dataclasses.is_dataclass(type(value)):
+        return {field.name: finite(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -206,7 +206,7 @@ def end(logs: Any, low: Any, high: Any) -> Any:
     return np.where(logs <= low + margin, -1, np.where(logs >= high - margin, 1, 0))
 
 
-LEAST_SIZES = 4
+LEAST_SIZES_OF_A_CURVE = 4
 """A parabola has three coefficients; the fourth size tests it."""
 DERIVATIVE = polynomial.polyder(np.eye(3))
 """From the coefficients of a parabola to those of its slope."""
@@ -235,7 +235,7 @@ def best_sizes_by_curves(budget: Budget, level: float = 0.9) -> tuple[IsoflopOpt
     The interval holds the sizes at which the parabola's slope cannot be told from 0 (Fieller 1954), at the noise that
     the residuals of all parabolas of the budget have. A sparsity of fewer than four sizes has none.
     """
-    curves = [_parabola(budget, at) for at in budget.levels if _sizes(budget, at) >= LEAST_SIZES]
+    curves = [_parabola(budget, at) for at in budget.levels if _sizes(budget, at) >= LEAST_SIZES_OF_A_CURVE]
     degrees_of_freedom = sum(curve.degrees_of_freedom for curve in curves)
     if not degrees_of_freedom:
         return ()
