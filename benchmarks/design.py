@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from moejax.design.problem import Constraint, of_sizes, optimise
+from moejax.design.constraint import Constraint
+from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED, five_factor, sparsity
 from moejax.laws.active_params import Proportional

@@ -27,7 +27,7 @@ import numpy as np
 
 from moejax.design.design import design
 from moejax.fit.bootstrap import bootstrap
-from moejax.fit.covariance import confidence_interval
+from moejax.fit.covariance import confidence_interval, with_uncertainty
 from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands
 from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
@@ -36,7 +36,6 @@ from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty, Squared
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.starts import WarmStart
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws import routed
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

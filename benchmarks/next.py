@@ -34,9 +34,8 @@ import numpy as np
 
 from moejax.experimental_design.candidates import spread
 from moejax.experimental_design.criterion import posterior_arrays
-from moejax.experimental_design.exchange import exchange
+from moejax.experimental_design.experiment_plan import RunBudget, exchange, relax
 from moejax.experimental_design.laplace_posterior import Undefined, laplace_posterior
-from moejax.experimental_design.relax import RunBudget, relax
 from moejax.fit.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.metrics import predict
 from moejax.fit.objective import FitObjective, Squared, data_of, laws_at

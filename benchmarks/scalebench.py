@@ -30,10 +30,9 @@ import numpy as np
 from scalebench_laws import FORMS, Form
 
 from moejax.experimental_design.criterion import posterior_arrays
-from moejax.experimental_design.exchange import exchange
+from moejax.experimental_design.experiment_plan import RunBudget, exchange
 from moejax.experimental_design.laplace_posterior import LaplacePosterior
 from moejax.experimental_design.posterior_modes import FOLLOWED, MOST, Mode, PosteriorModes
-from moejax.experimental_design.relax import RunBudget
 from moejax.fit.fit_law import fit_law
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Huber, Penalty, Squared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,10 @@ def _infinite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
 
 
 def finite(value: Any) -> Any:
-    """The same data as JSON can hold it: NumPy's scalars as Python's, what is not finite as None."""
+    """The same data as JSON can hold it: a dataclass as its fields, NumPy's scalars as Python's, what is not finite as
+    None."""
+    if dataclasses.is_dataclass(type(value)):
+        return {field.name: finite(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

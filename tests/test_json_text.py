@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moejax.json_text import json_text
+from moejax.interval import UNKNOWN, Interval
+from moejax.json_text import finite, json_text
 
 ROOT = Path(__file__).parent.parent / "moejax"
 
@@ -40,3 +41,11 @@ def test_no_command_writes_json_in_another_way():
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         writing = [call for call in calls if ast.unparse(call.func).endswith(("print", "write_text"))]
         assert not any("json.dumps" in ast.unparse(call) for call in writing), path
+
+
+def test_a_dataclass_is_written_as_its_fields_and_without_what_is_not_finite():
+    found = Interval(low=1.0, middle=2.0, high=math.inf, deviation=math.nan, undefined=0.0)
+    assert finite((found, {"none": UNKNOWN.low})) == [
+        {"low": 1.0, "middle": 2.0, "high": None, "deviation": None, "undefined": 0.0},
+        {"none": None},
+    ]

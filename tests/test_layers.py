@@ -1,6 +1,7 @@
 """Imports point down the layers, and ``import moejax`` is instant."""
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -117,6 +118,21 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def module_at(path):
+    """The module of a file below moejax."""
+    return ".".join(("moejax", *path.with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_at(path.relative_to(ROOT)) for path in FILES}
+
+
+def module_of(name):
+    """The module of ours that an imported name is or is in; empty for others' names."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
 @pytest.fixture(scope="module")
 def imported():
     """Every import of every file: the file below moejax, and the name."""
@@ -132,6 +148,18 @@ def test_imports_point_down(imported):
             if words[1] not in MAY_IMPORT[part]:
                 wrong.append(f"{path} imports {name}, and {part} may not import moejax.{words[1]}")
     assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle(imported):
+    """Imports inside functions and for type checkers alone count too."""
+    below = {}
+    for path, name in imported:
+        if (module := module_of(name)) and module != module_at(path):
+            below.setdefault(module_at(path), set()).add(module)
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
 
 
 def test_libraries_are_imported_only_where_they_belong(imported):

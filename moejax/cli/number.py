@@ -1,11 +1,12 @@
-"""Numbers as options' values: written as people write them, refused in a sentence."""
+"""Options' values: numbers as people write them, refused in a sentence, and repeated pairs ``NAME=VALUE``."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from moejax import quantities, ranges
+from moejax.errors import UserError
 from moejax.wording import told
 
 
@@ -66,3 +67,20 @@ LENGTHS = count(1, 10**12)
 """Tokens of a sequence, which is only computed with."""
 WORKERS = count(1, 1_024)
 """Processes, or devices of a CPU, on this machine."""
+
+
+def pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Names and values of ``texts``.
+
+    Raises:
+      UserError: one is of another form, or a name is given twice.
+    """
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (equals and name.strip() and value.strip()):
+            raise UserError(f"{option} {text!r} has no name and value; write {option} NAME=VALUE.")
+        if name.strip() in dict(found):
+            raise UserError(f"{option} gives {name.strip()} twice; give it once.")
+        found.append((name.strip(), value.strip()))
+    return found

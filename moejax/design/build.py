@@ -1,7 +1,10 @@
-"""From a shape in real numbers to one that can be built: whole numbers, multiples that hardware likes, exact counts."""
+"""From a shape in real numbers to one that can be built: whole numbers, multiples that hardware likes, exact counts;
+and the config file of it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moejax.architecture import Architecture
-from moejax.design.coordinates import Candidate, trained_on
+from moejax.design.constraint import Constraint
+from moejax.design.coordinates import SCALED, Candidate, Shapes, trained_on
 from moejax.design.measures import MEASURES
-from moejax.design.problem import Constraint, Optimum, Problem
-from moejax.design.shapes import SCALED, Shapes
+from moejax.design.problem import Optimum, Problem
 from moejax.laws.accounting import design_of
 from moejax.laws.predict import Prediction, predict
 
@@ -199,3 +202,50 @@ def _kept(constraint: Constraint, measures: Mapping[str, float]) -> bool:
     value, equal = measures[constraint.name], constraint.low == constraint.high
     above = constraint.high * (1 + (HELD if equal else 1e-9))
     return constraint.low * (1 - HELD) <= value <= above
+
+
+def config_text(built: Built, name: str, says: str, sequence_length: int) -> str:
+    """A file for ``moejax train --config``; ``says`` is a line of how the design came about.
+
+    Batch and learning rate are left to the law that the trainer knows ("auto"); the data are for the user to name.
+    """
+    architecture = {
+        f.name: value
+        for f in dataclasses.fields(built.architecture)
+        if (value := getattr(built.architecture, f.name)) != f.default
+    }
+    settings = "".join(f"        {key}={_written(value)},\n" for key, value in architecture.items())
+    tokens = round(built.tokens / sequence_length) * sequence_length
+    return f'''"""{says}
+
+Command:  moejax train --config=FILE --config.recipe.data.source=DATA
+Cost:     {built.measures["flops"]:.3g} training FLOPs; {built.measures["params_total"]:,.0f} parameters,
+          {built.measures["params_active"]:,.0f} of them active.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The training."""
+    config = ConfigDict()
+    config.name = "{name}"
+    config.seed = 0
+    config.architecture = dict(
+{settings}    )
+    config.recipe = dict(
+        budgets_tokens=[{tokens:_}],
+        batch_tokens="auto",
+        data=dict(sequence_length={sequence_length}),
+        optimizer=dict(learning_rate="auto", warmup_tokens={max(1, tokens // 100):_}),
+    )
+    return config
+'''
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:_}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return repr(dataclasses.asdict(value))
+    return f'"{value}"' if isinstance(value, str) else repr(value)

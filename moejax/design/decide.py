@@ -1,4 +1,6 @@
-"""The whole answer for one law: the optimum, what constraints are worth, how flat it is, what to build."""
+"""The whole answer for one law: the optimum, what constraints are worth, how flat it is, what repeats are worth, what
+to build.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,61 @@ from typing import Any, Protocol, runtime_checkable
 
 from moejax.architecture import Architecture
 from moejax.design.build import Built, build, max_tokens_within, measured
+from moejax.design.constraint import Constraint, restated
+from moejax.design.coordinates import UNIQUE_TOKENS, Shapes
 from moejax.design.measures import CostAssumptions
-from moejax.design.problem import Constraint, Optimum, Problem, optimise
-from moejax.design.repeats import Repeats, repeats
+from moejax.design.problem import Optimum, Problem, optimise
 from moejax.design.sensitivity import Flat, Price, flat_region, prices, under_laws
-from moejax.design.shapes import Shapes
-from moejax.design.variables import restated
+from moejax.float64 import float64
 from moejax.interval import OPEN, Interval, check_level
 from moejax.laws.catalogue import CATALOGUE
 from moejax.laws.predict import Ranged, predict
 from moejax.wording import told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """What repeating tokens is worth under a law that has a price for it."""
+
+    unique_tokens: float
+    """As many as the constraints let there be."""
+    once: Optimum | None
+    """Where no token may be seen twice; None if nothing keeps that and the other constraints."""
+    endless: Optimum | None
+    """As if there were different tokens without end."""
+    endless_epochs: float | None = None
+    """Passes over the unique tokens there are, if that is trained on them; None where the loss is not the goal."""
+    endless_loss: float | None = None
+    """The loss it then reaches."""
+
+
+def repeats(optimum: Optimum) -> Repeats | None:
+    """Both answers; None for a problem in which unique tokens are not chosen or not constrained."""
+    problem = optimum.problem
+    constraint = problem.merged_constraints().get(UNIQUE_TOKENS.name)
+    if constraint is None or UNIQUE_TOKENS.name not in (c.name for c in problem.space.coordinates):
+        return None
+    others = tuple(one for one in problem.constraints if one.name != UNIQUE_TOKENS.name)
+    once = _optimum(
+        replace(problem, constraints=(*problem.constraints, Constraint(name="tokens", high=constraint.high)))
+    )
+    endless = _optimum(
+        replace(problem, constraints=(*others, Constraint(name=UNIQUE_TOKENS.name, high=UNIQUE_TOKENS.high)))
+    )
+    result = Repeats(unique_tokens=constraint.high, once=once, endless=endless)
+    if endless is None or problem.goal != "loss":
+        return result
+    here = problem.space.candidate({**endless.values, UNIQUE_TOKENS.name: constraint.high})
+    with float64():
+        return replace(result, endless_epochs=float(here.epochs), endless_loss=float(problem.law(here.design)))
+
+
+def _optimum(problem: Problem) -> Optimum | None:
+    try:
+        return optimise(problem)
+    except ValueError:
+        return None
+
 
 MIXTURE, DENSE = "glm-4.5-air", "dense-6.1b"
 """Published models whose proportions a design takes where a law is silent and nothing else is given."""

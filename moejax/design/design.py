@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from moejax.architecture import Architecture
+from moejax.design.constraint import Constraint
 from moejax.design.decide import DesignResult, decide
-from moejax.design.problem import Constraint, of_sizes
+from moejax.design.problem import of_sizes
 from moejax.errors import UserError
 from moejax.laws.predict import Ranged, published
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from moejax.config import unknown
+from moejax.design.constraint import Constraint
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Constraint, Optimum, Problem, at_the_end, optimise
+from moejax.design.problem import Optimum, Problem, at_the_end, optimise
 from moejax.design.sensitivity import along, solve_again
 from moejax.errors import UserError
 from moejax.float64 import float64

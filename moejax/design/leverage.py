@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from moejax.architecture import Architecture
+from moejax.design.constraint import Constraint
 from moejax.design.coordinates import FLOPS, PARAMS_ACTIVE, TOKENS, UNIQUE_TOKENS, Sizes
-from moejax.design.problem import Constraint, Optimum, of_sizes, optimise
+from moejax.design.problem import Optimum, of_sizes, optimise
 from moejax.design.sensitivity import solve_again, under_laws
 from moejax.laws.accounting import design_of
 

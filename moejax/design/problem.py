@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from moejax.config import unknown
+from moejax.design.constraint import Constraint, restated
 from moejax.design.coordinates import Sizes, Space
-from moejax.design.measures import MEASURES, CostAssumptions, in_units
+from moejax.design.measures import MEASURES, CostAssumptions
 from moejax.design.program import CompiledProblem, Lane, local, output_of
 from moejax.design.solve import Solved, solve
-from moejax.design.variables import restated
 from moejax.errors import UserError
 from moejax.sobol import sobol
 
@@ -26,25 +26,6 @@ NOTHING = 1e-9
 """Nats per e-fold: a multiplier below it is rounding."""
 AT_THE_END = 1e-3
 """E-folds from an end of the search within which an optimum is at it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """What a measure, a coordinate or the loss must keep to; equal ends hold it."""
-
-    name: str
-    low: float = 0.0
-    high: float = math.inf
-    said: str = ""
-    """As it was given, where that was in a paper's letter or as a share of experts."""
-
-    def __str__(self) -> str:
-        if self.said:
-            return self.said
-        low, high = (in_units(self.name, end) for end in (self.low, self.high))
-        if self.low == self.high:
-            return f"{self.name} = {low}"
-        return (f"{low} <= " if self.low > 0 else "") + self.name + (f" <= {high}" if math.isfinite(self.high) else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +286,7 @@ def _starts(problem: Problem, count: int, seed: int) -> np.ndarray:
 
 def _unidentified(program: CompiledProblem, points: np.ndarray, lanes: Lane) -> np.ndarray:
     """Which coordinates move neither goal nor constraints, at any start."""
-    slopes = local(program, points, lanes["law"], lanes["weight"]).jacobian[:, len(program.coordinates) :]
+    slopes = local(program, points, lanes["law"]).jacobian[:, len(program.coordinates) :]
     bound = (np.abs(lanes["weight"]) > 0) | np.isfinite(lanes["low"]) | np.isfinite(lanes["high"])
     matters = bound[:, len(program.coordinates) :, None] & (slopes != 0)
     return ~matters.any(axis=(0, 1))

@@ -1,7 +1,7 @@
-"""The problem as it is compiled: measures of a point, and the augmented Lagrangian of constraints on them.
+"""The problem as it is compiled: measures of a point and their derivatives.
 
-The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws, weights and constraints are arguments of every lane,
-so one compiled program solves a problem under many laws, budgets and goals at once.
+The problem is ``minimise w·m(z) where low ≤ m(z) ≤ high``. Laws are arguments of every lane, and weights and
+constraints are not compiled at all, so one program serves a problem under many laws, budgets and goals.
 """
 
 from __future__ import annotations
@@ -67,22 +67,13 @@ class CompiledProblem:
         """Coordinates in plain numbers."""
         return {c.name: c.plain(point[i]) for i, c in enumerate(self.coordinates)}
 
-    def measures(self, point: Any, law: Any) -> Any:
-        """Every measure as it is constrained: coordinates as they are searched, then logarithms, then the loss."""
+    def measured_at(self, point: Any, law: Any) -> Any:
+        """The measures that are no coordinates, as they are constrained: logarithms, then the loss."""
         candidate = self.space.candidate(self.values(point))
         logs = [jnp.log(MEASURES[name].of(candidate, self.assumptions)) for name in self.measured]
         said = law(candidate.design)
         goal = GOALS[self.output](said[self.output] if isinstance(said, Mapping) else said)
-        return jnp.concatenate([point, jnp.stack([*(jnp.asarray(x, float) for x in logs), jnp.asarray(goal, float)])])
-
-    def __call__(self, point: Any, shared: None, lane: Lane) -> Any:
-        """The augmented Lagrangian: a multiplier and a parabola for how far a measure is outside its constraints."""
-        measures = self.measures(point, lane["law"])
-        multiplier, penalty = lane["multiplier"], lane["penalty"]
-        shifted = measures + multiplier / penalty
-        outside = shifted - jnp.clip(shifted, lane["low"], lane["high"])
-        terms = penalty / 2 * outside**2 - multiplier**2 / (2 * penalty)
-        return jnp.dot(lane["weight"], measures) + jnp.sum(terms)
+        return jnp.stack([*(jnp.asarray(x, float) for x in logs), jnp.asarray(goal, float)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +81,41 @@ class Local:
     """Measures of many points, each under its lane, with their derivatives in the point."""
 
     measures: Float[np.ndarray, "lanes measures"]
+    """Coordinates as they are searched, then what ``measured_at`` gives."""
     jacobian: Float[np.ndarray, "lanes measures coordinates"]
-    hessian: Float[np.ndarray, "lanes coordinates coordinates"]
-    """Of the sum of the measures by ``forces``."""
+    second: Float[np.ndarray, "lanes measures coordinates coordinates"]
+
+    def hessian(self, forces: Float[np.ndarray, "lanes measures"]) -> np.ndarray:
+        """[lanes, coordinates, coordinates] of the sum of the measures, weighed by ``forces``: goal and multipliers."""
+        return np.einsum("lm,lmyz->lyz", forces, self.second)
 
 
-def local(program: CompiledProblem, points: Any, laws: Any, forces: Any) -> Local:
-    """Measures and derivatives; ``forces`` weigh the measures for the Hessian, such as goal and multipliers."""
+def local(program: CompiledProblem, points: Any, laws: Any) -> Local:
+    """Measures and derivatives."""
     with float64():
-        measures, jacobian, hessian = (np.asarray(part) for part in _local(program, points, laws, forces))
-    return Local(measures=measures, jacobian=jacobian, hessian=hessian)
+        measures, jacobian, second = (np.asarray(part) for part in _local(program, points, laws))
+    lanes, size = points.shape
+    return Local(
+        measures=np.concatenate([points, measures], axis=1),
+        jacobian=np.concatenate([np.broadcast_to(np.eye(size), (lanes, size, size)), jacobian], axis=1),
+        second=np.concatenate([np.zeros((lanes, size, size, size)), second], axis=1),
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _local(program: CompiledProblem, points: Any, laws: Any, forces: Any) -> tuple[Any, Any, Any]:
-    # All of it in one program, as compiling it takes most of the time of a design.
-    def one(point: Any, law: Any, force: Any) -> tuple[Any, Any, Any]:
-        def pull(z: Any) -> tuple[Any, tuple[Any, Any]]:
-            measures, back = jax.vjp(lambda z: program.measures(z, law), z)
-            return back(force)[0], (measures, jax.vmap(back)(jnp.eye(len(measures)))[0])
+def _local(program: CompiledProblem, points: Any, laws: Any) -> tuple[Any, Any, Any]:
+    # All of it in one program from one trace, as these take most of the time of a design. Few coordinates are chosen,
+    # so that derivatives forwards are the smaller program.
+    def one(point: Any, law: Any) -> tuple[Any, Any, Any]:
+        def measured(z: Any) -> tuple[Any, Any]:
+            found = program.measured_at(z, law)
+            return found, found
 
-        # Jacobian and Hessian follow from one trace of the measures.
-        hessian, (measures, jacobian) = jax.jacfwd(pull, has_aux=True)(point)
-        return measures, jacobian, hessian
+        def slopes(z: Any) -> tuple[Any, tuple[Any, Any]]:
+            jacobian, measures = jax.jacfwd(measured, has_aux=True)(z)
+            return jacobian, (measures, jacobian)
 
-    return jax.vmap(one)(points, laws, forces)
+        second, (measures, jacobian) = jax.jacfwd(slopes, has_aux=True)(point)
+        return measures, jacobian, second
+
+    return jax.vmap(one)(points, laws)

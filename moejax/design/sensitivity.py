@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from moejax.design.problem import Constraint, Optimum, Problem, at_the_end, lanes_of, read
+from moejax.design.constraint import Constraint
+from moejax.design.problem import Optimum, Problem, at_the_end, lanes_of, read
 from moejax.design.solve import solve
 
 CHANGE = 0.02

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.design.program import CompiledProblem, Lane, local
-from moejax.minimise import minimise_lanes
 
 ROUNDS = 14
 """Updates of the multipliers, at most."""
@@ -18,6 +17,12 @@ FEASIBLE = 1e-7
 """E-folds (or nats) by which a constraint may be missed."""
 TOGETHER = 8
 """Lanes that are solved in one go."""
+MOST_STEPS = 100
+"""Steps in each round, at most."""
+LONGEST, SHORTEST = 4.0, 1e-9
+"""E-folds of a step along one direction of curvature: no longer, and given up when shorter."""
+FLAT = 1e-7
+"""Length of a gradient, relative to a value above 1, below which a round is at its end."""
 STEPS = 12
 """Newton steps at the end."""
 
@@ -68,9 +73,8 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     missed = np.full(len(points), np.inf)
     solved = None
     for _ in range(ROUNDS):
-        minima = minimise_lanes(program, points, None, lanes, tolerance=1e-7, max_iterations=300).points
-        points = np.where(np.isfinite(minima), minima, points)
-        measures = local(program, points, lanes["law"], lanes["weight"]).measures
+        points = _minimise(program, points, lanes)
+        measures = local(program, points, lanes["law"]).measures
         outside = np.abs(measures - np.clip(measures, lanes["low"], lanes["high"])).max(axis=1)
         shifted = measures + lanes["multiplier"] / lanes["penalty"]
         multiplier = lanes["penalty"] * (shifted - np.clip(shifted, lanes["low"], lanes["high"]))
@@ -85,9 +89,51 @@ def _solve(program: CompiledProblem, points: Any, lanes: Lane) -> Solved:
     return solved
 
 
+def _minimise(program: CompiledProblem, points: Any, lanes: Lane) -> np.ndarray:
+    """Where the augmented Lagrangian is least near every point: a multiplier and a parabola for how far a measure is
+    outside its constraints.
+
+    Newton's steps along the directions of curvature, each downhill and no longer than what was last found to hold.
+    They are solved for all lanes together: nothing of the search is compiled.
+    """
+
+    def lagrangian(at: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        here = local(program, at, lanes["law"])
+        shifted = here.measures + lanes["multiplier"] / lanes["penalty"]
+        outside = shifted - np.clip(shifted, lanes["low"], lanes["high"])
+        forces = lanes["weight"] + lanes["penalty"] * outside
+        value = np.sum(lanes["weight"] * here.measures + lanes["penalty"] / 2 * outside**2, axis=1)
+        bent = np.einsum("lm,lmy,lmz->lyz", lanes["penalty"] * (outside != 0), here.jacobian, here.jacobian)
+        return value, np.einsum("lm,lmz->lz", forces, here.jacobian), here.hessian(forces) + bent
+
+    points, longest = np.array(points), np.ones(len(points))
+    # A point without a number stays where it is, and no step goes to one.
+    with np.errstate(all="ignore"):
+        value, gradient, hessian = lagrangian(points)
+        unfinished = np.isfinite(value) & np.isfinite(hessian).all(axis=(1, 2))
+        for _ in range(MOST_STEPS):
+            unfinished &= (np.linalg.norm(gradient, axis=1) > FLAT * np.maximum(1, np.abs(value))) & (
+                longest > SHORTEST
+            )
+            if not unfinished.any():
+                break
+            curvature, ways = np.linalg.eigh(np.where(unfinished[:, None, None], hessian, 0.0))
+            along = np.einsum("lzk,lz->lk", ways, gradient) / np.maximum(np.abs(curvature), 1e-300)
+            change = np.einsum("lzk,lk->lz", ways, np.clip(along, -longest[:, None], longest[:, None]))
+            there = points - np.where(unfinished[:, None], change, 0.0)
+            new = lagrangian(there)
+            better = unfinished & (new[0] < value) & np.isfinite(new[2]).all(axis=(1, 2))
+            longest = np.where(better, np.minimum(2 * longest, LONGEST), longest / 4)
+            points, value, gradient, hessian = (
+                _chosen(better, one, other)
+                for one, other in zip((there, *new), (points, value, gradient, hessian), strict=True)
+            )
+    return points
+
+
 def _penalties(program: CompiledProblem, points: Any, lanes: Lane) -> Float[np.ndarray, "lanes measures"]:
     """Penalties at which an e-fold outside a constraint costs about ten times what the objective gains by it."""
-    slopes = local(program, points, lanes["law"], lanes["weight"]).jacobian
+    slopes = local(program, points, lanes["law"]).jacobian
     gain = np.linalg.norm(np.einsum("lm,lmz->lz", lanes["weight"], slopes), axis=1)
     steep = np.maximum((slopes**2).sum(axis=2), 1e-6)
     return np.nan_to_num(10 * np.clip(gain, 1e-2, 1e2)[:, None] / steep, nan=1.0)
@@ -148,8 +194,8 @@ class _Conditions:
 def _conditions(
     program: CompiledProblem, points: Any, multipliers: Any, weight: Any, law: Any, binds: Any, bound: Any
 ) -> _Conditions:
-    at = local(program, points, law, weight + multipliers)
-    pull = np.einsum("lm,lmz->lz", weight + multipliers, at.jacobian)
+    at, forces = local(program, points, law), weight + multipliers
+    pull = np.einsum("lm,lmz->lz", forces, at.jacobian)
     missed = np.where(binds, at.measures - bound, multipliers)
     rows = np.where(binds[:, :, None], at.jacobian, 0.0)
     idle = np.where(binds, 0.0, 1.0)[:, :, None] * np.eye(binds.shape[1])
@@ -158,7 +204,7 @@ def _conditions(
         multipliers=multipliers,
         measures=at.measures,
         wrong=np.concatenate([pull, missed], axis=1),
-        slopes=np.block([[at.hessian, at.jacobian.transpose(0, 2, 1)], [rows, idle]]),
+        slopes=np.block([[at.hessian(forces), at.jacobian.transpose(0, 2, 1)], [rows, idle]]),
     )
 
 

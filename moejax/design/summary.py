@@ -10,11 +10,11 @@ from typing import Any
 
 from moejax.config import dump
 from moejax.design.build import Built
-from moejax.design.decide import DesignResult
+from moejax.design.constraint import Constraint
+from moejax.design.decide import DesignResult, Repeats
 from moejax.design.frontier import Landscape, Point
 from moejax.design.measures import CostAssumptions, in_units
-from moejax.design.problem import Constraint, Optimum, Problem
-from moejax.design.repeats import Repeats
+from moejax.design.problem import Optimum, Problem
 from moejax.json_text import finite
 from moejax.quantities import format, format_bytes
 from moejax.result import Column, Result, Table, Written

@@ -12,8 +12,7 @@ from jaxtyping import Float
 
 from moejax.architecture import Architecture
 from moejax.design.build import integer_shape
-from moejax.design.coordinates import Coordinate, Sizes
-from moejax.design.shapes import Shapes
+from moejax.design.coordinates import Coordinate, Shapes, Sizes
 from moejax.errors import UserError
 from moejax.fit.runs import Runs
 from moejax.laws.accounting import design_of, params

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 
 from moejax.errors import UserError
 from moejax.experimental_design.candidates import Candidates
-from moejax.experimental_design.experiment_plan import ExperimentPlan, choose_runs, weights
+from moejax.experimental_design.experiment_plan import ExperimentPlan, RunBudget, choose_runs, weights
 from moejax.experimental_design.laplace_posterior import LaplacePosterior, Undefined, laplace_posterior
 from moejax.experimental_design.posterior_modes import PosteriorModes
-from moejax.experimental_design.relax import RunBudget
 from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import coefficient_estimands
 from moejax.fit.fit_law import fit_law

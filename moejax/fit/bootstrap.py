@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import zipfile
 import zlib
@@ -16,15 +15,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from moejax.errors import UserError
-from moejax.fit.fit_law import Progress, objective_of
+from moejax.fit.fit_law import Progress, minimise_reparametrised, objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
 from moejax.fit.objective import WIDEST, data_of, laws_at
-from moejax.fit.reparametrised import minimise_reparametrised
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.folder import atomic_write
 from moejax.interval import OPEN, UNKNOWN, Interval, interval
+from moejax.json_text import finite
 from moejax.laws.law import coefficients
 from moejax.wording import counted
 
@@ -205,8 +204,7 @@ def _write(kept: Path | None, key: str, points: np.ndarray, values: np.ndarray, 
 def to_json(result: FitResult, resampled: Bootstrap, level: float = 0.9) -> dict[str, Any]:
     """Intervals as plain data; what is not finite is null."""
     intervals = {
-        name: {k: v if np.isfinite(v) else None for k, v in dataclasses.asdict(interval).items()}
-        | {"uninformative": interval.uninformative}
+        name: finite(interval) | {"uninformative": interval.uninformative}
         for name, interval in resampled.coefficients(level).items()
         if name not in result.fixed
     }

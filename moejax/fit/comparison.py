@@ -12,11 +12,11 @@ import numpy as np
 from moejax.errors import UserError
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.holdout import Split, beyond, hold_out
-from moejax.fit.metrics import plain
 from moejax.fit.model_selection import AS_GOOD, Compared, ModelSelection, behind, by_error, choose
 from moejax.fit.objective import Penalty
 from moejax.fit.runs import Runs
 from moejax.interval import Interval
+from moejax.json_text import finite
 from moejax.laws.law import unit_of
 from moejax.result import Column, Result, Table, percent
 from moejax.wording import told
@@ -149,8 +149,8 @@ class Comparison:
         laws = [
             {
                 "name": law.name,
-                "held_out": plain(law.errors),
-                "behind": plain(self.behind(law)),
+                "held_out": finite(law.errors),
+                "behind": finite(self.behind(law)),
                 "fit": law.fit.to_json(),
             }
             for law in self.laws

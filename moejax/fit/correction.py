@@ -21,6 +21,7 @@ from moejax.fit.objective import Squared, outputs
 from moejax.fit.runs import Runs
 from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
+from moejax.json_text import finite
 from moejax.laws.law import coefficients
 from moejax.wording import did_you_mean
 
@@ -48,7 +49,7 @@ class Correction:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; an end that is not known is null."""
-        ends = {name: value if np.isfinite(value) else None for name, value in (("low", self.low), ("high", self.high))}
+        ends = finite({"low": self.low, "high": self.high})
         misses = {"miss_before": self.miss_before, "miss_after": self.miss_after}
         return {"name": self.name, "before": self.before, "after": self.after, **ends, **misses}
 

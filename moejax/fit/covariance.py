@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,24 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from moejax.errors import UserError
-from moejax.fit.bootstrap import RESAMPLED, draws_of
-from moejax.fit.degrees_of_freedom import WHOLE, Leverages, alone, left_by, parts, satterthwaite, set_alone, stretch
+from moejax.fit.bootstrap import RESAMPLED, draws_of, too_few
 from moejax.fit.derivatives import FitDerivatives, Functional, derivatives
+from moejax.fit.extrapolation import ranges, where_decided
 from moejax.fit.fit_result import FitResult
-from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.intervals import (
+    WHOLE,
+    Leverages,
+    Spread,
+    alone,
+    keeps_sign,
+    left_by,
+    parts,
+    satterthwaite,
+    set_alone,
+    stretch,
+)
 from moejax.fit.runs import Runs
+from moejax.fit.stored_uncertainty import StoredUncertainty
 from moejax.fit.undetermined import FLAT, undetermined
 from moejax.laws.law import coefficients
 from moejax.wording import some
@@ -271,3 +284,46 @@ def standard_errors(
     """
     spread, unravel = uncertainty(result, runs, kind=kind, by=by).spread(functional)
     return unravel(spread.errors)
+
+
+def with_uncertainty(
+    result: FitResult, runs: Runs, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
+) -> FitResult:
+    """The fit with what its file must hold, so that whoever reads it needs no runs.
+
+    Raises:
+      UserError: the runs are not those of the fit.
+    """
+    estimated = uncertainty(result, runs, kind=covariance, by=by)
+    at, draws, axes, deviations, leverages = estimated.at, estimated.draws, np.zeros((0, 0)), np.zeros(0), ()
+    if draws is not None:
+        axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
+    elif np.isfinite(estimated.covariance).all():
+        variances, ways = np.linalg.eigh((estimated.covariance + estimated.covariance.T) / 2)
+        axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
+    known = bool(np.isfinite(estimated.covariance).all())
+    said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
+    few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
+    spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
+    moved = _shares(result.law, coefficient_slopes(at), axes)
+    told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
+    stored = StoredUncertainty(
+        ranges=spent | ranges(runs, type(result.law).inputs),
+        covariance=covariance,
+        by=by,
+        degrees_of_freedom=estimated.degrees_of_freedom,
+        axes=tuple(moved[number] for number in told),
+        deviations=tuple(float(deviations[number]) for number in told),
+        # Unrounded: a leverage of 1 must stay one.
+        leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
+        draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
+        warnings=(*few, *leverage_warnings(result, runs, estimated, by)),
+        dropped=tuple(dropped),
+    )
+    return dataclasses.replace(result, uncertainty=stored)
+
+
+def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:
+    """What a unit along each axis of the coordinates adds to every fitted coefficient, as a share of its value."""
+    values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
+    return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]

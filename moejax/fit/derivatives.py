@@ -14,9 +14,9 @@ import scipy.special
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
-from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.fit_law import objective_of
 from moejax.fit.fit_result import FitResult, check_runs_of
+from moejax.fit.intervals import left_by
 from moejax.fit.objective import FitObjective, Penalty, data_of, law_at, slopes_of_residuals
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import FLAT

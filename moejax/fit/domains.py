@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Float
 
 from moejax.errors import UserError
-from moejax.fit.covariance import coefficient_intervals
+from moejax.fit.covariance import coefficient_intervals, with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
-from moejax.fit.metrics import Metrics, errors, plain, predict
+from moejax.fit.metrics import Metrics, errors, predict
 from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.json_text import finite
 from moejax.result import Column, Result, Table
 from moejax.run_table import DataFrame, numbers
 from moejax.wording import listed, some
@@ -179,7 +179,7 @@ class DomainLaws:
             "held_out": self.held_out.name,
             "shares": {name: float(domain.share.mean()) for name, domain in self.domains.items()},
             "fits": {name: fit.to_json() for name, fit in self.all_fits().items()},
-            "errors": {name: {part: plain(one) for part, one in both.items()} for name, both in self.errors().items()},
+            "errors": finite(self.errors()),
             "mispredicted_nats": self.mispredicted,
         }
 

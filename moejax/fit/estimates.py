@@ -14,10 +14,10 @@ from moejax.fit.covariance import uncertainty
 from moejax.fit.estimands import Estimand
 from moejax.fit.extrapolation import RATIOS, outside, where_decided
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import plain
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
 from moejax.interval import Interval
+from moejax.json_text import finite
 from moejax.laws.design import FIELDS
 
 
@@ -162,10 +162,10 @@ def to_json(decided: Iterable[Estimate], level: float = 0.9) -> list[dict[str, A
             "name": one.estimand.name,
             "symbol": one.estimand.symbol,
             "given": dict(one.estimand.given),
-            "value": one.value if np.isfinite(one.value) else None,
+            "value": finite(one.value),
             "standard_error": one.error if one.error > 0 else None,
             "interval": one.interval
-            and plain(one.interval)
+            and finite(one.interval)
             | {"uninformative": one.interval.uninformative, "by": one.by, "level": level}
             | ({"degrees_of_freedom": one.degrees_of_freedom} if np.isfinite(one.degrees_of_freedom) else {}),
         }

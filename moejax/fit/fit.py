@@ -6,12 +6,12 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.fit.chain import chain, with_loss_design
+from moejax.fit.column_names import is_formula, law_of_formula
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.formula_columns import is_formula, law_of_formula
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.formula_law import formula_law
 from moejax.laws.predict import law_class
 

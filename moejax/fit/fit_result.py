@@ -13,39 +13,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.special
 
 from moejax.config import build, convert, unknown
 from moejax.errors import UserError
-from moejax.fit import stored_uncertainty
-from moejax.fit.degrees_of_freedom import left_by
-from moejax.fit.intervals import Spread
-from moejax.fit.metrics import Metrics
+from moejax.fit import latex, stored_uncertainty
+from moejax.fit.intervals import PredictionIntervals, Spread, keeps_sign, left_by
+from moejax.fit.metrics import Metrics, predict
 from moejax.fit.noise import Outlier, outliers_in_words
-from moejax.fit.objective import PENALTIES, Penalty
+from moejax.fit.objective import PENALTIES, Penalty, outputs
+from moejax.fit.runs import Runs, runs_from
 from moejax.fit.stored_uncertainty import Drawn, StoredUncertainty
 from moejax.fit.undetermined import Probes, coefficients_along, moves
 from moejax.float64 import float64
+from moejax.interval import check_level
+from moejax.json_text import finite
 from moejax.laws import CURVE_LAWS, LAWS, formula_law
 from moejax.laws.chained_law import ChainedLaw, chained_law
+from moejax.laws.design import Design, design_from, known, value_of
 from moejax.laws.formula_law import FormulaLaw
-from moejax.laws.law import coefficients
-from moejax.result import NOT_DETERMINED, NOT_SET
+from moejax.laws.law import coefficients, require_inputs
+from moejax.laws.predict import predict as predict_one
+from moejax.result import NOT_DETERMINED, NOT_SET, Column, Result, Table, Written, percent
 from moejax.stored import read_json, write_json
-from moejax.wording import listed, told
+from moejax.wording import counted, listed, told
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from moejax.fit.runs import Runs
-    from moejax.laws.design import Design
-    from moejax.result import Result
 
 SCHEMA = 4
 NO_COVARIANCE = (
     "The fit holds no covariance, so it has no intervals: it was written by an older moejax, or its runs are too few. "
     "Fit again with moejax.fit or moejax fit --out, to more runs."
 )
+
+COVARIANCES = {
+    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
+    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
+}
+"""What a covariance is, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +113,11 @@ class FitResult:
         """Standard deviation of log loss around the fit; for a file without the robust one, by all residuals alike."""
         if math.isfinite(self.noise):
             return self.noise
-        degrees_of_freedom = left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
-        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / degrees_of_freedom)
+        return self.metrics.rmse_log * math.sqrt(self.metrics.runs / self._degrees_of_freedom)
+
+    @property
+    def _degrees_of_freedom(self) -> int:
+        return left_by(self.metrics.runs, len(self.coefficients) - len(self.fixed))
 
     def scatter_at(self, design: Design) -> Any:
         """``scatter`` of runs at a design of arrays; a score chained to the loss has its loss's scatter too."""
@@ -149,11 +160,10 @@ class FitResult:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; infinities and NaN are written as null."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        cls = type(self.law)
+        cls, others = type(self.law), ("law", "penalty", "uncertainty")
         return {
             "schema": SCHEMA,
-            **{name: _plain(value) for name, value in plain.items() if name not in ("law", "penalty", "uncertainty")},
+            **{f.name: finite(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in others},
             "law": {**_named(cls), "coefficients": self.coefficients},
             "penalty": {"name": _penalty_name(self.penalty), **dataclasses.asdict(self.penalty)},
             "warnings": list(self.warnings),
@@ -166,15 +176,19 @@ class FitResult:
         write_json(path, self.to_json())
         return path
 
-    def summary(self, level: float = 0.9, **found: Any) -> Result:
-        """Coefficients with standard errors and intervals at ``level``, what not to believe, and what else was found.
+    def summary(self, level: float = 0.9) -> Result:
+        """The fit, what not to believe of it, and its coefficients with standard errors and intervals at ``level``.
 
-        Args:
-          found: answers as plain data, under the names that ``moejax fit --json`` has: ``bootstrap``, ``decisions``.
+        ``moejax.fit.summary.summary`` says the same with what was found besides, such as decisions.
         """
-        from moejax.fit.summary import summary
-
-        return summary(self, level, found)
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return Result(
+            title=f"{type(self.law).__name__}, fitted to {counted(self.metrics.runs, 'run')}",
+            warnings=self.warnings,
+            tables=[self._quality(), self.coefficient_table(level)],
+            notes=[*self._how_errors(), f"Data {self.data_hash}, seed {self.seed}; {versions}."],
+            data=self.to_json(),
+        )
 
     @property
     def not_determined(self) -> tuple[str, ...]:
@@ -243,15 +257,71 @@ class FitResult:
         """
         return load(path)
 
+    @property
+    def has_covariance(self) -> bool:
+        """Whether it holds what standard errors, intervals and ranges are made of."""
+        return self.uncertainty is not None and bool(self.uncertainty.axes)
+
     def conf_int(self, level: float = 0.9) -> DataFrame:
         """Coefficients with standard errors and intervals: columns ``value``, ``std_err``, ``low``, ``high``.
+
+        One that was given, or that the runs do not determine, has none (NaN).
 
         Raises:
           UserError: ``level`` is not between 0 and 1, or the fit holds no covariance.
         """
-        from moejax.fit.tables import conf_int
+        import pandas as pd
 
-        return conf_int(self, level)
+        spread = self.spread(lambda law: [*coefficients(law).values()])
+        spread = spread.without([name in self.without_error for name in self.coefficients])
+        low, high = spread.ends(level, np.asarray([*keeps_sign(self.law).values()]))
+        columns = {"value": spread.middle, "std_err": spread.errors, "low": low, "high": high}
+        return pd.DataFrame(columns, index=pd.Index([*self.coefficients], name="coefficient"))
+
+    def prediction_intervals(
+        self, design: Design, level: float = 0.9, spread: Callable[[Callable[[Any], Any]], Spread] | None = None
+    ) -> PredictionIntervals:
+        """Ranges that hold the measured losses of new runs with a probability, if the law's form holds there.
+
+        The variance of log loss is that of the coefficients and, added to it, what the law leaves of the runs it was
+        fitted to (lack of fit and noise between seeds). With few runs the range is a Student-t's.
+
+        Args:
+          design: fields with one entry per new run.
+          spread: how far the numbers of a functional may be off by the coefficients; by the fit's own covariance, if
+            not given.
+
+        Raises:
+          UserError: ``level`` is not between 0 and 1, or the fit holds no covariance and is given none.
+        """
+        level = check_level(level)
+        count = max(len(np.atleast_1d(value_of(design, name))) for name in type(self.law).inputs)
+        new = runs_from(design, np.ones(count))
+        predicted = predict(self.law, new, self.output)
+        above = predicted > 0
+        middle = np.log(np.where(above, predicted, np.nan))
+
+        def log_loss(law: Any) -> Any:
+            return jnp.log(outputs(law, new.design, self.output))
+
+        unknown = tuple(
+            why or ("" if there else "the law predicts nothing above 0 there")
+            for why, there in zip(self.unknown(log_loss, count), above, strict=True)
+        )
+        by_coefficients = (spread or self.spread)(log_loss).without([bool(why) for why in unknown])
+        moved, left = np.square(by_coefficients.errors), np.square(self.scatter_at(new.design))
+        # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
+        total = np.maximum(moved + left, 1e-300)
+        each = moved**2 / by_coefficients.degrees_of_freedom + left**2 / self._degrees_of_freedom
+        degrees_of_freedom = np.maximum(total**2 / np.maximum(each, 1e-300), 1.0)
+        reach = scipy.special.stdtrit(degrees_of_freedom, (1 + level) / 2) * np.sqrt(moved + left)
+        with np.errstate(over="ignore"):
+            # A range may have no end.
+            low, high = np.exp(middle - reach), np.exp(middle + reach)
+        ranged = np.isfinite(moved)
+        of_all = np.sum((moved + left)[ranged])
+        share = math.nan if not ranged.any() else float(np.sum(moved[ranged]) / of_all) if of_all else 0.0
+        return PredictionIntervals(low=low, loss=predicted, high=high, from_coefficients=share, unknown=unknown)
 
     def predict(self, design: Design, level: float = 0.9) -> DataFrame:
         """What new runs should reach, a row each.
@@ -259,18 +329,94 @@ class FitResult:
         Columns: the design's; the loss; ``low`` and ``high``, between which that share of such runs fall; ``beyond``,
         the fields that lie outside the fitted runs and by what factor.
 
+        Args:
+          design: its fields are numbers or arrays with an entry per run.
+
         Raises:
           UserError: the design lacks what the law reads or cannot be, or the fit holds no covariance.
         """
-        from moejax.fit.tables import predict
+        import pandas as pd
 
-        return predict(self, design, level)
+        if not self.has_covariance:
+            raise UserError(NO_COVARIANCE)
+        given = known(design)
+        require_inputs(self.law, given)
+        columns = dict(zip(given, np.broadcast_arrays(*map(np.atleast_1d, given.values())), strict=True))
+        rows = np.stack([*columns.values()], axis=1).astype(np.float64).tolist()
+        # They also refuse what cannot be.
+        beyond = [predict_one(self, design_from(dict(zip(columns, row, strict=True)))).extrapolated for row in rows]
+        predicted = self.prediction_intervals(design_from(columns), level)
+        words = ["; ".join(f"{name} {factor:.3g}×" for name, factor in one.items()) for one in beyond]
+        return pd.DataFrame(
+            {**columns, self.output: predicted.loss, "low": predicted.low, "high": predicted.high, "beyond": words}
+        )
+
+    def coefficient_table(self, level: float = 0.9) -> Table:
+        """Coefficients, with standard errors and intervals where the fit holds a covariance."""
+        columns = (
+            Column("coefficient"),
+            Column("symbol"),
+            Column("value", ".8g"),
+            Column("std err", ".3g"),
+            Column(f"{level:.0%} interval"),
+            Column(""),
+            Column("meaning", words=True),
+        )
+        rows = []
+        for name, symbol, meaning, value, error, low, high in self._coefficient_rows(level):
+            ends = f"[{low:.4g}, {high:.4g}]" if math.isfinite(error) else None
+            rows.append([name, symbol, value, error, ends, self.state(name), meaning])
+        return Table("Coefficients", columns, rows, key="coefficients")
 
     def to_latex(self, level: float = 0.9) -> str:
         """Coefficients with intervals as a tabular of LaTeX, for booktabs."""
-        from moejax.fit.tables import to_latex
+        about = f"{type(self.law).__name__}, {self.metrics.runs} runs, data {self.data_hash}"
+        rows = [
+            (symbol, value, (low, high) if math.isfinite(error) else self.state(name) or "--")
+            for name, symbol, _, value, error, low, high in self._coefficient_rows(level)
+        ]
+        return latex.tabular(about, level, rows)
 
-        return to_latex(self, level)
+    def _coefficient_rows(self, level: float) -> list[tuple[str, str, str, float, float, float, float]]:
+        """Name, symbol, meaning, value, standard error and both ends of every coefficient; NaN where not known."""
+        found = self.conf_int(level).to_dict("index") if self.has_covariance else {}
+        about = {field.name: field.metadata for field in dataclasses.fields(self.law)}
+        rows = []
+        for name, value in self.coefficients.items():
+            error, low, high = (found.get(name, {}).get(column, math.nan) for column in ("std_err", "low", "high"))
+            rows.append((name, about[name]["symbol"], about[name]["meaning"], value, error, low, high))
+        return rows
+
+    def _quality(self) -> Table:
+        m, unit = self.metrics, ", nats" if self.output == "loss" else ""
+        agreeing = f"{round(self.agreeing * self.polished)} of {self.polished} ({self.starts} screened)"
+        rows = [
+            ["objective (sum)", self.value, ".8g"],
+            ["gradient norm", self.gradient_norm, ".2g"],
+            ["starts agreeing", self.agreeing, lambda _: agreeing],
+            ["condition number", self.condition_number, ".3g"],
+            [f"RMSE{unit}", m.rmse, ".5f" if self.output == "loss" else ".4g"],
+            [f"MAE{unit}", m.mae, ".5f" if self.output == "loss" else ".4g"],
+            [f"RMSE, log {self.output.replace('_', ' ')}", m.rmse_log, ".5f"],
+            ["largest error", m.max_relative_error, percent(3)],
+            ["R²", m.r_squared, ".5f"],
+            ["Huber, mean", m.huber, ".4g"],
+            ["AICc", self.aicc, ".1f"],
+            ["BIC", self.bic, ".1f"],
+        ]
+        cells = [[name, Written(value, Column("", write).written(value))] for name, value, write in rows]
+        return Table("Fit", (Column(""), Column("")), cells, key="fit")
+
+    def _how_errors(self) -> list[str]:
+        """How standard errors came about, or why there is none."""
+        if self.uncertainty is None:
+            return []
+        if not self.converged:
+            return ["Standard errors: none, as the search did not converge."]
+        if not self.uncertainty.axes:
+            return ["Standard errors: none, as these runs give no covariance."]
+        draws = f", {counted(self.uncertainty.draw_count, self.uncertainty.by)}" if self.uncertainty.draw_count else ""
+        return [f"Standard errors: {COVARIANCES[self.uncertainty.covariance]}{draws}."]
 
 
 def load(path: str | Path) -> FitResult:
@@ -393,13 +539,3 @@ def _law_of(named: Mapping[str, Any]) -> type:
 
 def _penalty_name(penalty: Penalty) -> str:
     return next(name for name, cls in PENALTIES.items() if isinstance(penalty, cls))
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {k: _plain(v) for k, v in dataclasses.asdict(value).items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return value

@@ -14,10 +14,11 @@ from moejax.errors import UserError
 from moejax.fit.extrapolation import RATIOS, SIZES, outside, ranges
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import Metrics, errors, plain, predict
+from moejax.fit.metrics import Metrics, errors, predict
 from moejax.fit.read_runs import ReadRuns
 from moejax.fit.runs import Runs
 from moejax.float64 import float64
+from moejax.json_text import finite
 from moejax.laws.design import FIELDS, Design
 from moejax.laws.law import unit_of
 from moejax.quantities import parse
@@ -168,8 +169,8 @@ def to_json(splits: Iterable[HeldOut]) -> list[dict[str, Any]]:
     return [
         {
             "name": h.name,
-            "errors": plain(h.metrics),
-            "fitted": plain(h.fit.metrics),
+            "errors": finite(h.metrics),
+            "fitted": finite(h.fit.metrics),
             "law": h.fit.coefficients,
             "converged": h.fit.converged,
         }

@@ -16,6 +16,7 @@ from moejax.fit.fit_result import FitResult
 from moejax.fit.runs import Runs
 from moejax.fit.starts import WarmStart
 from moejax.float64 import float64
+from moejax.json_text import finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +50,7 @@ class Deciding:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not finite is null."""
-        every = {"value": self.value, "without_all": self.without_all}
-        each = {"predicted": self.predicted, "refitted": self.refitted}
-        return {name: _plain(value) for name, value in every.items()} | {
-            name: [_plain(one) for one in numbers] for name, numbers in each.items()
-        }
+        return {name: value for name, value in finite(self).items() if name != "runs"}
 
 
 def deciding(result: FitResult, runs: Runs, functional: Functional, count: int = 3) -> Deciding:
@@ -93,10 +90,6 @@ def deciding(result: FitResult, runs: Runs, functional: Functional, count: int =
         refitted=tuple(without([i]) for i in most),
         without_all=without(most),
     )
-
-
-def _plain(value: float) -> float | None:
-    return value if np.isfinite(value) else None
 
 
 def influence(result: FitResult, runs: Runs, functional: Functional) -> list[Influence]:

@@ -12,8 +12,7 @@ import numpy as np
 
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.fit_law import Progress
-from moejax.fit.isoflop_budgets import Budget
-from moejax.fit.isoflop_curves import SIZE_ENDS, IsoflopOptimum, best_sizes_by_curves, end, finite, optimum_of
+from moejax.fit.isoflop_curves import SIZE_ENDS, Budget, IsoflopOptimum, best_sizes_by_curves, end, optimum_of
 from moejax.fit.isoflop_surfaces import (
     FOLDS,
     DegreeSearch,
@@ -27,6 +26,7 @@ from moejax.fit.isoflop_surfaces import (
 )
 from moejax.fit.power_laws import power_through
 from moejax.float64 import float64
+from moejax.json_text import finite
 from moejax.laws.argmin import argmin_between
 from moejax.laws.design import Design
 from moejax.laws.law import coefficients

@@ -16,11 +16,11 @@ import numpy as np
 
 from moejax.fit.bootstrap import draws_of
 from moejax.fit.correction import Correction, correct, worst_miss
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
 from moejax.fit.runs import Runs
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.float64 import float64
 from moejax.result import Column, Result, Table
 

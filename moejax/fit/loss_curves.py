@@ -14,6 +14,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from moejax.errors import UserError
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import errors as errors_of
@@ -21,7 +22,6 @@ from moejax.fit.objective import outputs
 from moejax.fit.prediction import predict_runs
 from moejax.fit.read_curves import BLOCKS, Curves, LossCurve, columns_at, runs_of
 from moejax.fit.starts import Sobol
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws import ALIASES_OF_CURVES, CURVE_LAWS
 from moejax.laws.design import Design
 from moejax.run_table import DataFrame

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Float
 
-from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.intervals import left_by
 
 CLIPPED = 2.5
 """Standard deviations at which a residual is clipped: what lies farther out adds no more to the noise."""

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-import scipy.special
-from jaxtyping import Float
 
 from moejax.fit.bootstrap import Bootstrap
 from moejax.fit.covariance import uncertainty
-from moejax.fit.degrees_of_freedom import left_by
+from moejax.fit.derivatives import Functional
 from moejax.fit.estimands import Estimand
 from moejax.fit.fit_result import FitResult
-from moejax.fit.metrics import predict
-from moejax.fit.objective import outputs
-from moejax.fit.runs import Runs, runs_from
-from moejax.interval import check_level
-from moejax.laws.design import Design, design_from, value_of
-from moejax.laws.law import coefficients
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionIntervals:
-    """Ranges for new runs, one entry each."""
-
-    low: Float[np.ndarray, " designs"]
-    loss: Float[np.ndarray, " designs"]
-    high: Float[np.ndarray, " designs"]
-    from_coefficients: float
-    """Share of the variance, over all designs that have a range, that is due to the coefficients; the rest is lack of
-    fit. NaN where none has one."""
-    unknown: tuple[str, ...]
-    """Why each has no range (``FitResult.unknown``); empty words where it has one."""
+from moejax.fit.intervals import PredictionIntervals, Spread, left_by
+from moejax.fit.runs import Runs
+from moejax.json_text import finite
+from moejax.laws.design import Design, design_from
 
 
 def predict_runs(
@@ -61,49 +41,23 @@ def predict_runs(
     Raises:
       UserError: ``level`` is not between 0 and 1, or there are neither runs nor a covariance in the fit.
     """
-    level = check_level(level)
-    count = max(len(np.atleast_1d(value_of(design, name))) for name in type(result.law).inputs)
-    new = runs_from(design, np.ones(count))
-    predicted = predict(result.law, new, result.output)
-    above = predicted > 0
-    middle = np.log(np.where(above, predicted, np.nan))
-    free = len(result.coefficients) - len(result.fixed)
+    if resampled is not None:
+        free = len(result.coefficients) - len(result.fixed)
+        return result.prediction_intervals(design, level, lambda functional: _over(resampled, functional, free))
+    if runs is None:
+        return result.prediction_intervals(design, level)
+    uncertain = uncertainty(result, runs, kind=covariance, by=by)
+    return result.prediction_intervals(design, level, lambda functional: uncertain.spread(functional)[0])
 
-    def log_loss(law: Any) -> Any:
-        return jnp.log(outputs(law, new.design, result.output))
 
-    unknown = tuple(
-        why or ("" if there else "the law predicts nothing above 0 there")
-        for why, there in zip(result.unknown(log_loss, count), above, strict=True)
-    )
-    if resampled is None:
-        if runs is not None:
-            uncertain, _ = uncertainty(result, runs, kind=covariance, by=by).spread(log_loss)
-        else:
-            uncertain = result.spread(log_loss)
-        spread, known = uncertain.errors**2, uncertain.degrees_of_freedom
-    else:
-        moved = np.stack([np.log(predict(law, new, result.output)) for law in _each(resampled)])
-        # Laws that give no number there are left out; the interval of a decision counts them.
-        spread = np.nanvar(np.where(np.isfinite(moved), moved, np.nan), axis=0)
-        spread = np.where([bool(why) for why in unknown], np.nan, spread)
-        known = left_by(resampled.draws, free)
-    left = np.square(result.scatter_at(new.design))
-    # Welch and Satterthwaite: degrees of freedom of a sum of two estimated variances.
-    total = np.maximum(spread + left, 1e-300)
-    degrees_of_freedom = total**2 / np.maximum(spread**2 / known + left**2 / left_by(result.metrics.runs, free), 1e-300)
-    reach = scipy.special.stdtrit(np.maximum(degrees_of_freedom, 1.0), (1 + level) / 2) * np.sqrt(spread + left)
-    with np.errstate(over="ignore"):
-        # A range may have no end.
-        low, high = np.exp(middle - reach), np.exp(middle + reach)
-    ranged = spread[np.isfinite(spread)]
-    of_all = np.sum(ranged + left)
-    return PredictionIntervals(
-        low=low,
-        loss=predicted,
-        high=high,
-        from_coefficients=math.nan if not len(ranged) else float(np.sum(ranged) / of_all) if of_all else 0.0,
-        unknown=unknown,
+def _over(resampled: Bootstrap, functional: Functional, free: int) -> Spread:
+    """How far every number of a functional is spread over resamples of a fit with so many coefficients."""
+    answers = resampled.evaluate(functional)
+    # Laws that give no number are left out; the interval of a decision counts them.
+    known = np.where(np.isfinite(answers), answers, np.nan)
+    degrees_of_freedom = np.full(known.shape[1], float(left_by(resampled.draws, free)))
+    return Spread(
+        middle=np.nanmean(known, axis=0), errors=np.nanstd(known, axis=0), degrees_of_freedom=degrees_of_freedom
     )
 
 
@@ -125,9 +79,9 @@ class RunPrediction:
             "name": self.estimand.name,
             "symbol": self.estimand.symbol,
             "given": dict(self.estimand.given),
-            **{name: float(value) if np.isfinite(value) else None for name, value in ends.items()},
+            **finite(ends),
             "level": self.level,
-            "from_coefficients": p.from_coefficients if np.isfinite(p.from_coefficients) else None,
+            "from_coefficients": finite(p.from_coefficients),
             "by": "resamples" if self.by_resamples else "standard errors",
             **({"reason": p.unknown[0]} if p.unknown[0] else {}),
         }
@@ -194,10 +148,3 @@ def range_in_words(fit: FitResult, found: RunRange, *, beyond: bool) -> str:
     article = "an" if fit.output[0] in "aeiou" else "a"
     said = f"{found.interval['level']:.0%} of such runs have {article} {fit.output.replace('_', ' ')} in {ends}"
     return f"{said}, {IF_THE_FORM_HOLDS}." if beyond else f"{said}."
-
-
-def _each(resampled: Bootstrap) -> list[Any]:
-    """The resampled laws one by one."""
-    stacked = coefficients(resampled.laws)
-    law = type(resampled.laws)
-    return [law(**{name: float(v[i]) for name, v in stacked.items()}) for i in range(len(resampled.values))]

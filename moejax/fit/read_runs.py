@@ -14,8 +14,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.expression import condition, evaluate
 from moejax.fit import table_checks
-from moejax.fit.column_names import Named, map_option, our_name, quoted, with_our_names
-from moejax.fit.formula_columns import is_formula, law_of_formula
+from moejax.fit.column_names import Named, is_formula, law_of_formula, map_option, our_name, quoted, with_our_names
 from moejax.fit.runs import Runs, runs_from
 from moejax.fit.swept_optimum import precision, smooth_best_by, standard_error_column
 from moejax.fit.table_checks import check_losses, check_table, duplicates, rows_in_words

@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from moejax.errors import UserError
 from moejax.fit.bootstrap import Bootstrap, bootstrap
 from moejax.fit.bootstrap import to_json as intervals_to_json
@@ -15,12 +13,13 @@ from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split, at_least
 from moejax.fit.isoflop_analysis import Isoflops, analyse, best_sizes_by_law
-from moejax.fit.isoflop_budgets import first, isoflop_budgets, sparsity_of
+from moejax.fit.isoflop_curves import first, isoflop_budgets, sparsity_of
 from moejax.fit.metrics import Metrics, metrics
 from moejax.fit.runs import Runs
 from moejax.fit.starts import ABNAR_GRID, Starts
-from moejax.fit.summary import coefficients, resampled
+from moejax.fit.summary import resampled
 from moejax.interval import check_level
+from moejax.json_text import finite
 from moejax.laws.sparsity import Sparsity
 from moejax.result import Column, Result, Table, percent
 
@@ -73,7 +72,7 @@ class AbnarRecipe:
             title=f"Abnar et al. (2025) on this table; held out from Eq. 6: {self.split}",
             warnings=fit.warnings,
             tables=[
-                dataclasses.replace(coefficients(fit, self.level), title=f"Eq. 6 from {fit.starts} starts"),
+                dataclasses.replace(fit.coefficient_table(self.level), title=f"Eq. 6 from {fit.starts} starts"),
                 resampled({"bootstrap": intervals_to_json(fit, self.resampled, self.level)}),
                 Table("Errors of Eq. 6", error_columns, errors),
                 *(table for one in surfaces for table in one.tables()),
@@ -88,12 +87,11 @@ class AbnarRecipe:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what is not a number is null."""
-        errors = dataclasses.asdict(self.held_out)
         return {
             "recipe": "abnar",
             "held_out": self.split,
             "fit": self.fit.to_json(),
-            "held_out_errors": {k: v if np.isfinite(v) else None for k, v in errors.items()},
+            "held_out_errors": finite(self.held_out),
             "intervals": intervals_to_json(self.fit, self.resampled, self.level),
             "total": self.total.to_json(),
             "active": self.active.to_json() if self.active else None,

@@ -12,6 +12,7 @@ import scipy.stats
 from jaxtyping import Float, Int
 
 from moejax.errors import UserError
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.leverages import LEAST_BUDGETS, Family, leverages
@@ -21,7 +22,6 @@ from moejax.fit.power_laws import LEAST_SPLITS, PowerLaws, allocation_law, hyper
 from moejax.fit.runs import Runs, budgets
 from moejax.fit.starts import Sobol, Starts
 from moejax.fit.stored_structure import flops_by
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.float64 import float64
 from moejax.laws.leverage import Leverage
 from moejax.laws.saturation import saturate

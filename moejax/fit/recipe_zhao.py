@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moejax.fit.bootstrap import bootstrap
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.holdout import Split
 from moejax.fit.metrics import metrics, predict
 from moejax.fit.runs import Runs
 from moejax.fit.starts import Sobol, Starts
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.fit.zhao_margins import (
     FACTORS,
     AtStructure,
@@ -26,6 +25,7 @@ from moejax.fit.zhao_margins import (
     margins_of,
     with_gamma_of,
 )
+from moejax.json_text import finite
 from moejax.laws import LAWS
 from moejax.laws.design import FIELDS
 from moejax.laws.expert_count import ExpertCount
@@ -165,14 +165,10 @@ class ZhaoRecipe:
             ]
             for part in ("nested", "rivals")
         }
-        margins = [
-            dataclasses.asdict(m) | {"r_squared": m.r_squared if np.isfinite(m.r_squared) else None}
-            for m in self.margins
-        ]
         return {
             "recipe": "zhao",
             "held_out": self.held_out.name,
-            "margins": margins,
+            "margins": finite(self.margins),
             **fitted,
             "left_out": self.left_out,
             "decisions": self.decisions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +15,14 @@ from jaxtyping import Float
 
 from moejax.config import build, convert
 from moejax.errors import UserError
-from moejax.fit.degrees_of_freedom import satterthwaite
-from moejax.fit.intervals import Spread, keeps_sign
+from moejax.fit.extrapolation import RATIOS
+from moejax.fit.intervals import Spread, keeps_sign, satterthwaite
 from moejax.fit.undetermined import Probes
 from moejax.float64 import float64
 from moejax.interval import Interval, interval
+from moejax.json_text import finite
 from moejax.laws.design import FIELDS
 from moejax.laws.law import coefficients
-
-if TYPE_CHECKING:
-    from moejax.fit.fit_result import FitResult
 
 LARGEST_FOLDS = 50.0
 """E-folds by which a drawn coefficient may leave its fitted value: further out, a float would overflow."""
@@ -104,18 +102,7 @@ class StoredUncertainty:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
-            "covariance": self.covariance,
-            "by": self.by,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "axes": [dict(axis) for axis in self.axes],
-            "deviations": list(self.deviations),
-            "leverages": [[list(row) for row in rows] for rows in self.leverages],
-            "draw_count": self.draw_count,
-            "warnings": list(self.warnings),
-            "dropped": list(self.dropped),
-        }
+        return finite(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +146,6 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
     Raises:
       UserError: an entry is missing or of another type.
     """
-    from moejax.fit.extrapolation import RATIOS
-
     stored = build(StoredUncertainty, convert(dict, plain, "uncertainty"), "uncertainty")
     for name, (low, high) in stored.ranges.items():
         if name not in {*FIELDS, *inputs, *RATIOS} or not 0 <= low <= high or not 0 < high < np.inf:
@@ -172,53 +157,6 @@ def from_json(plain: Any, inputs: Iterable[str] = FIELDS) -> StoredUncertainty:
     if lengths != {len(stored.axes)}:
         raise UserError(f"uncertainty has {len(stored.axes)} axes, and deviations or leverages of another number.")
     return stored
-
-
-def with_uncertainty(
-    result: FitResult, runs: Any, *, covariance: str = "sandwich", by: str = "group", dropped: tuple[str, ...] = ()
-) -> FitResult:
-    """The fit with what its file must hold, so that whoever reads it needs no runs.
-
-    Raises:
-      UserError: the runs are not those of the fit.
-    """
-    from moejax.fit.bootstrap import draws_of, too_few
-    from moejax.fit.covariance import CLUSTERED, coefficient_slopes, leverage_warnings, uncertainty
-    from moejax.fit.extrapolation import ranges, where_decided
-
-    estimated = uncertainty(result, runs, kind=covariance, by=by)
-    at, draws, axes, deviations, leverages = estimated.at, estimated.draws, np.zeros((0, 0)), np.zeros(0), ()
-    if draws is not None:
-        axes, deviations, leverages = draws.axes, draws.deviations, draws.leverages
-    elif np.isfinite(estimated.covariance).all():
-        variances, ways = np.linalg.eigh((estimated.covariance + estimated.covariance.T) / 2)
-        axes, deviations = ways.T[variances > 0], np.sqrt(variances[variances > 0])
-    known = bool(np.isfinite(estimated.covariance).all())
-    said = too_few(result, draws_of(runs, by), by) if known and covariance in CLUSTERED else ""
-    few = (f"{said}: standard errors are too small, and so may be every interval.",) if said else ()
-    spent = {name: ends for name, ends in where_decided(runs).items() if name == "flops"}
-    moved = _shares(result.law, coefficient_slopes(at), axes)
-    told = [number for number, axis in enumerate(moved) if all(map(np.isfinite, axis.values()))]
-    stored = StoredUncertainty(
-        ranges=spent | ranges(runs, type(result.law).inputs),
-        covariance=covariance,
-        by=by,
-        degrees_of_freedom=estimated.degrees_of_freedom,
-        axes=tuple(moved[number] for number in told),
-        deviations=tuple(float(deviations[number]) for number in told),
-        # Unrounded: a leverage of 1 must stay one.
-        leverages=tuple(tuple(tuple(map(float, row[told])) for row in rows) for rows in leverages),
-        draw_count=draws_of(runs, by) if covariance in CLUSTERED else 0,
-        warnings=(*few, *leverage_warnings(result, runs, estimated, by)),
-        dropped=tuple(dropped),
-    )
-    return dataclasses.replace(result, uncertainty=stored)
-
-
-def _shares(law: Any, slopes: Mapping[str, np.ndarray], axes: Any) -> list[dict[str, float]]:
-    """What a unit along each axis of the coordinates adds to every fitted coefficient, as a share of its value."""
-    values = {name: float(value) for name, value in coefficients(law).items() if name in slopes and value != 0}
-    return [{name: float(slopes[name] @ axis) / value for name, value in values.items()} for axis in axes]
 
 
 def _with(law: Any, values: Mapping[str, Any]) -> Any:

@@ -5,46 +5,35 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moejax.fit import held_out_runs, holdout
 from moejax.fit.estimands import where_in_words
 from moejax.fit.estimates import STANDARD
 from moejax.fit.extrapolation import sentences
+from moejax.fit.fit_result import FitResult
 from moejax.fit.prediction import IF_THE_FORM_HOLDS
 from moejax.interval import Interval
 from moejax.laws.law import unit_of
 from moejax.quantities import format
-from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent
-from moejax.wording import counted, listed
-
-if TYPE_CHECKING:
-    from moejax.fit.fit_result import FitResult
-    from moejax.fit.stored_uncertainty import StoredUncertainty
-
-COVARIANCES = {
-    "sandwich": "CR2 sandwich (Bell and McCaffrey 2002), right for runs that are alike within a group",
-    "gauss_newton": "Gauss-Newton, right if residuals are independent and alike",
-}
-"""What a covariance is, by its name."""
+from moejax.result import NOT_DETERMINED, Column, Result, Table, percent
+from moejax.wording import listed
 
 Found = Mapping[str, Any]
 
 
-def summary(fit: FitResult, level: float, found: Found) -> Result:
+def summary(fit: FitResult, level: float = 0.9, /, **found: Any) -> Result:
     """The fit, its coefficients with standard errors and intervals at ``level``, and what was found besides.
 
     Args:
       found: plain data under the names that ``fit.json`` has, such as ``held_out``, ``bootstrap`` and ``decisions``.
     """
-    how = [] if fit.uncertainty is None else [_covariance(fit, fit.uncertainty)]
-    versions = ", ".join(f"{name} {version}" for name, version in fit.versions.items())
-    return Result(
-        title=f"{type(fit.law).__name__}, fitted to {counted(fit.metrics.runs, 'run')}",
-        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse, fit.output), *fit.warnings],
-        tables=[_quality(fit), coefficients(fit, level), *tables({**found, "output": fit.output})],
-        notes=[*how, f"Data {fit.data_hash}, seed {fit.seed}; {versions}."],
-        data=fit.to_json() | dict(found),
+    alone = fit.summary(level)
+    return dataclasses.replace(
+        alone,
+        warnings=[*holdout.warnings(found.get("held_out", ()), fit.metrics.rmse, fit.output), *alone.warnings],
+        tables=[*alone.tables, *tables({**found, "output": fit.output})],
+        data=alone.data | found,
     )
 
 
@@ -131,59 +120,6 @@ def resampled(found: Found) -> Table:
         )
     title = f"Coefficients over {resamples['resamples']:,} resamples by {resamples['by']}"
     return Table(title, columns, rows, notes, key="resamples")
-
-
-def _quality(fit: FitResult) -> Table:
-    m, unit = fit.metrics, ", nats" if fit.output == "loss" else ""
-    agreeing = f"{round(fit.agreeing * fit.polished)} of {fit.polished} ({fit.starts} screened)"
-    rows = [
-        ["objective (sum)", fit.value, ".8g"],
-        ["gradient norm", fit.gradient_norm, ".2g"],
-        ["starts agreeing", fit.agreeing, lambda _: agreeing],
-        ["condition number", fit.condition_number, ".3g"],
-        [f"RMSE{unit}", m.rmse, ".5f" if fit.output == "loss" else ".4g"],
-        [f"MAE{unit}", m.mae, ".5f" if fit.output == "loss" else ".4g"],
-        [f"RMSE, log {fit.output.replace('_', ' ')}", m.rmse_log, ".5f"],
-        ["largest error", m.max_relative_error, percent(3)],
-        ["R²", m.r_squared, ".5f"],
-        ["Huber, mean", m.huber, ".4g"],
-        ["AICc", fit.aicc, ".1f"],
-        ["BIC", fit.bic, ".1f"],
-    ]
-    cells = [[name, Written(value, Column("", write).written(value))] for name, value, write in rows]
-    return Table("Fit", (Column(""), Column("")), cells, key="fit")
-
-
-def coefficients(fit: FitResult, level: float) -> Table:
-    """Coefficients, with standard errors and intervals where the fit holds a covariance."""
-    errors = fit.conf_int(level).to_dict("index") if fit.uncertainty is not None and fit.uncertainty.axes else {}
-    fields = {field.name: field.metadata for field in dataclasses.fields(fit.law)}
-    columns = (
-        Column("coefficient"),
-        Column("symbol"),
-        Column("value", ".8g"),
-        Column("std err", ".3g"),
-        Column(f"{level:.0%} interval"),
-        Column(""),
-        Column("meaning", words=True),
-    )
-    rows = []
-    for name, value in fit.coefficients.items():
-        one = errors.get(name, {"std_err": math.nan})
-        ends = f"[{one['low']:.4g}, {one['high']:.4g}]" if math.isfinite(one["std_err"]) else None
-        meaning = fields[name]["meaning"]
-        rows.append([name, fields[name]["symbol"], value, one["std_err"], ends, fit.state(name), meaning])
-    return Table("Coefficients", columns, rows, key="coefficients")
-
-
-def _covariance(fit: FitResult, uncertainty: StoredUncertainty) -> str:
-    """How standard errors came about, or why there is none."""
-    if not fit.converged:
-        return "Standard errors: none, as the search did not converge."
-    if not uncertainty.axes:
-        return "Standard errors: none, as these runs give no covariance."
-    counts = f", {counted(uncertainty.draw_count, uncertainty.by)}" if uncertainty.draw_count else ""
-    return f"Standard errors: {COVARIANCES[uncertainty.covariance]}{counts}."
 
 
 def _errors(of: Found) -> list[Any]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moejax.fit.degrees_of_freedom import left_by
 from moejax.fit.derivatives import derivatives
 from moejax.fit.fit_result import FitResult
+from moejax.fit.intervals import left_by
 from moejax.fit.noise import CLIPPED
 from moejax.fit.runs import Runs
 from moejax.fit.undetermined import undetermined

@@ -27,8 +27,7 @@ from moejax.papers.figures import (
     zhao_variation,
 )
 from moejax.report.figures import predictions
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.plots import PLOTS, PREDICTIONS, FromRuns, Plot, by_name
 
 

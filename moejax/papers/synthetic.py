@@ -25,7 +25,7 @@ from moejax.laws.sparsity import ABNAR_2025
 from moejax.papers.tian_tables import EXPERTS, GROUPS, TABLE_7, TABLE_9, TASKS
 from moejax.papers.zhao_experiments import Run, table_6
 from moejax.papers.zhao_shapes import shape, widths
-from moejax.report.figures.inputs import evaluate, structured
+from moejax.report.figures.figure import evaluate, structured
 from moejax.report.figures.leverage import leverage
 from moejax.report.synthetic import NOISE, rng
 from moejax.report.synthetic import runs as report_runs

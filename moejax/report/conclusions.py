@@ -1,4 +1,6 @@
-"""What a study found, as one ``Result``: what its terminal says and its page of Markdown holds."""
+"""What a study found, as one ``Result``: what its terminal says and its page of Markdown holds, and how sizes, losses
+and ranges are written there.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,78 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moejax.quantities import format, format_bytes
 from moejax.report.findings import Findings, best_per_budget, compute_budgets, experts, versions
-from moejax.report.wording import confirmations, worth
 from moejax.result import NOT_DETERMINED, Column, Result, Table, Written, percent, size
 from moejax.run_table import DataFrame
 from moejax.study.analysis import FittedLaw
 from moejax.study.compute_optimum import ComputeOptimum, family
+
+if TYPE_CHECKING:
+    from moejax.interval import Interval
+    from moejax.study.analysis import HeldOutCheck
+
+
+VARIABLES = {"params_active": "active parameters", "tokens": "tokens", "loss": "loss, nats/token"}
+"""What an optimum consists of, in words."""
+
+
+def number(name: str, value: float | int, digits: int = 4) -> str:
+    """A variable of an optimum: losses in decimals, sizes with a letter."""
+    return f"{value:.{digits}f}" if name == "loss" and abs(value) < 100 else size(value, digits)
+
+
+def interval(name: str, found: Interval) -> str:
+    """The range of a resampled answer; a dash where the runs tell nothing of it."""
+    if not math.isfinite(found.low) and not math.isfinite(found.high):
+        return "–"
+    low, high = number(name, found.low, 3), number(name, found.high, 3)
+    return f"{low} – {high}"
+
+
+def confirmations(decision: ComputeOptimum) -> list[tuple[str, ...]]:
+    """Variable, closed form, what autodiff says there, numerical argmin, interval, verdict: a row per variable."""
+    checked = decision.checked
+    autodiff = {"params_active": f"slope {checked.residual:.1e}", "tokens": f"curvature {checked.curvature:.2e}"}
+    return [
+        (
+            words,
+            number(name, checked.value[name]),
+            autodiff.get(name, ""),
+            number(name, checked.numeric[name]),
+            interval(name, decision.intervals[name]),
+            NOT_DETERMINED if decision.intervals[name].uninformative else "",
+        )
+        for name, words in VARIABLES.items()
+    ]
+
+
+TENTH = math.log(1.1)
+"""E-folds in a tenth more."""
+
+
+def worth(decision: ComputeOptimum) -> list[str]:
+    """What a tenth more of each limit is worth, in sentences."""
+    words = {
+        "flops": "A tenth more training FLOPs",
+        "expansion": "A tenth more total parameters at as many active ones",
+    }
+    return [
+        f"{words[name]} would change the least loss by {price * TENTH:+.2g} nats/token."
+        for name, price in decision.prices.items()
+    ]
+
+
+def against_naive(check: HeldOutCheck) -> str:
+    """How a law's held-out error compares with that of predicting no improvement."""
+    if not check.naive_mae:
+        return "there is no naive prediction to compare with"
+    share = check.mae / check.naive_mae - 1
+    word = "less" if share < 0 else "more"
+    return f"{abs(share):.0%} {word} than the {check.naive_mae:.4f} of predicting no improvement"
+
 
 BEST, BRIEF_BEST = 12, 6
 """Best runs that are listed, the last of them the largest; and in a terminal."""

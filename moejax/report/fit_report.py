@@ -12,6 +12,7 @@ import pandas as pd
 from moejax import run_table
 from moejax.config import convert
 from moejax.fit import held_out_runs
+from moejax.fit import summary as fit_summary
 from moejax.fit.fit_result import FitResult, are_runs_of, read_by_this_version, read_plain
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.laws.predict import published
@@ -137,5 +138,5 @@ def _page(fit: FitResult, source: Path, said: Result, figures: dict[str, Figure]
 def summary(fit: FitResult, source: Path) -> Result:
     """What ``moejax fit`` said of the fit; what held-out runs warn of is among the warnings of its data too."""
     beside = _beside(source)
-    said = fit.summary((beside.get("standard_errors") or {}).get("level", 0.9), **beside)
+    said = fit_summary.summary(fit, (beside.get("standard_errors") or {}).get("level", 0.9), **beside)
     return replace(said, data={"source": source.name, **said.data, "warnings": list(said.warnings)})

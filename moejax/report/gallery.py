@@ -17,8 +17,7 @@ from PIL import Image
 from moejax import run_table
 from moejax.folder import atomic_write
 from moejax.progress import ProgressCallback
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import PAPER, RC
 from moejax.report.plots import Plot, draw, example_of, inputs_of
 

@@ -17,15 +17,13 @@ from moejax.laws.predict import published
 from moejax.report import synthetic
 from moejax.report.figures import (
     evidence,
-    fitted_runs,
     law_curves,
     loss_vs_compute,
     plan_bars,
     predictions,
     running,
 )
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import RC
 from moejax.run_table import DataFrame
 from moejax.wording import did_you_mean, some
@@ -125,7 +123,7 @@ PLOTS = by_name(
     ),
     Plot(
         name="fit",
-        draw=fitted_runs.through_runs,
+        draw=predictions.through_runs,
         columns=("law", "output", "measured", "predicted"),
         example=synthetic.fitted,
         shows="any fitted law through its runs, and over each input",

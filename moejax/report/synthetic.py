@@ -14,7 +14,7 @@ from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from
 from moejax.laws.design import Design
 from moejax.laws.predict import published
-from moejax.report.figures.inputs import evaluate
+from moejax.report.figures.figure import evaluate
 
 NOISE = 0.004
 """Spread of the synthetic losses, nats/token."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
+from moejax.run_sources.tracked_run import TrackedRun
 from moejax.table_file import MOST_CELLS, MOST_COLUMNS
 from moejax.wording import counted, some
 
@@ -30,21 +31,6 @@ DataFrame = Any
 
 MOST_FILES = 200_000
 """Files of a folder that are looked at to tell what it is."""
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as a tracker keeps it."""
-
-    name: str
-    settings: Mapping[str, Any]
-    """What was set before it: parameters, config, hyperparameters; may be nested."""
-    metrics: Mapping[str, Any]
-    """The last value of each metric."""
-    about: Mapping[str, str]
-    """Its id, experiment and status, as far as the tracker has them."""
-    finished: bool = True
-    """Whether the tracker says that it ended well."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.source import TrackedRun
+from moejax.run_sources.tracked_run import TrackedRun
 
 EVENTS = "events.out.tfevents."
 NUMBERS = {1: ("<f4", "float_val"), 2: ("<f8", "double_val"), 3: ("<i4", "int_val"), 9: ("<i8", "int64_val")}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from moejax.errors import UserError
-from moejax.run_sources.source import TrackedRun
+from moejax.run_sources.tracked_run import TrackedRun
 from moejax.stored import foreign_json
 from moejax.wording import says
 

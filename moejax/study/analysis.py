@@ -15,6 +15,7 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit import holdout, recipe_tian
 from moejax.fit.bootstrap import Bootstrap, bootstrap, too_few
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.estimands import Estimand
 from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
@@ -24,7 +25,6 @@ from moejax.fit.model_selection import Compared, ModelSelection, choose
 from moejax.fit.read_runs import ReadRuns, read_runs
 from moejax.fit.recipe_tian import TianRecipe
 from moejax.fit.runs import Runs, runs_from
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.interval import UNKNOWN, Interval
 from moejax.laws import LAWS
 from moejax.laws.accounting import design_of

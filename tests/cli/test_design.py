@@ -10,9 +10,10 @@ import pytest
 from moejax.__main__ import main
 from moejax.cli.commands.config import load
 from moejax.cli.parsers import design as words
+from moejax.design.constraint import Constraint
 from moejax.design.decide import decide
 from moejax.design.measures import CostAssumptions
-from moejax.design.problem import Constraint, of_sizes
+from moejax.design.problem import of_sizes
 from moejax.design.summary import _cost, summary, with_chips
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from moejax.design.constraint import Constraint
 from moejax.design.coordinates import Sizes
-from moejax.design.problem import Constraint, Problem, Unbounded, of_sizes, optimise
+from moejax.design.problem import Problem, Unbounded, of_sizes, optimise
 from moejax.design.sensitivity import prices
 from moejax.laws import PUBLISHED
 from moejax.laws.chinchilla import HOFFMANN_2022

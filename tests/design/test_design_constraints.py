@@ -5,13 +5,12 @@ import math
 import pytest
 
 from moejax.design.build import build, integer_shape, max_tokens_within
-from moejax.design.coordinates import Sizes
+from moejax.design.constraint import Constraint, restated
+from moejax.design.coordinates import Shapes, Sizes
 from moejax.design.decide import beyond, of_shapes
 from moejax.design.measures import MEASURES, CostAssumptions
-from moejax.design.problem import Constraint, of_sizes, optimise
+from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices
-from moejax.design.shapes import Shapes
-from moejax.design.variables import restated
 from moejax.laws import LAWS, PUBLISHED
 from moejax.laws.active_params import ACTIVE_PARAMS
 from moejax.laws.catalogue import CATALOGUE

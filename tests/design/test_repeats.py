@@ -3,9 +3,9 @@
 import pytest
 
 from moejax.design.build import max_tokens_within
-from moejax.design.decide import of_shapes
-from moejax.design.problem import Constraint, of_sizes, optimise
-from moejax.design.repeats import repeats
+from moejax.design.constraint import Constraint
+from moejax.design.decide import of_shapes, repeats
+from moejax.design.problem import of_sizes, optimise
 from moejax.design.sensitivity import along, flat_region, prices
 from moejax.laws import PUBLISHED
 from moejax.laws.catalogue import CATALOGUE

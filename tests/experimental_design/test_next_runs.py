@@ -10,11 +10,9 @@ import scipy.optimize
 from moejax.architecture import Architecture
 from moejax.experimental_design.candidates import like, of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances, with_run
-from moejax.experimental_design.exchange import exchange
-from moejax.experimental_design.experiment_plan import choose_runs, deviations
+from moejax.experimental_design.experiment_plan import RunBudget, choose_runs, corner, deviations, exchange, relax
 from moejax.experimental_design.laplace_posterior import PRIOR, laplace_posterior
 from moejax.experimental_design.propose import propose
-from moejax.experimental_design.relax import RunBudget, corner, relax
 from moejax.fit.covariance import standard_errors
 from moejax.fit.estimands import decision_estimands, find, prediction_estimand
 from moejax.fit.fit_law import fit_law

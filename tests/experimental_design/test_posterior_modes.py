@@ -5,10 +5,10 @@ import pytest
 
 from moejax.experimental_design.candidates import of_table
 from moejax.experimental_design.criterion import posterior_arrays, share_left, sums, variances
+from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.laplace_posterior import laplace_posterior
 from moejax.experimental_design.posterior_modes import PosteriorModes
 from moejax.experimental_design.propose import propose
-from moejax.experimental_design.relax import RunBudget
 from moejax.fit.estimands import prediction_estimand
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from

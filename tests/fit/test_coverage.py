@@ -11,17 +11,16 @@ import pytest
 
 from moejax.fit import estimates
 from moejax.fit.bootstrap import bootstrap, to_json
-from moejax.fit.covariance import coefficient_errors, coefficient_intervals, draws_at, uncertainty
-from moejax.fit.degrees_of_freedom import alone, satterthwaite, stretch
+from moejax.fit.covariance import coefficient_errors, coefficient_intervals, draws_at, uncertainty, with_uncertainty
 from moejax.fit.derivatives import derivatives
 from moejax.fit.estimands import decision_estimands
 from moejax.fit.fit_law import fit_law
 from moejax.fit.fit_result import from_json
+from moejax.fit.intervals import alone, satterthwaite, stretch
 from moejax.fit.metrics import predict
 from moejax.fit.objective import Squared
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.fit.summary import resampled, tables
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

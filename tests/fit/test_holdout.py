@@ -8,9 +8,9 @@ from known_fit import known_runs, sweep
 
 from moejax.fit.fit_law import Search, fit_law
 from moejax.fit.holdout import each_group, folds, hold_out, largest, pooled, to_json, warnings
-from moejax.fit.metrics import plain
 from moejax.fit.starts import Sobol
 from moejax.fit.summary import held_out
+from moejax.json_text import finite
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 
 QUICK = {"starts": Sobol(256), "search": Search(screened=16, rounds=((50, 4),))}
@@ -65,7 +65,7 @@ def test_errors_of_folds_together_are_those_of_all_runs_each_predicted_by_the_fo
     assert total.max_relative_error == max(h.metrics.max_relative_error for h in found)
     counts = [h.metrics.runs for h in found]
     assert total.huber == pytest.approx(np.average([h.metrics.huber for h in found], weights=counts))
-    rows = held_out({"held_out": to_json(found), "held_out_together": plain(total)}).rows
+    rows = held_out({"held_out": to_json(found), "held_out_together": finite(total)}).rows
     assert [row[:3] for row in rows[-1:]] == [["all of these", total.runs, total.mae]]
 
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from moejax.fit.information_criteria import information_criteria
+from moejax.fit.metrics import information_criteria
 
 MODELS, BUDGETS = 12, 8
 GROUP = np.repeat(np.arange(MODELS), BUDGETS)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from moejax.fit.isoflop_budgets import isoflop_budgets
+from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.isoflop_surfaces import chosen, columns_of, least_squares, search_degrees
 from moejax.fit.metrics import predict
 from moejax.fit.runs import runs_from

@@ -8,12 +8,12 @@ import pytest
 from known_curves import PEAK, STEPS, TRUTH, WARMUP, curve, curves, rates, table
 
 import moejax as mj
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import EVERY_START
 from moejax.fit.fit_result import FitResult
 from moejax.fit.loss_curves import annealed_loss, curve_law, fit_curves, held_out_curve, knows_drops, predict_curve
 from moejax.fit.read_curves import BLOCKS, Curves, constant_only, read_curves, runs_of
 from moejax.fit.starts import WarmStart
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.law import coefficients
 
 

@@ -10,7 +10,7 @@ from test_isoflop_degrees import BUDGETS, CONVENTION, SPARSITIES, abnar_runs
 
 from moejax.__main__ import main
 from moejax.fit.isoflop_analysis import analyse, direction
-from moejax.fit.isoflop_budgets import isoflop_budgets
+from moejax.fit.isoflop_curves import isoflop_budgets
 from moejax.fit.recipe_abnar import abnar, sparsest
 from moejax.fit.starts import Sobol
 from moejax.float64 import float64

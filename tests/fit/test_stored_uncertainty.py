@@ -11,7 +11,7 @@ from known_fit import known_fit, known_runs
 from moejax.__main__ import main
 from moejax.design.design import design
 from moejax.fit import metrics
-from moejax.fit.covariance import coefficient_intervals, standard_errors, uncertainty
+from moejax.fit.covariance import coefficient_intervals, standard_errors, uncertainty, with_uncertainty
 from moejax.fit.estimands import decision_estimands
 from moejax.fit.estimates import estimate
 from moejax.fit.fit_law import fit_law
@@ -20,7 +20,6 @@ from moejax.fit.objective import Squared
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
 from moejax.fit.starts import WarmStart
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design
 from moejax.laws.effective_params import EffectiveParams

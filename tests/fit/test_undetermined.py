@@ -8,7 +8,7 @@ import pytest
 from known_fit import sweep
 
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.covariance import coefficient_errors, standard_errors
+from moejax.fit.covariance import coefficient_errors, standard_errors, with_uncertainty
 from moejax.fit.estimands import coefficient_estimands, decision_estimands
 from moejax.fit.estimates import estimate, to_json
 from moejax.fit.fit_law import fit_law
@@ -17,7 +17,6 @@ from moejax.fit.influence import deciding
 from moejax.fit.metrics import predict
 from moejax.fit.prediction import predict_runs, range_in_words, range_of
 from moejax.fit.runs import runs_from
-from moejax.fit.stored_uncertainty import with_uncertainty
 from moejax.fit.summary import tables
 from moejax.laws.chinchilla import HOFFMANN_2022, Chinchilla
 from moejax.laws.design import Design

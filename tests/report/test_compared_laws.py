@@ -14,7 +14,7 @@ from moejax.laws import LAWS
 from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.report.figures.compared_laws import draw
-from moejax.report.figures.files import write_figure
+from moejax.report.figures.figure import write_figure
 from moejax.report.figures.style import RC
 
 ACTIVE, TOKENS = np.array([(n, d) for n in (1e7, 3e7, 1e8, 3e8) for d in (1e9, 3e9, 1e10, 3e10)]).T

@@ -29,8 +29,7 @@ from moejax.report.explorer import page, serve, vector
 from moejax.report.explorer.available import find_available
 from moejax.report.explorer.config import config
 from moejax.report.explorer.curves import WITHIN
-from moejax.report.explorer.knobs import KNOBS
-from moejax.report.explorer.state import PRESETS, ExplorerState, of_link
+from moejax.report.explorer.state import KNOBS, PRESETS, ExplorerState, of_link
 from moejax.report.explorer.vector import svg
 from moejax.report.explorer.view import view
 from moejax.report.figures.panels import Axis, Panel, Series

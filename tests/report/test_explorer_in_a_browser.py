@@ -14,8 +14,7 @@ from moejax.__main__ import main
 from moejax.laws.accounting import design_of
 from moejax.laws.catalogue import CATALOGUE
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS
-from moejax.report.explorer.knobs import KNOBS
-from moejax.report.explorer.state import PRESETS
+from moejax.report.explorer.state import KNOBS, PRESETS
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from moejax.report.explorer.same_machine import is_allowed, same_machine
+from moejax.report.explorer.serve import is_allowed, same_machine
 
 HERE = "127.0.0.1:2718"
 ALLOWED = [

@@ -17,8 +17,8 @@ from moejax.report.figures.isoflop_slice import along
 from moejax.report.figures.panels import Axis, Panel, Series, draw
 from moejax.report.figures.style import COLOURS, WIDTH_INCHES, dark, ramp, spread
 from moejax.report.findings import best_per_budget, read
-from moejax.report.study_figures import FIGURES, draw_all
-from moejax.report.svg import inline
+from moejax.report.page import inline
+from moejax.report.report import FIGURES, draw_all
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,7 @@ from moejax.papers import figures as papers_figures
 from moejax.papers.numbered_figures import NUMBERED
 from moejax.papers.plots import ALL
 from moejax.report import evidence, figures, gallery, synthetic
-from moejax.report.figures.files import write_figure
-from moejax.report.figures.inputs import FigureInputs, evaluate, structured
+from moejax.report.figures.figure import FigureInputs, evaluate, structured, write_figure
 from moejax.report.figures.panels import log_ticks
 from moejax.report.findings import frontier
 from moejax.report.plots import PREDICTIONS, chosen, draw, example_of, inputs_of

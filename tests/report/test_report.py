@@ -12,8 +12,7 @@ from moejax.cli.command_line import DONE, USERS
 from moejax.report.conclusions import brief
 from moejax.report.findings import read
 from moejax.report.render import markdown
-from moejax.report.report import DATA, PAGE, as_data, write_report
-from moejax.report.study_figures import FIGURES
+from moejax.report.report import DATA, FIGURES, PAGE, as_data, write_report
 from moejax.study.compute_optimum import family
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col"}

@@ -20,11 +20,10 @@ from moejax.laws.chinchilla import HOFFMANN_2022
 from moejax.laws.design import Design
 from moejax.quantities import format
 from moejax.report import synthetic
-from moejax.report.conclusions import conclusions
+from moejax.report.conclusions import conclusions, worth
 from moejax.report.findings import read
 from moejax.report.render import markdown
 from moejax.report.report import DATA, PAGE, TEXT, write_report
-from moejax.report.wording import worth
 from moejax.stored import write_json
 from moejax.study import run as study_run
 from moejax.study.analysis import Analysed, limits

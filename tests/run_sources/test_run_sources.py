@@ -15,7 +15,8 @@ from moejax import run_table
 from moejax.errors import UserError
 from moejax.fit.read_runs import read_runs
 from moejax.run_sources import wandb
-from moejax.run_sources.source import TrackedRun, _row, _table, kinds, source, with_condition
+from moejax.run_sources.source import _row, _table, kinds, source, with_condition
+from moejax.run_sources.tracked_run import TrackedRun
 
 RUNS = {"run-0": (1_000_000, 2e7, 3.8), "run-1": (2_000_000, 4e7, 3.6), "run-2": (4_000_000, 8e7, 3.4)}
 """Active parameters, tokens and loss by name; the last is still running."""

@@ -22,7 +22,7 @@ from moejax.laws.formula_law import FormulaLaw
 from moejax.laws.predict import law_name
 from moejax.report import render
 from moejax.report.figures import compared_laws
-from moejax.report.figures.files import write_figure
+from moejax.report.figures.figure import write_figure
 from moejax.result import Result
 from moejax.run_sources import source
 from moejax.say import say

@@ -12,8 +12,8 @@ import pandas as pd
 
 from moejax import table_file
 from moejax.cli.commands.fit_options import fixed_of
+from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder, out_set
-from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
 from moejax.design.schedule import BestSchedule, best_schedule, final_loss
 from moejax.errors import UserError
@@ -27,7 +27,7 @@ from moejax.json_text import finite
 from moejax.quantities import parse, parse_whole_number
 from moejax.report import render
 from moejax.report.figures import loss_curves
-from moejax.report.figures.files import write_figure
+from moejax.report.figures.figure import write_figure
 from moejax.result import Column, Result, Table, percent
 from moejax.say import say
 from moejax.stored import write_json

@@ -12,10 +12,11 @@ from moejax.cli.commands.design_constraints import assumptions_of, constraints_o
 from moejax.cli.commands.predict import named_law
 from moejax.cli.commands.run_table_options import read_table
 from moejax.cli.out_folder import out_set
-from moejax.design.config_text import config_text
+from moejax.design.build import config_text
+from moejax.design.constraint import Constraint
 from moejax.design.decide import DesignResult, beyond, decide, of_shapes, on_chips, side_by_side
 from moejax.design.frontier import frontier, landscape
-from moejax.design.problem import Constraint, of_sizes
+from moejax.design.problem import of_sizes
 from moejax.design.summary import (
     landscape_summary,
     laws_summary,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.cli.parsers.design_constraints import AT_MOST
 from moejax.config import unknown
+from moejax.design.constraint import Constraint
 from moejax.design.measures import CostAssumptions
-from moejax.design.problem import Constraint
 from moejax.errors import UserError
 from moejax.laws.conventions import FLOPS
 from moejax.quantities import parse

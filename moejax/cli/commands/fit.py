@@ -12,14 +12,14 @@ from moejax.cli.commands.fit_options import fixed_of, law_of, penalty_of, search
 from moejax.cli.commands.run_table_options import read_table, splits_of
 from moejax.cli.out_folder import out_folder, out_set
 from moejax.cli.progress import progress
-from moejax.fit import bootstrap, held_out_runs, holdout, metrics
+from moejax.fit import bootstrap, held_out_runs, holdout
 from moejax.fit.bootstrap import Bootstrap
-from moejax.fit.covariance import coefficient_errors, coefficient_intervals
+from moejax.fit.covariance import coefficient_errors, coefficient_intervals, with_uncertainty
 from moejax.fit.fit_law import Progress, fit_law
 from moejax.fit.fit_result import FitResult
 from moejax.fit.metrics import predict
 from moejax.fit.read_runs import ReadRuns, fitted_column
-from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.fit.summary import summary
 from moejax.folder import atomic_write, check_replaceable, written_in
 from moejax.interval import check_level
 from moejax.json_text import finite
@@ -51,14 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
         result = with_uncertainty(result, read.runs, **how, dropped=read.dropped)
         found = _found(result, read, asked.covariance, arguments)
         # What is found is on disk before what takes long, may be stopped, or may not be possible.
-        write_fit(arguments.out, result.summary(level, **found), result, read)
+        write_fit(arguments.out, summary(result, level, **found), result, read)
         if held_out := holdout.hold_out(law, read.runs, splits, progress=show, **options):
             found["held_out"] = holdout.to_json(held_out)
             if len(held_out) > 1:
-                found["held_out_together"] = metrics.plain(holdout.pooled(held_out))
+                found["held_out_together"] = finite(holdout.pooled(held_out))
             predicted = held_out_runs.held_out_runs(held_out, read.rows, level, **how)
             found["held_out_runs"] = held_out_runs.to_json(predicted)
-            write_fit(arguments.out, result.summary(level, **found), result, read, predicted)
+            write_fit(arguments.out, summary(result, level, **found), result, read, predicted)
         try:
             resampled = _resample(result, read, arguments, show) if arguments.bootstrap != 0 else None
             if resampled is not None:
@@ -68,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.out:
                 raise
             stopped = True
-        summary = result.summary(level, **found)
-        write_fit(arguments.out, summary, result, read, predicted)
+        said = summary(result, level, **found)
+        write_fit(arguments.out, said, result, read, predicted)
     if stopped:
         say("", "Stopped; with --out DIR the same command would go on from there.")
     if arguments.out:
         names = ["fit.json", "summary.txt", "predictions.csv", *([] if predicted is None else [HELD_OUT])]
         say(f"Wrote {listed(names)} to {arguments.out}.")
-    render.show(summary, as_json=arguments.json)
+    render.show(said, as_json=arguments.json)
     return STOPPED if stopped else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.errors import UserError
 from moejax.fit import estimates
 from moejax.fit.bootstrap import RESAMPLED, Bootstrap
@@ -15,10 +15,10 @@ from moejax.fit.covariance import COVARIANCES
 from moejax.fit.estimands import Estimand, coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.fit_result import FitResult
 from moejax.fit.influence import deciding
-from moejax.fit.metrics import plain
 from moejax.fit.prediction import predict_run
 from moejax.fit.profile import profile
 from moejax.fit.read_runs import ReadRuns
+from moejax.json_text import finite
 from moejax.laws.chained_law import ChainedLaw
 from moejax.laws.design import value_of
 from moejax.quantities import format, parse
@@ -100,7 +100,7 @@ def _profiled(one: Estimand, result: FitResult, read: ReadRuns, level: float) ->
         found = profile(result, read.runs, one.functional, level)
     except ValueError as why:
         return _named(one) | {"reason": told(why)}
-    ends = {k: v for k, v in plain(found).items() if k in ("low", "middle", "high")}
+    ends = {k: v for k, v in finite(found).items() if k in ("low", "middle", "high")}
     return _named(one) | ends | {"level": level}
 
 

@@ -13,13 +13,14 @@ from moejax.cli.commands.fit_answers import answer, asked_of
 from moejax.cli.commands.fit_options import law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.predict import named_law
 from moejax.cli.commands.run_table_options import read_table, read_without_words
+from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
-from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
 from moejax.fit.chain import chain, with_loss_design
+from moejax.fit.column_names import is_formula, law_of_formula
+from moejax.fit.covariance import with_uncertainty
 from moejax.fit.fit_law import fit_law
-from moejax.fit.formula_columns import is_formula, law_of_formula
-from moejax.fit.stored_uncertainty import with_uncertainty
+from moejax.fit.summary import summary
 from moejax.interval import check_level
 from moejax.laws import LAWS
 from moejax.laws.chained_law import chained_law
@@ -56,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
             "read": {"loss": result.output, "group": arguments.group, "weight": arguments.weight},
             **answer(asked, result, read, None, level, arguments.by),
         }
-        summary = result.summary(level, **found)
-        write_fit(arguments.out, summary, result, read)
+        said = summary(result, level, **found)
+        write_fit(arguments.out, said, result, read)
     if arguments.out:
         say(f"Wrote fit.json, summary.txt and predictions.csv to {arguments.out}.")
-    render.show(summary, as_json=arguments.json)
+    render.show(said, as_json=arguments.json)
     return 0
 
 

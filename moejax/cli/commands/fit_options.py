@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from moejax import run_table
-from moejax.cli.number import MOST_STARTS
-from moejax.cli.pairs import pairs
+from moejax.cli.number import MOST_STARTS, pairs
 from moejax.errors import UserError
+from moejax.fit.column_names import law_of_formula
 from moejax.fit.fit_law import EVERY_START, Search
-from moejax.fit.formula_columns import law_of_formula
 from moejax.fit.objective import PENALTIES, RESIDUALS
 from moejax.fit.starts import GRIDS, Sobol
 from moejax.laws import LAWS

@@ -11,11 +11,11 @@ from typing import Any
 from moejax import run_table, table_file
 from moejax.cli.commands.fit_options import law_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_set
-from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
 from moejax.errors import UserError
-from moejax.fit import isoflop_budgets, recipe_tian, recipe_zhao, zhao_margins
+from moejax.fit import isoflop_curves, recipe_tian, recipe_zhao, zhao_margins
 from moejax.fit.column_names import with_derived
 from moejax.fit.domains import AGGREGATE, DomainLaws, domain_laws, domains_of
 from moejax.fit.fit_result import FitResult
@@ -29,7 +29,7 @@ from moejax.folder import atomic_write
 from moejax.papers.plots import ALL
 from moejax.quantities import parse
 from moejax.report import render
-from moejax.report.figures.files import write_figure
+from moejax.report.figures.figure import write_figure
 from moejax.report.plots import chosen, draw, inputs_of
 from moejax.say import say
 from moejax.wording import told
@@ -161,7 +161,7 @@ def write_tian(folder: Path, found: recipe_tian.TianRecipe, read: ReadRuns, runs
 
 
 def _abnar(arguments: argparse.Namespace) -> int:
-    read = read_table(arguments, isoflop_budgets.INPUTS)
+    read = read_table(arguments, isoflop_curves.INPUTS)
     with progress() as show:
         found = abnar(
             read.runs,

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moejax.cli.commands import launch_gke, launch_sky, launch_slurm
 from moejax.cli.commands.exportable import check_exportable
+from moejax.cli.commands.launch_engines import ENGINES
 from moejax.cli.commands.load_study import load_study
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
@@ -25,8 +25,6 @@ from moejax.study.status import run_statuses
 from moejax.study.storage import launched, write_launch
 from moejax.study.study import Study
 from moejax.wording import command, counted, some, told
-
-ENGINES = {"slurm": launch_slurm.prepare, "gke": launch_gke.prepare, "sky": launch_sky.prepare}
 
 
 def run(arguments: argparse.Namespace) -> int:

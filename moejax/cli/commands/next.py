@@ -10,17 +10,16 @@ from moejax.architecture import Architecture
 from moejax.cli.commands.architecture import load_architecture
 from moejax.cli.commands.fit_options import check_formula_options, fixed_of, law_of, penalty_of, search_of, starts_of
 from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_set
-from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress
 from moejax.config import dump
 from moejax.design.decide import customary
 from moejax.errors import UserError
 from moejax.experimental_design.candidates import like, of_table
+from moejax.experimental_design.experiment_plan import RunBudget
 from moejax.experimental_design.propose import propose
-from moejax.experimental_design.relax import RunBudget
-from moejax.experimental_design.study_text import study_text
-from moejax.experimental_design.summary import summary
+from moejax.experimental_design.summary import study_text, summary
 from moejax.fit.estimands import coefficient_estimands, decision_estimands, find, prediction_estimand
 from moejax.fit.read_runs import read_runs
 from moejax.folder import atomic_write

@@ -10,8 +10,8 @@ from typing import Any
 
 from moejax import run_table
 from moejax.cli.commands.run_table_options import read_table
+from moejax.cli.number import pairs
 from moejax.cli.out_folder import out_folder
-from moejax.cli.pairs import pairs
 from moejax.cli.progress import progress_display
 from moejax.errors import UserError
 from moejax.fit.column_names import with_our_names
@@ -23,8 +23,7 @@ from moejax.laws.active_params import convention
 from moejax.papers.numbered_figures import numbered
 from moejax.papers.plots import ALL
 from moejax.report import evidence, render, sources
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.files import FORMATS, write_figure
+from moejax.report.figures.figure import FORMATS, Figure, write_figure
 from moejax.report.gallery import write_gallery
 from moejax.report.plots import FromRuns, Plot, chosen, draw, example_of, inputs_of
 from moejax.result import Column, Result, Table

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from moejax.cli.commands.architecture import load_architecture
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.cli.parsers.predict import DESIGN_OPTIONS
 from moejax.cli.validation import fit_named_like
 from moejax.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from moejax.cli.pairs import pairs
+from moejax.cli.number import pairs
 from moejax.fit.holdout import each_value, folds, split_by
 from moejax.fit.read_runs import read_runs
 from moejax.say import say

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from moejax.cli.training_text import clock, goodput_text, memory_text, routing_tables, speed_text
+from moejax.cli.progress import clock, goodput_text, memory_text, routing_tables, speed_text
 from moejax.config import dump
 from moejax.errors import UserError
 from moejax.quantities import format, format_bytes

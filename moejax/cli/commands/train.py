@@ -17,8 +17,7 @@ from jax.errors import JaxRuntimeError
 from moejax.cli.commands.config import load
 from moejax.cli.commands.exportable import check_exportable
 from moejax.cli.commands.train_processes import AGAIN
-from moejax.cli.progress import training_progress
-from moejax.cli.training_text import goodput_text, memory_text, routing_tables, speed_text
+from moejax.cli.progress import goodput_text, memory_text, routing_tables, speed_text, training_progress
 from moejax.cli.validation import is_one_of_many
 from moejax.errors import OURS, UserError
 from moejax.json_text import json_text

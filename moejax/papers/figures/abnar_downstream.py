@@ -5,8 +5,7 @@ The paper prints no score; a row of the table is what a study's checkpoint score
 
 from __future__ import annotations
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.scores_vs_loss import scores_vs_loss
 from moejax.run_table import DataFrame
 

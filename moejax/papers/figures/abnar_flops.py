@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from moejax.laws.conventions import FLOPS, PARAMS
 from moejax.papers.abnar import shape_of
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.style import ramp
 

@@ -7,8 +7,7 @@ import numpy as np
 from moejax.papers.abnar import BUDGETS, SPARSITIES
 from moejax.papers.figures.abnar_surfaces import IDLE, best_sizes, best_sparsities, loss
 from moejax.papers.record import short
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, SPARSITY, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.style import MUTED, ramp
 

@@ -16,8 +16,7 @@ import numpy as np
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.sparsity import best_params_total, best_sparsity
 from moejax.papers.abnar import BUDGETS
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, LOSS, SPARSITY, TOTAL, Field, Panel, Series, draw
 from moejax.report.figures.style import INK, ORANGE, ramp
 from moejax.result import size

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column
+from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import ACTIVE, Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, ORANGE, ramp
 from moejax.run_table import DataFrame

@@ -9,8 +9,7 @@ from moejax.fit.domains import BY_DOMAIN, ONE_LAW
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.effective_params import compute_optimal
 from moejax.papers.chapter_002 import BUDGET, CONFIGURATIONS, GRID_EXPANSION
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, TOKENS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, classes, ramp
 from moejax.report.findings import frontier

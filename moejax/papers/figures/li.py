@@ -6,8 +6,7 @@ import numpy as np
 
 from moejax.laws.resources import active_ratio
 from moejax.papers.record import short
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import INK, RED, ramp
 from moejax.result import size

@@ -8,8 +8,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import budgets
 from moejax.laws.predict import published
 from moejax.papers.tian_tables import GROUPS
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered
 from moejax.report.figures.panels import FLOPS, Axis, Field, Panel, Series, draw
 from moejax.report.figures.style import BLUE, INK, MUTED, ORANGE, RED
 from moejax.run_table import DataFrame

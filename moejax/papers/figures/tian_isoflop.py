@@ -14,8 +14,7 @@ from moejax.errors import UserError
 from moejax.fit.runs import budgets
 from moejax.papers.figures.tian_budgets import NEAR
 from moejax.papers.record import short
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, ordered
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import ORANGE, RED, ramp

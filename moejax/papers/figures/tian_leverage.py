@@ -8,8 +8,7 @@ from moejax.errors import UserError
 from moejax.laws.leverage import leverage_between
 from moejax.laws.loss_compute import LossCompute
 from moejax.papers.record import short
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate
 from moejax.report.figures.leverage import GRANULARITY, LEVERAGE, RATIO, field, leverage
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, MUTED, ORANGE, ramp

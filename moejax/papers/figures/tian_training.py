@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from moejax.papers.tian_tables import TASKS
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column
+from moejax.report.figures.figure import Figure, FigureInputs, column
 from moejax.report.figures.panels import LOSS, TOKENS, Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, ORANGE, ramp
 from moejax.run_table import DataFrame

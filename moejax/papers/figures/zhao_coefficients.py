@@ -18,8 +18,7 @@ from moejax.laws.design import Design
 from moejax.laws.fewer_factors import at_structure
 from moejax.laws.marginal import margin_of_active, margin_of_shared
 from moejax.papers.zhao_experiments import Run, table_6
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, ordered, structured
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered, structured
 from moejax.report.figures.panels import TOKENS, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.style import SERIES, ramp
 from moejax.result import size

@@ -9,8 +9,7 @@ import numpy as np
 from moejax.float64 import float64
 from moejax.laws.design import Design
 from moejax.laws.five_factor import loss_at_optimum, loss_compute_limit, optimal_active_at_compute, with_experts
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.panels import FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import BLUE, ORANGE
 

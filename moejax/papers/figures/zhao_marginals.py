@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from moejax.papers.zhao_experiments import Run, table_6
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, evaluate, ordered, structured
+from moejax.report.figures.figure import Figure, FigureInputs, column, evaluate, ordered, structured
 from moejax.report.figures.panels import ACTIVE, LOSS, TOKENS, TOTAL, Axis, Panel, Series, draw
 from moejax.report.figures.style import INK, ramp
 from moejax.result import size

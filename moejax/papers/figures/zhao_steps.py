@@ -11,8 +11,7 @@ from typing import Any
 
 from moejax.errors import UserError
 from moejax.papers.zhao import AVERAGE_ERRORS
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.predictions import by_law, fitted_and_held_out
 
 LAWS = {"Eq. 4": "two_factor", "Eq. 7": "three_factor", "Eq. 9": "four_factor", "Eq. 11": "five_factor"}

@@ -11,8 +11,7 @@ from moejax.architecture import Architecture
 from moejax.laws.conventions import PARAMS
 from moejax.laws.five_factor import routed_experts_factor
 from moejax.papers.zhao_shapes import SHAPES
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import BLUE, FAINT, ORANGE, PAPER, grid
 
 SHAPE = "2.40B"

@@ -21,9 +21,8 @@ def _():
     from moejax.report.explorer import page
     from moejax.report.explorer.available import find_available
     from moejax.report.explorer.config import config
-    from moejax.report.explorer.knobs import KNOBS
     from moejax.report.explorer.serve import SOURCE
-    from moejax.report.explorer.state import PRESETS, models, of_link
+    from moejax.report.explorer.state import KNOBS, PRESETS, models, of_link
     from moejax.report.explorer.view import view
     from moejax.wording import told
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from moejax.architecture import Architecture
-from moejax.design.build import build, max_tokens_within
-from moejax.design.config_text import config_text
+from moejax.design.build import build, config_text, max_tokens_within
+from moejax.design.constraint import Constraint
+from moejax.design.coordinates import Shapes
 from moejax.design.decide import DENSE, MIXTURE
-from moejax.design.problem import Constraint, Problem, optimise
-from moejax.design.shapes import Shapes
+from moejax.design.problem import Problem, optimise
 from moejax.errors import UserError
 from moejax.laws.catalogue import CATALOGUE, find
 from moejax.laws.effective_params import CHAPTER_002

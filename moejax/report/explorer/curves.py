@@ -15,7 +15,7 @@ from moejax.float64 import float64
 from moejax.laws.argmin import argmin_between
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.design import Design
-from moejax.report.explorer.knobs import KNOBS, STRUCTURE
+from moejax.report.explorer.state import KNOBS, STRUCTURE
 
 Values = Mapping[str, Any]
 """``ExplorerState.values``: numbers, or what JAX traces."""

@@ -11,8 +11,7 @@ from moejax.fit.prediction import range_in_words
 from moejax.laws.predict import law_name
 from moejax.quantities import format
 from moejax.report.explorer.available import Available
-from moejax.report.explorer.knobs import KNOBS
-from moejax.report.explorer.state import ExplorerState
+from moejax.report.explorer.state import KNOBS, ExplorerState
 from moejax.report.explorer.vector import legend, svg
 from moejax.report.explorer.view import WITHIN, Range, View
 from moejax.result import size

@@ -18,8 +18,7 @@ from moejax.laws.effective_params import EffectiveParams
 from moejax.laws.predict import Prediction, predict
 from moejax.report.explorer.available import Available, AvailableLaw
 from moejax.report.explorer.curves import WITHIN, curves, design_of
-from moejax.report.explorer.knobs import KNOBS, STRUCTURE
-from moejax.report.explorer.state import ExplorerState
+from moejax.report.explorer.state import KNOBS, STRUCTURE, ExplorerState
 from moejax.report.figures import leverage
 from moejax.report.figures.panels import ACTIVE, EXPANSION, FLOPS, LOSS, Axis, Field, Panel, Series
 from moejax.report.figures.style import BLUE, INK, ORANGE

@@ -1,15 +1,27 @@
-"""A figure: the drawing, what to see in it, and the data behind it."""
+"""A figure: what it is asked to show, the drawing, what to see in it, the data behind it, and its files."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure as Drawing
 
+from moejax.fit.objective import outputs
+from moejax.float64 import float64
+from moejax.folder import atomic_write, one_set
+from moejax.laws.active_params import ACTIVE_PARAMS, DEFAULT, sentence
+from moejax.laws.design import Design, design_from
+from moejax.report.figures.style import PAPER, RC
+from moejax.run_table import DataFrame
 from moejax.table_file import inert
 
 
@@ -32,3 +44,93 @@ class Figure:
         writer.writerow({name: inert(name) for name in names})
         writer.writerows({name: inert(value) for name, value in row.items()} for row in self.rows)
         return text.getvalue()
+
+
+DOTS_PER_INCH = 200
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What a figure can be written as, with the metadata that would make its bytes depend on the day."""
+
+
+def write_figure(
+    folder: Path, name: str, draw: Callable[[], Figure], formats: Sequence[str] = ("png", "svg")
+) -> tuple[str, ...]:
+    """Draw in the report's style and write ``name.png`` and so on, and ``name.csv``; returns the names.
+
+    All of them are the old files or the new ones; the same figure gives the same bytes.
+    """
+    written = []
+    with one_set(), rc_context(RC):
+        figure = draw()
+        for suffix in formats:
+            written.append(f"{name}.{suffix}")
+            with atomic_write(folder / written[-1]) as partial:
+                figure.drawing.savefig(
+                    partial, format=suffix, dpi=DOTS_PER_INCH, facecolor=PAPER, metadata=FORMATS[suffix]
+                )
+        written.append(f"{name}.csv")
+        with atomic_write(folder / written[-1]) as partial:
+            partial.write_text(figure.csv(), encoding="utf-8")
+    return tuple(written)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureInputs:
+    """A law, a table, or both; a figure says which of them it needs."""
+
+    law: Any = None
+    """The law whose curves are drawn."""
+    name: str = ""
+    """Whose coefficients these are, in words."""
+    table: DataFrame = None
+    """Runs, or the plain data of a figure that draws no law."""
+    active_params: Any = ACTIVE_PARAMS[DEFAULT]
+    """The active-parameter convention of figures that know sizes and sparsity alone."""
+    synthetic: bool = False
+    """Whether the table is an example of ours and no measurement."""
+
+    @property
+    def whose(self) -> str:
+        """The sentence of a caption that says where the points come from."""
+        return " Points are synthetic, to show the form." if self.synthetic else ""
+
+    @property
+    def assumes(self) -> str:
+        """The sentence of a caption that names the active-parameter convention."""
+        return sentence(self.active_params)
+
+    def has(self, *columns: str) -> bool:
+        """Whether there is a table with these columns."""
+        return self.table is not None and all(column in self.table for column in columns)
+
+
+def evaluate(law: Any, output: str = "loss", /, **fields: Any) -> np.ndarray:
+    """What a law says of designs whose fields are numbers or arrays that broadcast, in float64."""
+    shape = np.broadcast_shapes(*(np.shape(value) for value in fields.values()))
+    flat = {name: np.ravel(np.broadcast_to(np.asarray(value, np.float64), shape)) for name, value in fields.items()}
+    with float64():
+        return np.asarray(_outputs(output, law, design_from(flat)), np.float64).reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _outputs(output: str, law: Any, design: Design) -> Any:
+    return outputs(law, design, output)
+
+
+def structured(active_experts: Any, shared_share: Any, **sizes: Any) -> dict[str, Any]:
+    """Fields of designs with G and S given as numbers, for ``evaluate``."""
+    shared = np.asarray(active_experts, float) * shared_share
+    return {"top_k": active_experts - shared, "num_shared_experts": shared, **sizes}
+
+
+def column(table: DataFrame, name: str) -> np.ndarray:
+    """A column as numbers."""
+    return table[name].to_numpy(dtype=np.float64)
+
+
+def ordered(values: Any) -> list[float]:
+    """The different values, ascending."""
+    return sorted({float(value) for value in values})

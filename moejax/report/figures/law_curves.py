@@ -10,8 +10,7 @@ import numpy as np
 from moejax.laws.chinchilla import FLOPS_PER_PARAM_AND_TOKEN
 from moejax.laws.predict import published
 from moejax.quantities import format
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, evaluate
+from moejax.report.figures.figure import Figure, FigureInputs, evaluate
 from moejax.report.figures.panels import ACTIVE, FLOPS, LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import ramp
 from moejax.result import size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from moejax.laws.leverage import optimal_granularity
-from moejax.report.figures.inputs import evaluate
+from moejax.report.figures.figure import evaluate
 from moejax.report.figures.panels import Axis, Field, Series
 from moejax.report.figures.style import INK
 

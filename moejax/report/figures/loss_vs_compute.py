@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moejax.quantities import format
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, column, ordered
+from moejax.report.figures.figure import Figure, FigureInputs, column, ordered
 from moejax.report.figures.panels import FLOPS, LOSS, Panel, Series, draw
 from moejax.report.figures.style import INK, classes
 from moejax.report.findings import frontier

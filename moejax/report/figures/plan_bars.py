@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.patches import Patch
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs
+from moejax.report.figures.figure import Figure, FigureInputs
 from moejax.report.figures.style import INK, MUTED, PAPER, RED, SERIES, grid
 
 UNITS = {

@@ -7,8 +7,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.lines import Line2D
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import FigureInputs, ordered
+from moejax.report.figures.figure import Figure, FigureInputs, ordered
 from moejax.report.figures.style import BLUE, FAINT, GREEN, MUTED, ORANGE, RED, WIDTH_INCHES, grid
 from moejax.result import size
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from moejax.report.figures.figure import Figure
-from moejax.report.figures.inputs import column, ordered
+from moejax.report.figures.figure import Figure, column, ordered
 from moejax.report.figures.panels import LOSS, Axis, Panel, Series, draw
 from moejax.report.figures.style import INK, classes
 from moejax.run_table import DataFrame

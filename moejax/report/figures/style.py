@@ -1,6 +1,6 @@
 """One look for every figure: colours that colour-blind readers tell apart, in a light and a dark page.
 
-Figures are drawn in the light page's colours; ``moejax.report.svg`` turns each into the CSS variable of its name, so
+Figures are drawn in the light page's colours; ``moejax.report.page`` turns each into the CSS variable of its name, so
 that a figure inside a page follows the page.
 """
 

@@ -1,21 +1,38 @@
-"""Constraints in the papers' own letters and variables, as constraints on what a problem chooses or measures."""
+"""A constraint of a problem, and one in a paper's own letters as one on what the problem chooses or measures."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from moejax.design.coordinates import Sizes, Space
+from moejax.design.measures import in_units
 from moejax.errors import UserError
 from moejax.laws import LAWS
 from moejax.laws.design import COMMON_LETTERS, LETTERS, SCALED_LETTERS
 
-if TYPE_CHECKING:
-    from moejax.design.problem import Constraint
-
 SHARES = ("sparsity", "shared_share", "activation_ratio")
 """Variables that are shares, at most 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """What a measure, a coordinate or the loss must keep to; equal ends hold it."""
+
+    name: str
+    low: float = 0.0
+    high: float = math.inf
+    said: str = ""
+    """As it was given, where that was in a paper's letter or as a share of experts."""
+
+    def __str__(self) -> str:
+        if self.said:
+            return self.said
+        low, high = (in_units(self.name, end) for end in (self.low, self.high))
+        if self.low == self.high:
+            return f"{self.name} = {low}"
+        return (f"{low} <= " if self.low > 0 else "") + self.name + (f" <= {high}" if math.isfinite(self.high) else "")
 
 
 def restated(constraint: Constraint, law: Any, space: Space) -> Constraint:

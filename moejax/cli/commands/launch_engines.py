@@ -1,0 +1,182 @@
+"""What ``moejax launch slurm``, ``gke`` and ``sky`` ask for, as tasks and an engine that takes them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
+
+from moejax.config import unknown
+from moejax.errors import UserError
+from moejax.laws.chips import find
+from moejax.plan.topology import parse
+from moejax.say import say
+from moejax.storage import is_remote
+from moejax.study.cloud import GKE_ACCELERATORS, Mount, chips_per_host, mounted, rentable
+from moejax.study.estimate import estimate
+from moejax.study.executor import Task
+from moejax.study.gke import GkeEngine, XpkEngine
+from moejax.study.resources import MOST_MINUTES, ResourceRequest, chips_for, gpu_sizes, minutes_for
+from moejax.study.sky import SkyEngine
+from moejax.study.slurm import SlurmExecutor
+from moejax.study.study import Study
+
+GPUS = {"a100": "A100-80GB", "h100": "H100", "h200": "H200"}
+"""Chips by the names that SkyPilot has for them."""
+
+
+def slurm(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SlurmExecutor, list[Task]]:
+    """Slurm's executor, and all trainings with what they take.
+
+    Raises:
+      UserError: what was asked for makes no sense, or a training fits on no number of chips.
+    """
+    if is_remote(out):
+        raise UserError(f"--out is {out}; Slurm's jobs need a folder that all nodes see.")
+    settings = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.set)
+    if "" in settings.values():
+        raise UserError(f"--set {next(k for k, v in settings.items() if not v)} has no value; give KEY=VALUE.")
+    folder = Path(out).absolute()
+    resources = _slurm_resources(arguments, study)
+    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    executor = SlurmExecutor(grace_seconds=arguments.grace, at_a_time=arguments.at_a_time, settings=settings)
+    return executor, tasks
+
+
+def _slurm_resources(arguments: argparse.Namespace, study: Study):
+    memory = int(arguments.memory or 0)
+    if arguments.chip == "cpu":
+        nodes = arguments.nodes or 1
+        one = ResourceRequest(
+            nodes=nodes,
+            processes=nodes,
+            cores=arguments.cores or 1,
+            memory_bytes=memory,
+            minutes=arguments.minutes or MOST_MINUTES,
+        )
+        return dict.fromkeys(study.models, one)
+    per_node, found = arguments.chips_per_node, {}
+    sizes = [arguments.nodes * per_node] if arguments.nodes else gpu_sizes(per_node)
+    by_name = {one.model: one for one in estimate(study, find(arguments.chip or "h100"), mfu=arguments.mfu).trainings}
+    for training in study.trainings():
+        chips = chips_for(training, by_name[training.name], sizes)
+        found[training.name] = ResourceRequest(
+            chips=chips,
+            nodes=math.ceil(chips / per_node),
+            # JAX's processes under Slurm have one GPU each.
+            processes=chips,
+            cores=arguments.cores or 8,
+            memory_bytes=memory,
+            minutes=arguments.minutes or minutes_for(by_name[training.name], chips),
+        )
+    return found
+
+
+def gke(arguments: argparse.Namespace, study: Study, out: str) -> tuple[GkeEngine | XpkEngine, list[Task]]:
+    """Google Kubernetes Engine, and all trainings with their slices.
+
+    Raises:
+      UserError: what was asked for makes no sense, or a training fits on no slice.
+    """
+    if arguments.volume:
+        claim, _, path = arguments.volume.partition(":")
+        if not claim or not path.startswith("/") or not PurePosixPath(normpath(out)).is_relative_to(normpath(path)):
+            raise UserError(
+                f"--volume is {arguments.volume} and --out {out}; give CLAIM:PATH, and a folder below PATH, where this "
+                f"machine has it mounted too."
+            )
+        mount, folder = Mount(claim, PurePosixPath(normpath(path))), PurePosixPath(normpath(out))
+    else:
+        mount, folder = mounted(out)
+    resources = _tpu_resources(arguments, study, arguments.chip or "v5p")
+    tasks = [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+    engine = GkeEngine(
+        study_name=study.name,
+        image=arguments.image,
+        mount=mount,
+        namespace=arguments.namespace,
+        service_account=arguments.service_account,
+        queue=arguments.queue,
+        spot=arguments.spot,
+    )
+    return XpkEngine(gke=engine, cluster=arguments.xpk) if arguments.xpk else engine, tasks
+
+
+def _tpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
+    """A slice for every training: the one that is asked for, or the smallest that holds it.
+
+    Raises:
+      UserError: no such slice, or none that will do.
+    """
+    asked = parse(arguments.topology) if arguments.topology else None
+    name = asked.chip_name if asked else chip.lower()
+    if name not in GKE_ACCELERATORS:
+        raise UserError(f"{name} is no TPU that can be rented; take {', '.join(GKE_ACCELERATORS)}.")
+    if asked and replace(asked, slices=1) not in rentable(name):
+        raise UserError(f"{asked.name} is no whole machine; the smallest slice is {rentable(name)[0].name}.")
+    topologies = [asked] if asked else rentable(name)
+    slices = asked.slices if asked else 1
+    by_name = {one.model: one for one in estimate(study, find(name).device, mfu=arguments.mfu).trainings}
+    found = {}
+    for training in study.trainings():
+        one = by_name[training.name]
+        devices = chips_for(training, one, [topology.devices for topology in topologies], slices)
+        # Of several shapes, the nearest to a cube has the shortest ways.
+        topology = min((one for one in topologies if one.devices == devices), key=lambda one: max(one.shape))
+        hosts = topology.chips // chips_per_host(topology)
+        minutes = minutes_for(one, devices)
+        found[training.name] = ResourceRequest(
+            chips=topology.chips, topology=topology.name, nodes=hosts, processes=hosts, minutes=minutes
+        )
+    return found
+
+
+def sky(arguments: argparse.Namespace, study: Study, out: str) -> tuple[SkyEngine, list[Task]]:
+    """SkyPilot, and all trainings with what they take.
+
+    Raises:
+      UserError: what was asked for makes no sense, or a training fits on no number of chips.
+    """
+    mount, folder = mounted(out)
+    chip = (arguments.topology or arguments.chip or "h100").lower().partition(":")[0]
+    if arguments.topology and parse(arguments.topology).slices > 1:
+        raise UserError(
+            f"--topology is {arguments.topology}; SkyPilot is asked for one slice, and moejax launch gke for several."
+        )
+    if arguments.topology or chip in GKE_ACCELERATORS:
+        resources = _tpu_resources(arguments, study, chip)
+    elif chip in GPUS:
+        resources = _gpu_resources(arguments, study, chip)
+    else:
+        raise UserError(unknown(f"chip {chip!r}", chip, [*GPUS, *GKE_ACCELERATORS]))
+    engine = SkyEngine(
+        study_name=study.name,
+        accelerator=GPUS.get(chip, ""),
+        image=arguments.image,
+        mount=mount,
+        infra=arguments.infra,
+        spot=not arguments.on_demand,
+    )
+    if engine.lacks and not arguments.submit:
+        say(f"moejax: {engine.lacks}")
+    return engine, [Task(training=one, study=folder, resources=resources[one.name]) for one in study.trainings()]
+
+
+def _gpu_resources(arguments: argparse.Namespace, study: Study, chip: str):
+    by_name = {one.model: one for one in estimate(study, find(chip), mfu=arguments.mfu).trainings}
+    found = {}
+    for training in study.trainings():
+        one = by_name[training.name]
+        chips = chips_for(training, one, gpu_sizes(arguments.chips_per_node))
+        nodes = math.ceil(chips / arguments.chips_per_node)
+        # One process on each machine has all its GPUs.
+        found[training.name] = ResourceRequest(
+            chips=chips, nodes=nodes, processes=nodes, minutes=minutes_for(one, chips)
+        )
+    return found
+
+
+ENGINES = {"slurm": slurm, "gke": gke, "sky": sky}
+"""What makes tasks and an engine of options, by the engine's name on the command line."""
