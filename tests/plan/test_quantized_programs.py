@@ -62,10 +62,10 @@ def kinds_of_products(text):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed (extra: plan)")
 @pytest.mark.skipif(not has_tokamax(), reason="tokamax is not installed (extra: quantization)")
-@pytest.mark.parametrize(("chip", "kind", "word"), [("v5e:1x1", "int8", "s8"), ("tpu7x:1x1x1", "fp8", "f8e4m3fn")])
+@pytest.mark.parametrize(("chip", "kind", "word"), [("v5e:2x2", "int8", "s8"), ("tpu7x:2x2x1", "fp8", "f8e4m3fn")])
 def test_a_tpus_step_has_products_of_8_bits(tmp_path, chip, kind, word):
     path = tmp_path / "program.txt"
-    found = plan(training(kind, MeshShape(fsdp=-1), scan_layers=True), parse(chip), text_to=path)
+    found = plan(training(kind, MeshShape(data=1, fsdp=-1), scan_layers=True), parse(chip), text_to=path)
     text = path.read_text()
     # Forwards and for gradients of rows: of four projections of attention, three of the shared expert, and two grouped.
     assert kinds_of_products(text)[word] >= 2 * (4 + 3 + 2)
