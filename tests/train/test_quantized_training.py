@@ -44,22 +44,6 @@ def test_a_killed_one_goes_on_bit_by_bit(training, trained, tmp_path, kind):
     assert logged(tmp_path / "killed") == logged(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", TYPES)
-def test_the_mesh_changes_it_by_no_more_than_rounding(training, trained, kind):
-    # No mesh splits what is summed over but ``tensor``, whose parts have scales of their own.
-    architecture = training.architecture.replace(num_heads=2, num_kv_heads=2)
-    training = dataclasses.replace(quantized(training, kind), architecture=architecture)
-    limits = {MeshShape(data=2, fsdp=2, expert=2): 2e-3, MeshShape(data=2, fsdp=2, tensor=2): 1e-2}
-    losses = []
-    for mesh in (MeshShape(data=8), *limits):
-        recipe = dataclasses.replace(training.recipe, mesh=mesh, budgets_tokens=(2048,))
-        losses.append(trained(dataclasses.replace(training, recipe=recipe))[0][-1]["loss"])
-    for found, limit in zip(losses[1:], limits.values(), strict=True):
-        print(kind, abs(found - losses[0]))
-        assert abs(found - losses[0]) < limit
-
-
 def test_it_is_another_training_than_one_without(training):
     prints = {fingerprint(quantized(training, kind).as_json()) for kind in QUANTIZATIONS}
     assert len(prints) == len(QUANTIZATIONS)
